@@ -10,13 +10,10 @@ import numpy as np
 
 from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
-from wkwdask.formats.leveled_summary import summarize_arrays
-from wkwdask.formats.opening import check_names_format, is_arrays, open_stored, recent_stored
-from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.volume_summary import VolumeSummary, summarize_precomputed
+from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
+from wkwdask.formats.registry import fallback, format_of
 from wkwdask.formats.webknossos.dataset import check_inside, open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
@@ -36,6 +33,8 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.formats.volume_summary import VolumeSummary
+    from wkwdask.formats.webknossos.summary import DatasetSummary
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.volume import Volume
     from wkwdask.runs.report import Report
@@ -492,12 +491,10 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     FormatError
         The JSON is broken.
     """
-    if is_precomputed(url):
-        return summarize_precomputed(url)
-    if is_arrays(url):
-        return summarize_arrays(url)
-    check_names_format(url)
-    return summarize(url)
+    found = format_of(url)
+    if found is None:
+        check_names_format(url)
+    return (found or fallback()).summarize(url)  # type: ignore[return-value]
 
 
 def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, make_layer, read_datasource, update_datasource, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.webknossos.datasource_edits import (
     with_box,
@@ -213,7 +213,7 @@ class Dataset:
         ValueError
             Voxels of the two datasets have different sizes, or a layer cannot have that name.
         """
-        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else choose_layer(locate(other), None)
+        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else locate(other).pick(None)
         theirs = None if source.container.datasource is None else source.container.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):

@@ -7,18 +7,15 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
-from wkwdask.formats.n5.layer import is_n5
-from wkwdask.formats.opening import Found, find
+from wkwdask.formats.opening import find
 from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
-from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.webknossos.dataset_arrays import listed_arrays
-from wkwdask.formats.zarr.layer import is_image, is_level, is_named_zarr, is_plain_zarr
+from wkwdask.formats.registry import fallback, format_of, holds_plain_arrays
 from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -27,10 +24,11 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
     """Find the layers with mags that a source is; None where it is images or an array."""
     if not isinstance(source, (str, os.PathLike)):
         return None
-    if is_precomputed(source) or is_n5(source) or is_named_zarr(source):
+    its_format = format_of(source)
+    if holds_plain_arrays(source):
+        return find(source) if whole_images and its_format is not None and its_format.is_placed(source) else None
+    if its_format not in (None, fallback()):
         return find(source)
-    if is_plain_zarr(source):
-        return find(source) if whole_images and (is_image(source) or is_level(source) or listed_arrays(source) is not None) else None
     try:
         found = find(source)
     except (MissingError, UnsupportedError, NotADirectoryError):
@@ -40,7 +38,7 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
 
 def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
     """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file."""
-    if not isinstance(source, (str, os.PathLike)) or (not whole_images and is_plain_zarr(source)):
+    if not isinstance(source, (str, os.PathLike)) or (not whole_images and holds_plain_arrays(source)):
         return None
     text = os.fspath(source)
     file, colon, _ = text.rpartition(":")

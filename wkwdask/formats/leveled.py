@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wkwdask.model.image import Image, Level
+from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.translated import TranslatedVolume
 
@@ -27,3 +28,8 @@ def array_image(stored: str, folder: str, name: str, levels: Sequence[Level], ke
     measured = ((level.lengths_nm, level.mag) for level in levels if not level.problem)
     size = next((ratio_of(lengths, mag.factors) for lengths, mag in measured if lengths is not None and mag is not None), None)
     return Image(stored, folder, name, lambda: levels, key, category, size)
+
+
+def found_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> Found:
+    """Give what a path or URL means that holds some images."""
+    return Found(images[0].folder, images, images[0].mag) if len(images) == 1 else Found(os.fspath(url), images)

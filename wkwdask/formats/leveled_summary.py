@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.n5.volume import N5Volume
-from wkwdask.formats.opening import find_arrays
 from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from wkwdask.formats.zarr.volume import ZarrVolume
     from wkwdask.model.image import Image, Level
 
 
-def summarize_arrays(url: str | os.PathLike[str]) -> VolumeSummary:
-    """Look at what is N5 or Zarr; only metadata are read, but files are counted where they can be."""
-    layers = find_arrays(url)
+def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> VolumeSummary:
+    """Summarise arrays; only metadata are read, but files are counted where they can be."""
     volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
     scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.meant]

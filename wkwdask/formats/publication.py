@@ -12,7 +12,7 @@ from wkwdask.store.json_record import format_job_record, read_job_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.formats.format import MetadataEdit
     from wkwdask.formats.record_paths import RecordPaths
 
 RECORD_NAME = "publish.json"

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.n5.attributes import FILE_NAME as N5_NAME
-from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
-from wkwdask.store.json_record import read_record
+from wkwdask.formats.registry import formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,7 +77,7 @@ class RecordPaths:
 
     def _is_new_dataset(self, real: str) -> bool:
         """Tell whether a folder is the one in which the job makes the JSON of a new dataset."""
-        return real == os.path.realpath(os.path.dirname(self.parent)) and _dataset_with_json(self.parent) is None
+        return real == os.path.realpath(os.path.dirname(self.parent)) and _container_around(self.parent) is None
 
     def _refuse(self, path: str, record: str) -> None:
         what = f"names {path!r}, which is not in the dataset {dataset_around(self.parent)}"
@@ -91,26 +89,11 @@ class RecordPaths:
 
 def dataset_around(folder: str) -> str:
     """Name the dataset that a folder belongs to, in which jobs work: the folder itself where nothing says that there is one."""
-    found = _dataset_with_json(folder)
-    if found is not None:
-        return found
-    above = folder
-    while os.path.dirname(above) != above:
-        if above.endswith(".n5") or _is_container(above):
-            return above
-        above = os.path.dirname(above)
-    return folder
+    return _container_around(folder) or folder
 
 
-def _dataset_with_json(folder: str) -> str | None:
-    return next((path for path in (folder, os.path.dirname(folder)) if os.path.isfile(f"{path}/{DATASOURCE_NAME}")), None)
-
-
-def _is_container(folder: str) -> bool:
-    try:
-        return "n5" in (read_record(f"{folder}/{N5_NAME}") or {})
-    except (CorruptError, OSError):
-        return False
+def _container_around(folder: str) -> str | None:
+    return next((found for one in formats() if (found := one.container_around(folder)) is not None), None)
 
 
 def check_no_links(root: str) -> None:

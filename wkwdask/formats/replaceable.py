@@ -1,4 +1,4 @@
-"""Folders in whose place a job may put others, by the formats that there are: what they must hold, and whose modes the new ones inherit."""
+"""Check whether target folders may be replaced, and give new ones the modes of those that they replace."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
-from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
-from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
-from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
-from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
+from wkwdask.formats.registry import fallback, formats
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -26,24 +23,13 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
-        if not os.path.isdir(target) or not (is_mag(target) or is_scale(target) or is_n5_dataset(target) or _is_plain_array(target)):
+        if not os.path.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
             raise ExistsError(f"{target}: {_what_it_holds(target)}")
 
 
 def _what_it_holds(target: str) -> str:
     """Say why a folder is not replaced."""
-    if not os.path.exists(f"{target}/{HEADER_NAME}") and scale_file(target) is not None:
-        return f"holds something else than one precomputed scale ({scale_stray(target)}), and is not replaced; move it away"
-    if n5_record(target) is not None:
-        return "holds something else than one N5 dataset, and is not replaced; move it away"
-    if not os.path.exists(f"{target}/{HEADER_NAME}") and array_record(target) is not None:
-        return f"holds something else than one Zarr array ({array_stray(target)}), and is not replaced; move it away"
-    return f"holds something else than one mag{what_else(target)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
-
-
-def _is_plain_array(target: str) -> bool:
-    """Tell whether a folder is a Zarr array and nothing else, also no WKW mag with a description beside it."""
-    return not os.path.exists(f"{target}/{HEADER_NAME}") and is_array(target)
+    return next((one for one in formats() if one.record_of(target) is not None), fallback()).stray(target)
 
 
 def is_taken(target: str) -> bool:
@@ -69,8 +55,7 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
 
 
 def _example_file(folder: str) -> str | None:
-    header = f"{folder}/{HEADER_NAME}"
-    return header if os.path.exists(header) else array_record(folder) or scale_file(folder) or n5_record(folder)
+    return next((record for one in formats() if (record := one.record_of(folder)) is not None), None)
 
 
 def _stat(path: str | None) -> os.stat_result | None:

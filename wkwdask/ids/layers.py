@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.opening import Found, find
+from wkwdask.formats.opening import find
 from wkwdask.formats.webknossos.dataset import check_inside, listed_layer
+from wkwdask.model.image import Found
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox

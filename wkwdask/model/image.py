@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry.mag import Mag
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.model.volume import StoredVolume, Volume
+
+
+class OddImage(Protocol):
+    """A layer of a dataset that cannot be used."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used."""
+
+    def refuse(self) -> NoReturn:
+        """Raise the error that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +157,55 @@ class Image:
         """Give the key of a level that has no mag, by which alone it is named; None for all others."""
         level = self.level_of(volume)
         return level.key if level is not None and level.mag is None else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a path or URL turned out to be."""
+
+    path: str
+    """The path or URL."""
+    layers: tuple[Image, ...]
+    """The images that it can mean."""
+    mag: Mag | None = None
+    """The mag, where the path is that of one."""
+    odd: tuple[OddImage, ...] = ()
+    """Layers of a dataset that cannot be used."""
+
+    def choose(self, layer: str | None) -> Image:
+        """Choose the one image that is meant, ready to be read."""
+        return self.readable(self.pick(layer))
+
+    def readable(self, layer: Image) -> Image:
+        """Give what reads one of the images: a dataset may hold layers of other formats."""
+        return layer if layer.container is None else layer.container.readable(layer, self.mag)
+
+    def pick(self, layer: str | None) -> Image:
+        """Choose the one image that is meant, as its container describes it."""
+        names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.odd)])
+        if layer is None:
+            if len(self.layers) + len(self.odd) == 1:
+                return self.layers[0] if self.layers else self.odd[0].refuse()
+            if not names:
+                raise MissingError(f"{self.path}: the dataset has no layers")
+            raise ValueError(f"{self.path}: several layers: name one with layer=: {names}")
+        for candidate in self.layers:
+            if candidate.name in (layer, layer.strip("/")):
+                return candidate
+        for odd in self.odd:
+            if odd.name == layer:
+                odd.refuse()
+        raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")
+
+    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredVolume]:
+        """Open the level that is meant."""
+        chosen = self.choose(layer)
+        if chosen.container is None:
+            return chosen, chosen.volume(mag)
+        wanted = None if mag is None else Mag.parse(mag)
+        if self.mag is not None and wanted not in (None, self.mag):
+            raise ValueError(f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to choose a mag")
+        return chosen, chosen.volume(wanted or self.mag)
 
 
 def _described(level: Level) -> str:

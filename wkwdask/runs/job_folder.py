@@ -43,7 +43,7 @@ from wkwdask.store.provenance import read_provenance, write_provenance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.formats.format import MetadataEdit
     from wkwdask.store.owner import Owner
     from wkwdask.store.slurm import SlurmJob
 

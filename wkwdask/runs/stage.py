@@ -16,7 +16,7 @@ from wkwdask.store.owner import Owner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Target
     from wkwdask.runs.content import Content

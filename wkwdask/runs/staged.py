@@ -31,7 +31,7 @@ from wkwdask.store.records import RECORD_NAME, write_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BatchError, CorruptError, MissingError
-from wkwdask.formats.precomputed.layer import location_of
 from wkwdask.formats.record_paths import is_job_folder
+from wkwdask.formats.registry import location_of
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.job_lines import read_failures, read_progress

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.pictures.foreign import Placing, open_foreign
-from wkwdask.formats.zarr.layer import is_image, is_plain_zarr
+from wkwdask.formats.registry import format_of, holds_plain_arrays
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.plans.regions import RegionGrid
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Sequence
 
-    from wkwdask.formats.opening import Found
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
-    from wkwdask.model.image import Image, Level
+    from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.volume import StoredVolume
 
     AnyVolume = StoredVolume | ArrayVolume | ImageStack
@@ -203,8 +202,9 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
     """Tell whether something is a file or folder of images or an array without a place; Zarr has one where it is an image or named as Zarr."""
-    if is_plain_zarr(url):
-        return not is_image(url)
+    if holds_plain_arrays(url):
+        its_format = format_of(url)
+        return its_format is not None and not its_format.is_image(url)
     try:
         find(url)
     except MissingError as missing:

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 
@@ -122,7 +121,7 @@ def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
     return open_variables(opened, volume, volume.box)
 
 
-def _dataset_attrs(located: Located) -> dict[str, Any]:
+def _dataset_attrs(located: Found) -> dict[str, Any]:
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources:
         return {}

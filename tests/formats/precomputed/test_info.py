@@ -15,10 +15,9 @@ from strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
-from wkwdask.formats.precomputed.info import Scale, default_key, parse_info
+from wkwdask.formats.precomputed.info import Scale, default_key, mags_of, parse_info
 from wkwdask.formats.precomputed.info_edits import format_info, new_document, provenance_document, with_processing, with_scales, without_scale
 from wkwdask.formats.precomputed.layer import VolumeSource
-from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
 from wkwdask.geometry.mag import Mag

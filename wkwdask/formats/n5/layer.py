@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 PREFIX = "n5://"
 FORMAT = "n5"
-_NAME = UrlName((PREFIX,), ("n5",))
-stripped, is_named_n5, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
+NAME = UrlName((PREFIX,), ("n5",))
+stripped, is_named_n5, location_of = NAME.stripped, NAME.is_in, NAME.location
 _INHERITED_FROM = 3  # folders above a group of which attributes are looked at
 _MOST_LEVELS = 64
 _DEEPEST = 12

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.precomputed.sharding import Sharding, parse_sharding
 from wkwdask.geometry import compressed_morton
-from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import Problems, parse_object
 from wkwdask.model.voxel_type import VOXEL_TYPES, VoxelType, by_precomputed_name
 
@@ -34,6 +34,8 @@ _MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handl
 
 Lengths = tuple[float, float, float]
 """Edge lengths along x, y, z [nm]."""
+_TOLERANCE = 1e-3  # of the ratio of two resolutions, which are often rounded
+_LARGEST_POWER = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,3 +301,41 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
     bits = sum((-(-n // edge) - 1).bit_length() for n, edge in zip(size, chunk_sizes[0], strict=True))
     if sharding is not None and bits > compressed_morton.MAX_BITS:
         problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))
+
+
+def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
+    """Give the mag of each scale: its resolution, divided by that of the first scale of the file.
+
+    Examples
+    --------
+    >>> entry = {"size": [9, 9, 9], "chunk_sizes": [[8, 8, 8]], "encoding": "raw"}
+    >>> scales = [{**entry, "key": str(length), "resolution": [length, length, 40]} for length in (11.24, 22.48, 30)]
+    >>> import json
+    >>> mags_of(parse_info(json.dumps({"data_type": "uint8", "scales": scales}), "info"))
+    (Mag(1, 1, 1), Mag(2, 2, 1), None)
+    """
+    base = base_resolution(info)
+    return tuple(None if base is None else _mag(scale.resolution, base) for scale in info.scales)
+
+
+def mag_of_odd(info: VolumeInfo, odd: OddScale) -> Mag | None:
+    """Give the mag of a scale that cannot be used, None where it has none."""
+    base = base_resolution(info)
+    return None if base is None or odd.resolution is None else _mag(odd.resolution, base)
+
+
+def base_resolution(info: VolumeInfo) -> Lengths | None:
+    """Give the resolution of the first scale of the file, which may be an odd one."""
+    listed: list[Scale | OddScale] = sorted([*info.scales, *info.odd], key=lambda scale: scale.index)
+    return listed[0].resolution if listed else None
+
+
+def _mag(resolution: Lengths, base: Lengths) -> Mag | None:
+    factors = []
+    for length, unit in zip(resolution, base, strict=True):
+        ratio = length / unit
+        power = round(ratio) if ratio < 2 << _LARGEST_POWER else 0
+        if power < 1 or power & (power - 1) or power > 1 << _LARGEST_POWER or abs(ratio / power - 1) > _TOLERANCE:
+            return None
+        factors.append(power)
+    return Mag.parse(factors)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of
 from wkwdask.formats.precomputed.info_file import look, read_info
 from wkwdask.formats.precomputed.pending import check_published
-from wkwdask.formats.precomputed.scale_choice import base_resolution, mag_of_odd, mags_of
 from wkwdask.formats.precomputed.volume import PrecomputedVolume
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 PREFIX = "precomputed://"
-_NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
-stripped, is_named_precomputed, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
+NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
+stripped, is_named_precomputed, location_of = NAME.stripped, NAME.is_in, NAME.location
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
 _MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given

@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
+from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.image import Image, Level
+from wkwdask.model.image import Found, Image, Level
 from wkwdask.store.json_edit import update_json
 from wkwdask.store.lru import Lru
 from wkwdask.store.paths import is_remote, local_path
@@ -74,6 +75,10 @@ class DatasetLayer:
     """What it says about this layer, None where it does not know it."""
     allow_external: bool = False
     """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
+
+    def readable(self, layer: Image, mag: Mag | None) -> Image:
+        """Give what reads the layer: of one that the JSON says is N5 or Zarr, the arrays."""
+        return arrays_of(layer, mag) if is_arrays_layer(layer) else layer
 
 
 def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
@@ -144,24 +149,25 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     return replace(layer, listing=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
 
 
-@dataclass(frozen=True)
-class Located:
-    """What a path turned out to be."""
-
-    path: str
-    """The path."""
-    layers: tuple[Image, ...]
-    """The layers that it can mean."""
-    mag: Mag | None = None
-    """The mag, where the path is that of one."""
-    odd: tuple[OddLayer, ...] = ()
-    """Layers of a dataset of which its JSON says something impossible."""
-
-
-def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Located:
+def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Found:
     """Find out what a path is: a dataset, a layer, or one mag."""
     located = _located(local_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
+
+
+def listed_arrays(path: str) -> Found | None:
+    """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
+    parent = os.path.dirname(path)
+    for dataset, folder in ((parent, path), (os.path.dirname(parent), parent)):
+        datasource = read_datasource(dataset)
+        layer = None if datasource is None else layer_in(dataset, datasource, folder)
+        if layer is None or not is_arrays_layer(layer):
+            continue
+        real = os.path.realpath(path)
+        mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and os.path.realpath(listed) == real), None)
+        if mag is not None or folder == path:
+            return Found(path, (layer,), mag)
+    return None
 
 
 def dataset_above(layer_folder: str) -> str | None:
@@ -175,24 +181,24 @@ def with_external(layer: Image) -> Image:
     return replace(layer, container=replace(layer.container, allow_external=True))
 
 
-def _located(path: str) -> Located:
+def _located(path: str) -> Found:
     datasource = read_datasource(path)
     if datasource is not None and (datasource.layers or datasource.odd):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
-        return Located(path, layers, odd=datasource.odd)
+        return Found(path, layers, odd=datasource.odd)
     if os.path.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
     if layer.container.record is not None or (os.path.isdir(path) and layer.mags):
-        return Located(path, (layer,))
+        return Found(path, (layer,))
     if datasource is not None:
-        return Located(path, ())
+        return Found(path, ())
     if not os.path.isdir(path):
         raise MissingError(f"{path}: no such folder")
     raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
 
 
-def _locate_mag(path: str) -> Located:
+def _locate_mag(path: str) -> Found:
     """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
     mag = None
     with contextlib.suppress(ValueError):
@@ -206,12 +212,12 @@ def _locate_mag(path: str) -> Located:
             layer = listed_layer(folder, datasource, record)
             for listed, listed_folder in layer.mags.items():
                 if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
-                    return Located(path, (layer,), listed)
+                    return Found(path, (layer,), listed)
     layer = _layer_above(parent)
     mag = mag or Mag(1, 1, 1)
     if layer.container.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
-        return Located(path, (_with_mag(layer, mag, path),), mag)
-    return Located(path, (_with_mag(make_layer(parent, os.path.basename(parent)), mag, path),), mag)
+        return Found(path, (_with_mag(layer, mag, path),), mag)
+    return Found(path, (_with_mag(make_layer(parent, os.path.basename(parent)), mag, path),), mag)
 
 
 def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
@@ -240,32 +246,14 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def choose_layer(located: Located, layer: str | None) -> Image:
-    """Pick the one layer that is meant."""
-    names = ", ".join([*(candidate.name for candidate in located.layers), *(odd.name for odd in located.odd)])
-    if layer is None:
-        if len(located.layers) + len(located.odd) == 1:
-            return located.layers[0] if located.layers else located.odd[0].refuse()
-        if not located.layers and not located.odd:
-            raise MissingError(f"{located.path}: the dataset has no layers")
-        raise ValueError(f"{located.path}: several layers: name one with layer=: {names}")
-    for candidate in located.layers:
-        if candidate.name in (layer, layer.strip("/")):
-            return candidate
-    for odd in located.odd:
-        if odd.name == layer:
-            odd.refuse()
-    raise MissingError(f"{located.path}: no layer {layer!r}; there are {names or 'none'}")
-
-
 def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> WkwVolume:
     """Open the mag that a user names."""
     return _open(url, layer, mag)[0]
 
 
-def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Image, Located]:
+def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Image, Found]:
     located = locate(url)
-    chosen = choose_layer(located, layer)
+    chosen = located.pick(layer)
     if located.mag is not None:
         if mag is not None and mag != located.mag:
             raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")

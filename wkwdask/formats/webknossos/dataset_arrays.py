@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,12 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.n5.attributes import is_whole
 from wkwdask.formats.n5.layer import open_n5_volume
-from wkwdask.formats.webknossos.dataset import Located, layer_in, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.zarr.layer import open_zarr_volume
 from wkwdask.formats.zarr.ngff import axes_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import lengths_in
-from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,24 +28,6 @@ if TYPE_CHECKING:
 
 FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
 """How a layer is stored that is opened here, by what the JSON calls it."""
-
-
-def listed_arrays(url: object) -> Located | None:
-    """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
-    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
-        return None
-    path = local_path(url)
-    parent = os.path.dirname(path)
-    for dataset, folder in ((parent, path), (os.path.dirname(parent), parent)):
-        datasource = read_datasource(dataset)
-        layer = None if datasource is None else layer_in(dataset, datasource, folder)
-        if layer is None or not is_arrays_layer(layer):
-            continue
-        real = os.path.realpath(path)
-        mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and os.path.realpath(listed) == real), None)
-        if mag is not None or folder == path:
-            return Located(path, (layer,), mag)
-    return None
 
 
 def is_arrays_layer(layer: Image) -> bool:

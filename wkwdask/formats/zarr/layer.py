@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 PREFIX = "zarr://"
 FORMAT = "zarr"
-_NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
-stripped, is_named_zarr, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
+NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
+stripped, is_named_zarr, location_of = NAME.stripped, NAME.is_in, NAME.location
 _RECORDS = ("zarr.json", ".zarray", ".zgroup")
 _DEEPEST = 6
 _KINDS = "biuf"

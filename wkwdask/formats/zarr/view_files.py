@@ -24,11 +24,10 @@ from wkwdask.store.paths import is_remote
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.formats.zarr.ngff_image import Level
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
 
 LABELS = "labels"
 
@@ -43,7 +42,7 @@ class ViewPlan:
     """Symbolic links and where they lead: arrays of segmentations, among the labels of an image."""
 
 
-def plan_view(located: Located, layer: str | None, *, allow_external: bool) -> ViewPlan:
+def plan_view(located: Found, layer: str | None, *, allow_external: bool) -> ViewPlan:
     """Say what the view of a dataset, layer or mag consists of."""
     is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
@@ -196,7 +195,7 @@ def _holds(path: str, data: bytes) -> bool:
         return False
 
 
-def remove_view(located: Located, layer: str | None) -> tuple[str, ...]:
+def remove_view(located: Found, layer: str | None) -> tuple[str, ...]:
     """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else."""
     removed: list[str] = []
     for one in (one for one in located.layers if layer in (None, one.name)):

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.precomputed.info import FILE_NAME, default_key
+from wkwdask.formats.precomputed.info import FILE_NAME, default_key, mags_of
 from wkwdask.formats.precomputed.layer import holds_wkw, stripped, volume_above
 from wkwdask.formats.precomputed.metadata_edit import find_info
-from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:

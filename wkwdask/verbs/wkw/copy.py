@@ -13,9 +13,8 @@ from wkwdask.verbs.wkw.rechunk import find_moves
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
     from wkwdask.verbs.wkw.rechunk import Move
 
 _NAMED = 5
@@ -49,7 +48,7 @@ def data_format(layer: Image) -> str:
     return "wkw" if layer.container.record is None else layer.container.record.data_format
 
 
-def _left_behind(located: Located, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
+def _left_behind(located: Found, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
     """Name layers of other formats, mags at other places, and whatever else is in the folders."""
     for layer in located.layers:
         if data_format(layer) != "wkw":

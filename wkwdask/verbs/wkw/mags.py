@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
@@ -61,7 +61,7 @@ def open_source(
     located = locate(url, allow_external=allow_external)
     if mag is not None and located.mag not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
-    layer = choose_layer(located, layer_name)
+    layer = located.pick(layer_name)
     source = wkw_volume(layer, mag or located.mag or default(layer))
     if not source.has_shards():
         raise MissingError(f"{source.folder}: the mag has no data files")

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -77,7 +77,7 @@ def find_merge(
     if layer is None and len(located.layers) > 1:
         labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
-    chosen = choose_layer(located, layer)
+    chosen = located.pick(layer)
     found_layers = [open_annotation(url, chosen.name, volume_layer) for url in annotations]
     opened = [mags for mags, _ in found_layers]
     mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))

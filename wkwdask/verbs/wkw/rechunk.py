@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.replaceable import check_targets, is_taken
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource_edits import with_name
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
@@ -33,13 +33,12 @@ from wkwdask.verbs.wkw.write import header_for, staged_target, stored_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.splice import Stored
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.verbs.wkw.places import Place
 
@@ -98,13 +97,13 @@ def find_moves(
     return moves
 
 
-def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Image]:
+def _chosen_layers(located: Found, names: Sequence[str] | None) -> list[Image]:
     if names is None and located.odd:
         located.odd[0].refuse()
-    return list(located.layers) if names is None else [choose_layer(located, name) for name in names]
+    return list(located.layers) if names is None else [located.pick(name) for name in names]
 
 
-def _chosen_mags(located: Located, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
+def _chosen_mags(located: Found, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
     there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
     missing = [mag for mag in mags or () if mag not in there]
     if missing:
@@ -112,14 +111,14 @@ def _chosen_mags(located: Located, layer: Image, mags: Sequence[Mag] | None) -> 
     return there if mags is None else [mag for mag in there if mag in mags]
 
 
-def _place_in(root: str, located: Located, layer: Image, mag: Mag) -> str:
+def _place_in(root: str, located: Found, layer: Image, mag: Mag) -> str:
     if located.mag is not None:
         _check_name(root, located, mag)
         return root
     return f"{root}/{mag.name}" if layer.container.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
 
 
-def _check_name(folder: str, located: Located, mag: Mag) -> None:
+def _check_name(folder: str, located: Found, mag: Mag) -> None:
     """Refuse to let voxels of one mag appear as another one."""
     try:
         named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, open_volume
+from wkwdask.formats.webknossos.dataset import locate, open_volume
 from wkwdask.formats.webknossos.layer_edit import raise_largest_id
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
@@ -100,7 +100,7 @@ def lay_out_region(
     check_existing(existing)
     volume = open_volume(url)
     _check_fits(volume, region, content, has_box=_has_box(url))
-    layer = choose_layer(locate(url, allow_external=allow_external), None)
+    layer = locate(url, allow_external=allow_external).pick(None)
     check_inside_dataset(layer, volume.folder)
     folder = real_folder(layer, volume.folder)
     volume = replace(volume, folder=os.path.realpath(folder) if os.path.islink(folder) else folder)  # its locks are known by one name
@@ -120,7 +120,7 @@ def lay_out_region(
 
 
 def _has_box(url: str | os.PathLike[str]) -> bool:
-    return choose_layer(locate(url), None).container.record is not None
+    return locate(url).pick(None).container.record is not None
 
 
 def _check_fits(volume: WkwVolume, region: BoundingBox, content: Content, *, has_box: bool) -> None:

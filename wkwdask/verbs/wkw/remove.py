@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.record_paths import dataset_around
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, choose_layer, elsewhere, locate, read_datasource
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, elsewhere, locate, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import MagRemoval
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
@@ -30,9 +30,8 @@ from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Image
+    from wkwdask.model.image import Found, Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +199,14 @@ def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[s
     return find_removals(folder, [around]) if allow_external else ([], [])
 
 
-def _chosen(located: Located, layers: Sequence[str] | None) -> list[Image]:
+def _chosen(located: Found, layers: Sequence[str] | None) -> list[Image]:
     if layers is not None:
-        return [choose_layer(located, name) for name in layers]
+        return [located.pick(name) for name in layers]
     wkw = [layer for layer in located.layers if data_format(layer) == "wkw"]
     return wkw or list(located.layers)
 
 
-def _stage(located: Located, layer: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+def _stage(located: Found, layer: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Group the mags of a layer by the folders that they are in, most often one."""
     if data_format(layer) != "wkw":
         raise UnsupportedError(f"{layer.folder}: the layer is stored as {data_format(layer)}, only mags of wkw are removed")
@@ -251,7 +250,7 @@ def _check_removable(layer: Image, folder: str) -> None:
         raise UnsupportedError(f"{folder}: is not a mag, or holds other files too{what_else(folder)}, and is not removed")
 
 
-def _left(located: Located, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
+def _left(located: Found, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
     """Name what stays in the folders of a layer, or of all layers and their dataset."""
     for parent in dict.fromkeys(stage.parent for stage in staged):
         yield from other_files(parent, {os.path.basename(folder) for stage in staged for folder in stage.folders})

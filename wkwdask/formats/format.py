@@ -1,0 +1,114 @@
+"""What a format is to the rest of the package: how it is recognised, what images it holds, and which of its folders a job may replace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from wkwdask.store.url_name import UrlName
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Found, Image
+    from wkwdask.model.volume import StoredVolume
+
+    Url = str | os.PathLike[str]
+
+
+class MetadataEdit(Protocol):
+    """A change of metadata, small and picklable; a publish record keeps it, so that whoever finishes a dead job can make it."""
+
+    kind: ClassVar[str]
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]]
+    """Values of :meth:`to_json` that are folders."""
+
+    def check_writable(self) -> None:
+        """Make sure, before any work, that the metadata can be changed after it; raises PermissionError."""
+
+    def check_current(self) -> None:
+        """Make sure, before what was built appears, that nobody changed meanwhile what it counts on; raises ValueError."""
+
+    def apply(self) -> None:
+        """Make the change; making it again changes nothing."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what a record keeps: all values, and ``kind``."""
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read what a record keeps."""
+
+
+class Summary(Protocol):
+    """What ``wkwdask info`` shows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+
+
+class ArrayFormat:
+    """A format; :mod:`wkwdask.formats.registry` lists an instance of each. What a format does not define holds for one that is only read."""
+
+    name: ClassVar[str]
+    """Its name, which is also the prefix of its URLs: ``NAME://``."""
+    url_name: ClassVar[UrlName] = UrlName((), ())
+    """How URLs say that they are of the format."""
+    documents: ClassVar[tuple[str, ...]] = ()
+    """Files by any of which a folder on a web server is known to be of the format."""
+    edits: ClassVar[tuple[type[MetadataEdit], ...]] = ()
+    """The changes of its metadata that jobs make."""
+    has_chunk_sizes: ClassVar[bool] = False
+    """Whether a level can be stored in several chunk sizes, among which a reader chooses."""
+    has_plain_arrays: ClassVar[bool] = False
+    """Whether it is also a format of arrays that have no place, as those in HDF5 files."""
+
+    def recognise(self, path: str) -> bool:
+        """Tell whether a local folder is of the format, by looking for few files."""
+        raise NotImplementedError
+
+    def claims(self, path: str) -> bool:
+        """Tell whether a local folder that another format recognises belongs to an image of this one."""
+        return False
+
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+        """Find the images that a path or URL can mean; raises FormatError or MissingError."""
+        raise NotImplementedError
+
+    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
+        """Open a level, or give it again where no record has changed since; None where the format remembers none itself."""
+        return None
+
+    def is_image(self, url: Url) -> bool:
+        """Tell whether what a path holds says that it is an image, and along which axes its arrays lie."""
+        return True
+
+    def is_placed(self, url: Url) -> bool:
+        """Tell whether the arrays at a path have a place and are levels of an image."""
+        return True
+
+    def summarize(self, url: Url) -> Summary:
+        """Summarise what a path or URL holds."""
+        raise NotImplementedError
+
+    def source_of(self, image: Image) -> str:
+        """Give the URL by which an image opens again."""
+        return f"{self.name}://{image.folder}"
+
+    def is_level_folder(self, folder: str) -> bool:
+        """Tell whether a folder is a level and nothing else, so that a job may replace it."""
+        return False
+
+    def record_of(self, folder: str) -> str | None:
+        """Name the file that says that a folder is a level, None where it is none; its mode stands for those of all."""
+        return None
+
+    def stray(self, folder: str) -> str:
+        """Say what else a folder holds than one level, and what to do."""
+        return f"holds something else than one array of {self.name}, and is not replaced; move it away"
+
+    def container_around(self, folder: str) -> str | None:
+        """Name the dataset or container that a folder belongs to, None where nothing says that there is one."""
+        return None

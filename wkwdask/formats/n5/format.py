@@ -1,0 +1,74 @@
+"""N5 containers, groups and datasets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.leveled import found_images
+from wkwdask.formats.n5.attributes import FILE_NAME
+from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
+from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
+from wkwdask.formats.n5.metadata_edit import N5Edit
+from wkwdask.store.json_record import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.format import Summary, Url
+    from wkwdask.model.image import Found
+
+
+class N5Format(ArrayFormat):
+    """A container, a group of levels, or one dataset."""
+
+    name = "n5"
+    url_name = NAME
+    documents = (FILE_NAME,)
+    edits = (N5Edit,)
+
+    def recognise(self, path: str) -> bool:
+        """Tell whether a folder has an ``attributes.json`` of N5."""
+        return is_n5(path)
+
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+        """Find the groups and datasets."""
+        return found_images(url, find_n5_layers(url))
+
+    def summarize(self, url: Url) -> Summary:
+        """Summarise all datasets."""
+        from wkwdask.formats.leveled_summary import summarize_arrays
+
+        return summarize_arrays(url, self.find(url).layers)
+
+    def is_level_folder(self, folder: str) -> bool:
+        """Tell whether a folder is a dataset and nothing else."""
+        return is_n5_dataset(folder)
+
+    def record_of(self, folder: str) -> str | None:
+        """Name the attributes."""
+        return n5_record(folder)
+
+    def stray(self, folder: str) -> str:
+        """Say that a folder is no plain dataset."""
+        return "holds something else than one N5 dataset, and is not replaced; move it away"
+
+    def container_around(self, folder: str) -> str | None:
+        """Name the container: the nearest folder that says or is named so."""
+        while os.path.dirname(folder) != folder:
+            if folder.endswith(".n5") or _is_container(folder):
+                return folder
+            folder = os.path.dirname(folder)
+        return None
+
+
+def _is_container(folder: str) -> bool:
+    try:
+        return "n5" in (read_record(f"{folder}/{FILE_NAME}") or {})
+    except (CorruptError, OSError):
+        return False
+
+
+FORMAT = N5Format()

@@ -1,0 +1,98 @@
+"""Neuroglancer precomputed volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.precomputed.files import file_sizes
+from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
+from wkwdask.formats.precomputed.info import FILE_NAME
+from wkwdask.formats.precomputed.layer import NAME, is_precomputed, open_precomputed_layer
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit
+from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.model.image import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.model.image import Image, Level
+
+
+class PrecomputedFormat(ArrayFormat):
+    """A volume, or a scale of one."""
+
+    name = "precomputed"
+    url_name = NAME
+    documents = (FILE_NAME,)
+    edits = (InfoEdit,)
+    has_chunk_sizes = True
+
+    def recognise(self, path: str) -> bool:
+        """Tell whether a folder has an ``info``, or is that of a scale."""
+        return is_precomputed(path)
+
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+        """Find the volume."""
+        image = open_precomputed_layer(url, chunk_size)
+        return Found(image.folder, (image,), image.mag)
+
+    def summarize(self, url: Url) -> Summary:
+        """Summarise all scales."""
+        return _summarize_volume(open_precomputed_layer(url))
+
+    def is_level_folder(self, folder: str) -> bool:
+        """Tell whether a folder is a scale and nothing else."""
+        return is_scale(folder)
+
+    def record_of(self, folder: str) -> str | None:
+        """Name a chunk or shard, since scales are described elsewhere."""
+        return scale_file(folder)
+
+    def stray(self, folder: str) -> str:
+        """Say what else a folder holds than a scale."""
+        return f"holds something else than one precomputed scale ({scale_stray(folder)}), and is not replaced; move it away"
+
+
+def _summarize_volume(image: Image) -> VolumeSummary:
+    """Summarise a volume or one of its scales; only ``info`` is read, but the files of a local one are counted."""
+    info = image.details.info
+    levels = sorted(image.meant, key=lambda level: int(level.details.index))
+    return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
+
+
+def _summarize(image: Image, level: Level) -> ScaleSummary:
+    if level.problem:
+        return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
+    scale: Scale = level.details
+    files, nbytes = file_sizes(level.folder, scale) if image.details.store.is_local else (None, None)
+    box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
+    sharding = describe_sharding(scale)
+    return ScaleSummary(
+        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, files, nbytes
+    )  # fmt: skip
+
+
+def describe_sharding(scale: Scale) -> str:
+    """Say in a few words how the chunks of a scale are put into files.
+
+    Examples
+    --------
+    >>> from wkwdask.formats.precomputed.info import Scale
+    >>> from wkwdask.formats.precomputed.sharding import Sharding
+    >>> describe_sharding(Scale("1", (512, 512, 64), (0, 0, 0), (64, 64, 64), (1, 1, 1), "raw", Sharding(3, 1, 2, data_encoding="gzip")))
+    'shards of 256 x 256 x 64 voxels, gzip'
+    """
+    sharding = scale.sharding
+    if sharding is None:
+        return ""
+    shape = "murmur shards" if sharding.hash != "identity" else "shards that are no boxes"
+    if scale.shard_cells is not None:
+        shape = f"shards of {' x '.join(str(cells * edge) for cells, edge in zip(scale.shard_cells, scale.chunk_size, strict=True))} voxels"
+    return shape if sharding.data_encoding == "raw" else f"{shape}, {sharding.data_encoding}"
+
+
+FORMAT = PrecomputedFormat()

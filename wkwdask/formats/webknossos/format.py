@@ -1,0 +1,74 @@
+"""Datasets of WEBKNOSSOS, layers and mags, with their files in WKW."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.webknossos.dataset import listed_arrays, locate, recent_volume
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
+from wkwdask.geometry.mag import Mag
+from wkwdask.store.paths import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.format import Summary, Url
+    from wkwdask.model.image import Found, Image
+    from wkwdask.model.volume import StoredVolume
+
+
+class WebknossosFormat(ArrayFormat):
+    """A dataset with a JSON, a layer, or a mag."""
+
+    name = "webknossos"
+    edits = (LayerEdit, MagRemoval)
+
+    def recognise(self, path: str) -> bool:
+        """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
+        return os.path.exists(f"{path}/{FILE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+
+    def claims(self, path: str) -> bool:
+        """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""
+        return listed_arrays(path) is not None
+
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+        """Find the layers that a path can mean."""
+        return listed_arrays(local_path(url)) or locate(url)
+
+    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
+        """Open a mag in WKW, or give it again where no record has changed since."""
+        return recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+
+    def summarize(self, url: Url) -> Summary:
+        """Summarise a dataset, a layer or a mag."""
+        from wkwdask.formats.webknossos.summary import summarize
+
+        return summarize(url)
+
+    def source_of(self, image: Image) -> str:
+        """Give the folder."""
+        return image.folder
+
+    def is_level_folder(self, folder: str) -> bool:
+        """Tell whether a folder is a mag in WKW and nothing else."""
+        return is_mag(folder)
+
+    def record_of(self, folder: str) -> str | None:
+        """Name the header."""
+        path = f"{folder}/{HEADER_NAME}"
+        return path if os.path.exists(path) else None
+
+    def stray(self, folder: str) -> str:
+        """Say what else a folder holds than a mag."""
+        return f"holds something else than one mag{what_else(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
+
+    def container_around(self, folder: str) -> str | None:
+        """Name the dataset: the folder, or the one above it."""
+        return next((path for path in (folder, os.path.dirname(folder)) if os.path.isfile(f"{path}/{FILE_NAME}")), None)
+
+
+FORMAT = WebknossosFormat()

@@ -1,0 +1,66 @@
+"""OME-NGFF images in Zarr, and other Zarr arrays."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.leveled import found_images
+from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
+from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
+from wkwdask.formats.zarr.ngff_edit import NgffEdit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.format import Summary, Url
+    from wkwdask.model.image import Found
+
+
+class ZarrFormat(ArrayFormat):
+    """An image, a group of images, or one array."""
+
+    name = "zarr"
+    url_name = NAME
+    documents = ("zarr.json", ".zgroup", ".zarray")
+    edits = (NgffEdit,)
+    has_plain_arrays = True
+
+    def recognise(self, path: str) -> bool:
+        """Tell whether a folder is an array or a group."""
+        return is_zarr(path)
+
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+        """Find the images and arrays."""
+        return found_images(url, find_zarr_layers(url))
+
+    def is_image(self, url: Url) -> bool:
+        """Tell whether it is a group with the attributes of OME-NGFF."""
+        return is_image(url)
+
+    def is_placed(self, url: Url) -> bool:
+        """Tell whether it is named as Zarr, or an image or a level of one."""
+        return NAME.is_in(url) or is_image(url) or is_level(url)
+
+    def summarize(self, url: Url) -> Summary:
+        """Summarise all arrays."""
+        from wkwdask.formats.leveled_summary import summarize_arrays
+
+        return summarize_arrays(url, self.find(url).layers)
+
+    def is_level_folder(self, folder: str) -> bool:
+        """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
+        return not os.path.exists(f"{folder}/{HEADER_NAME}") and is_array(folder)
+
+    def record_of(self, folder: str) -> str | None:
+        """Name the file that describes the array."""
+        return array_record(folder)
+
+    def stray(self, folder: str) -> str:
+        """Say what else a folder holds than an array."""
+        return f"holds something else than one Zarr array ({array_stray(folder)}), and is not replaced; move it away"
+
+
+FORMAT = ZarrFormat()
