@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.kernels.arrays.fold import fold
+from wkwdask.kernels.arrays import fold
 
 
 @given(st.data(), st.sampled_from(["uint8", "int16", "float32", "uint64"]), st.integers(1, 300))

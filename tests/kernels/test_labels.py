@@ -12,7 +12,7 @@ from strategies import vectors, voxel_array
 
 from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
 from wkwdask.kernels.labels.tables import LabelTable, adds_exactly, count_labels, tabulate_labels
-from wkwdask.kernels.labels.value_counts import count_values, counted_values
+from wkwdask.kernels.labels.values import count_values, counted_values
 
 LABEL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 VALUE_DTYPES = (*LABEL_DTYPES, "float32", "float64")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.plain_mapping import mapped
 
-from wkwdask.kernels.labels.remap import map_ids
+from wkwdask.kernels.labels.values import map_ids
 
 # Types of ids, of values and of what is made of them: every size of each, and sizes that grow and shrink. Each triple of sizes takes time to compile.
 LOOPS = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import voxel_array
 
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into
 
 DTYPES = ("uint8", "int16", "float32", "uint64")
 

@@ -11,8 +11,7 @@ import dask.base
 import numpy as np
 
 from wkwdask.geometry.mag import Vec3, vec3
-from wkwdask.kernels.arrays.fold import fold
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into, fold
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.content import Content

@@ -13,7 +13,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.ids.layers import Opened, open_layer
 from wkwdask.ids.survey import Surveying
-from wkwdask.kernels.labels.value_counts import counted_values, is_counted
+from wkwdask.kernels.labels.values import counted_values, is_counted
 from wkwdask.model.image import mag_or_key
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from wkwdask.formats.part_file import PartFile, close_part, is_whole_part
 from wkwdask.formats.precomputed.shard_output import Unordered
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable
 from wkwdask.plans.chunks import largest_multiple

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.ids.label_statistics import BrickMemory, plan_survey, stored_regions
-from wkwdask.kernels.labels.value_counts import count_values
+from wkwdask.kernels.labels.values import count_values
 from wkwdask.plans.apply import BrickPlan
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, open_mapping
 from wkwdask.ids.merger_mode import MergerMode, read_merger_mode
 from wkwdask.ids.wkw_components import open_labels, place_like, token_of
-from wkwdask.kernels.labels.remap import map_ids
+from wkwdask.kernels.labels.values import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage

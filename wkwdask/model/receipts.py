@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.kernels.arrays.extremes import extremes
+from wkwdask.kernels.arrays import extremes
 from wkwdask.model.states import add_digests
 
 if TYPE_CHECKING:

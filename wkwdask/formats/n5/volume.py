@@ -18,8 +18,7 @@ from wkwdask.formats.n5.attributes import FILE_NAME, parse_attributes, parse_dat
 from wkwdask.formats.n5.block import decode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cells
-from wkwdask.kernels.arrays.extremes import is_zero
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into, is_zero
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

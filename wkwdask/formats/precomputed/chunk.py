@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,8 +36,7 @@ from wkwdask.formats.precomputed.shard_files import StoredChunk, close_shard, op
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.kernels.arrays.extremes import is_zero
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.plans.cells import cell_map
 from wkwdask.store.lru import Lru
 

@@ -19,8 +19,7 @@ from wkwdask.formats.blocked import Blocked, in_order
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cells
-from wkwdask.kernels.arrays.extremes import is_zero
-from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.extras import need
 from wkwdask.store.lru import Lru
 from wkwdask.store.paths import is_remote

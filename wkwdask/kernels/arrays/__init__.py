@@ -1,1 +1,0 @@
-"""Whole arrays: extremes, folds, copies in another order."""

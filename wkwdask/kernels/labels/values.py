@@ -1,0 +1,73 @@
+"""Public functions for voxel values: map ids to others, and count values of 8 and 16 bits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.kernels.blocks.layout import UNSIGNED
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
+    """Map the ids of an array.
+
+    Examples
+    --------
+    >>> ids, out = np.array([0, 7, 7, 2, 5], np.uint32), np.empty(5, np.uint8)
+    >>> map_ids(ids, np.array([2, 7], np.uint64), np.array([9, 1], np.uint64), out, keeps=True)
+    >>> out.tolist()
+    [0, 1, 1, 9, 5]
+    """
+    from wkwdask.kernels.labels import values_compiled
+
+    flat, into = ids.ravel("K"), out.ravel("K")
+    if not flat.size:
+        return None
+    longest = np.uint64(2**64 - 1)
+    # A negative id is named by nobody: as bits it lies beyond all that are looked up.
+    end = np.uint64(2 ** (8 * ids.itemsize - 1)) if ids.dtype.kind == "i" else longest
+    if keys is None:
+        end = min(end, np.uint64(len(values)))
+    most_kept = longest if ids.dtype == out.dtype else np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
+    no_keys = np.zeros(0, np.uint64)
+    place = values_compiled.map_ids(
+        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), keys is None, end, keeps, most_kept,
+        into.view(f"u{into.itemsize}"),
+    )  # fmt: skip
+    return None if place < 0 else int(flat[place])
+
+
+_LANES = 4  # equal values follow each other: with one counter each would wait for the one before
+
+
+def is_counted(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a type has so few values that each of them is counted."""
+    return dtype.kind in "iu" and dtype.itemsize <= 2
+
+
+def counted_values(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Give all values of a type, in their order."""
+    limits = np.iinfo(dtype)
+    return np.arange(limits.min, limits.max + 1).astype(dtype)
+
+
+def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Count each value of an integer type of 8 or 16 bits.
+
+    Examples
+    --------
+    >>> counts = count_values(np.array([-1, 3, 3], np.int8))
+    >>> counts[[127, 128 + 3]].tolist(), int(counts.sum())
+    ([1, 2], 3)
+    """
+    from wkwdask.kernels.labels import values_compiled
+
+    num_values = 1 << 8 * values.itemsize
+    counts = np.zeros((_LANES, num_values), np.int64)
+    values_compiled.count_values(values.view(UNSIGNED[values.itemsize]), counts)
+    found = counts.sum(axis=0)
+    return np.roll(found, num_values // 2) if values.dtype.kind == "i" else found
