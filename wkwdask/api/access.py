@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.formats.volume_summary import VolumeSummary
     from wkwdask.formats.webknossos.summary import DatasetSummary
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.summary import VolumeSummary
     from wkwdask.model.volume import Volume
     from wkwdask.runs.report import Report
 

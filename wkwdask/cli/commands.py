@@ -36,7 +36,7 @@ def info(path: str, as_json: bool) -> None:
     """
     from wkwdask.api import info as summarize
     from wkwdask.cli.tables import print_summary, print_volume
-    from wkwdask.formats.volume_summary import VolumeSummary
+    from wkwdask.model.summary import VolumeSummary
 
     summary = summarize(path)
     if as_json:

@@ -18,9 +18,9 @@ from wkwdask.runs.report import format_nbytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
     from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.summary import ScaleSummary, VolumeSummary
     from wkwdask.verbs.verify import VerifyReport
 
 _LOG_WIDTH = 160

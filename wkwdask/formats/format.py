@@ -34,6 +34,10 @@ class MetadataEdit(Protocol):
     def apply(self) -> None:
         """Make the change; making it again changes nothing."""
 
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> MetadataEdit:
+        """Return the edit that also states the largest id of each level, where the metadata has a place for it."""
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """Give what a record keeps: all values, and ``kind``."""
 

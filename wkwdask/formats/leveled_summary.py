@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.n5.volume import N5Volume
-from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
+from wkwdask.model.summary import ScaleSummary, VolumeSummary
 
 if TYPE_CHECKING:
     import os

@@ -77,6 +77,7 @@ class Volume(Protocol):
         """Look at all stored shards that the box touches."""
 
 
+@runtime_checkable
 class StoredVolume(Volume, Protocol):
     """One level of an image, opened where it is stored, in absolute voxels."""
 

@@ -11,7 +11,6 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.metadata import folders_of
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
-from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.model.parsing import reading
 from wkwdask.model.translated import moved
 from wkwdask.runs.job_folder import JobFolder, NewMag
@@ -216,10 +215,10 @@ class StagedMags:
 
     def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:
         """Let the metadata state the largest id of a segmentation, now that all values are known."""
-        if not isinstance(self.edit, LayerEdit):
-            return self.edit
+        if self.edit is None:
+            return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
-        return replace(self.edit, maxima=maxima, is_new_content=self.made is None and is_taken(self.folders[0]))
+        return self.edit.with_maxima(maxima, is_new_content=self.made is None and is_taken(self.folders[0]))
 
     def discard(self) -> None:
         """End the job without publishing anything."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
-from wkwdask.formats.pictures.image_stack import ImageStack, read_notes
+from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
@@ -176,5 +176,5 @@ def _with_notes(source: Any, folder: str) -> Source:
     """Let slices that cannot be decoded become zeros, with a note in a folder."""
     if isinstance(source, Converted):
         return replace(source, source=_with_notes(source.source, folder))
-    changed: Source = replace(source, notes=folder) if isinstance(source, ImageStack) else source
+    changed: Source = source.with_notes(folder)
     return changed

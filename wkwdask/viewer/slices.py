@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.model.translated import TranslatedVolume
+from wkwdask.model.volume import StoredVolume
 from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import StoredVolume
 
 _WHOLE_VX = 4 << 20  # a slice of so many voxels is read as it is
 _TILE_VX = 2048  # edge of what is read at once of a larger one
@@ -70,7 +69,7 @@ def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pix
     plane = ("xyz".index(columns), "xyz".index(rows))
     normal = 3 - sum(plane)
     middle = here.topleft[normal] + here.size[normal] // 2
-    if not isinstance(volume, (WkwVolume, TranslatedVolume)) or here.size[plane[0]] * here.size[plane[1]] <= _WHOLE_VX:
+    if not isinstance(volume, StoredVolume) or here.size[plane[0]] * here.size[plane[1]] <= _WHOLE_VX:
         return _read(volume, [(here.topleft[axis], here.bottomright[axis]) for axis in plane], plane, middle)
     most = _MOST_REMOTE_SAMPLES if is_remote(volume.name) else _MOST_SAMPLES
     all_spans = [_spans(volume, here, axis, length, most) for axis, length in zip(plane, pixels, strict=True)]

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
 from wkwdask.formats.n5.volume import read_attributes
@@ -32,7 +33,7 @@ def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
 
 @dataclass(frozen=True, slots=True)
-class N5Edit:
+class N5Edit(MetadataEdit):
     """What the groups above a dataset are to say once it is there."""
 
     kind: ClassVar[str] = "n5 attributes"

@@ -127,6 +127,10 @@ class ImageStack:
             np.copyto(plane, 0 if pixels is None else pixels[:, :, channels])
         return decoded
 
+    def with_notes(self, folder: str) -> ImageStack:
+        """Return the stack that fills sections that cannot be decoded with zeros, and leaves a note of each in a folder."""
+        return replace(self, notes=folder)
+
     @contextmanager
     def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
         """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file."""

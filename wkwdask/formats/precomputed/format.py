@@ -10,9 +10,9 @@ from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.layer import NAME, is_precomputed, open_precomputed_layer
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
-from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.image import Found
+from wkwdask.model.summary import ScaleSummary, VolumeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

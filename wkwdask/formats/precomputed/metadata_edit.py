@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
+from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
 from wkwdask.formats.precomputed.info_file import read_info
@@ -41,7 +42,7 @@ def _document(info: VolumeInfo | None) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class InfoEdit:
+class InfoEdit(MetadataEdit):
     """What ``info`` is to say once the scales are there."""
 
     kind: ClassVar[str] = "precomputed info"

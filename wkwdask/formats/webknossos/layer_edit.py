@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from wkwdask.errors import MissingError
+from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
 from wkwdask.formats.webknossos.datasource_edits import with_largest_id, with_layer, with_mags, without_mags
@@ -16,7 +17,7 @@ from wkwdask.model.coordinates import same_lengths
 
 
 @dataclass(frozen=True, slots=True)
-class LayerEdit:
+class LayerEdit(MetadataEdit):
     """What the JSON is to say once the mags are there."""
 
     kind: ClassVar[str] = "layer"
@@ -53,6 +54,10 @@ class LayerEdit:
 
         new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
         update_datasource(self.dataset_folder, change, new)
+
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
+        """Return the edit that also states the largest id of a segmentation."""
+        return replace(self, maxima=maxima, is_new_content=is_new_content)
 
     def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
         """State the largest id of a segmentation, as far as the voxels that were written tell it."""
@@ -141,7 +146,7 @@ def raise_largest_id(dataset_folder: str, layer: str, value: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MagRemoval:
+class MagRemoval(MetadataEdit):
     """Mags that the JSON is to forget."""
 
     kind: ClassVar[str] = "removal of mags"

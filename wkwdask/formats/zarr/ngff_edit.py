@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
+from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
 from wkwdask.formats.zarr.ngff import check_version
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, with_entries
@@ -107,7 +108,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
 
 
 @dataclass(frozen=True, slots=True)
-class NgffEdit:
+class NgffEdit(MetadataEdit):
     """What the group of an image is to say once arrays are there."""
 
     kind: ClassVar[str] = "ome-ngff"
