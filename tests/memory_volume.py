@@ -123,6 +123,7 @@ class MemoryVolume:
     box: BoundingBox
     chunk_shape: tuple = CHUNK_SHAPE
     shard_shape: tuple = SHARD_SHAPE
+    origin = (0, 0, 0)
 
     @property
     def dtype(self):

@@ -23,12 +23,12 @@ from wkwdask.formats.precomputed.shard_output import Unordered
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
+from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
-from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,8 +182,7 @@ class ChunkFilesWriter:
         self._target = target
         self._shard = shard
         self._part = part
-        self._files = NewFiles(target.parts_folder)
-        self._made = {target.folder}
+        self._files = NewFiles(target.folder, target.parts_folder)
         self._stats = Stats(target.mag)
 
     @property
@@ -200,16 +199,9 @@ class ChunkFilesWriter:
         self._stats.add(voxels, topleft)
         for cell, _, data in self._target.encoded_chunks(voxels, topleft):
             if data:
-                self._store(self._target.chunk_path(cell), data)
+                self._files.write(self._target.chunk_path(cell)[len(self._target.folder) + 1 :], data)
             else:
                 self._remove(cell)
-
-    def _store(self, path: str, data: bytes) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self._made:
-            files.make_folders_below(self._target.folder, folder)
-            self._made.add(folder)
-        self._files.write(path, data)
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""

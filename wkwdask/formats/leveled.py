@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import ratio_of
-from wkwdask.model.translated import TranslatedVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.n5.volume import N5Volume
-    from wkwdask.formats.zarr.volume import ZarrVolume
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.stored_array import StoredArray
 
 
-def array_level(key: str, volume: N5Volume | ZarrVolume, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:
+def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:
     """Make the level of an array, which starts at an absolute voxel of its mag."""
-    return Level(key, volume.name, partial(TranslatedVolume, volume, offset), mag, volume.lengths_nm)
+    return Level(key, volume.name, partial(volume.moved, offset), mag, volume.lengths_nm)
 
 
 def array_image(stored: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.n5.volume import N5Volume
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.formats.zarr.volume import ZarrVolume
     from wkwdask.model.image import Image, Level
 
 
@@ -31,20 +30,13 @@ def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
     key = "/".join(filter(None, [layer.name if several else "", level.key])) or layer.name
     if level.problem:
         return ScaleSummary(key, f"{layer.folder}/{level.key}", problem=level.problem)
-    box = level.open().box
-    volume: N5Volume | ZarrVolume = level.open().volume  # type: ignore[attr-defined]
-    found = volume.files
-    files, nbytes = found.count() if found is not None else (None, None)
+    volume = level.open()
+    assert isinstance(volume, StoredArray)
+    files, nbytes = volume.count_files() or (None, None)
     chunks = (volume.chunk_shape,)
-    return ScaleSummary(key, volume.name, level.mag, volume.lengths_nm, box, chunks, _encoding(volume), _shards(volume), files=files, nbytes=nbytes)
+    return ScaleSummary(key, volume.name, level.mag, volume.lengths_nm, volume.box, chunks, volume.codec.name, _shards(volume), files=files, nbytes=nbytes)
 
 
-def _encoding(volume: N5Volume | ZarrVolume) -> str:
-    """Say how values are compressed, where that is one word."""
-    return volume.dataset.compression.type if isinstance(volume, N5Volume) else ""
-
-
-def _shards(volume: N5Volume | ZarrVolume) -> str:
-    if isinstance(volume, N5Volume) or volume.shards == volume.chunks:
-        return ""
-    return f"shards of {' x '.join(map(str, volume.vec3(volume.shards)))} voxels"
+def _shards(volume: StoredArray) -> str:
+    grid = volume.grid
+    return "" if grid.file in (None, grid.chunk) else f"shards of {' x '.join(map(str, (grid.file or grid.chunk)[1:]))} voxels"

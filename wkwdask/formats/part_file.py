@@ -11,7 +11,7 @@ from wkwdask.model.run import FOOTER_NBYTES, RunTable, format_run_tail, parse_ru
 from wkwdask.store import files
 
 if TYPE_CHECKING:
-    from wkwdask.store.pieces import Pieces
+    from wkwdask.model.pieces import Pieces
 
 
 class Run(Protocol):

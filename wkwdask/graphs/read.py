@@ -16,7 +16,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.model.translated import TranslatedVolume, moved
+from wkwdask.model.translated import moved
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class BoxReader:
     @property
     def grid_start(self) -> Vec3:
         """Voxel of element 0 on the grid of what is stored, which need not begin at absolute voxel 0."""
-        shift = self.volume.shift if isinstance(self.volume, TranslatedVolume) else (0, 0, 0)
+        shift = self.volume.origin
         return self.start[0] - shift[0], self.start[1] - shift[1], self.start[2] - shift[2]
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:

@@ -54,6 +54,12 @@ class Converted:
         return shape
 
     @property
+    def origin(self) -> Vec3:
+        """That of the source."""
+        origin: Vec3 = self.source.origin
+        return origin
+
+    @property
     def unit_shape(self) -> Vec3:
         """That of the source."""
         shape: Vec3 = self.source.unit_shape

@@ -9,7 +9,6 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.translated import TranslatedVolume
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,12 +21,10 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
-    if isinstance(volume, TranslatedVolume):  # what is decoded at once begins where what is stored begins
-        return sample_points(volume.volume, points - volume.shift)
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
-    chunks = points // volume.chunk_shape
+    chunks = (points - volume.origin) // volume.chunk_shape
     low = chunks.min(axis=0)
     number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))
     by_chunk = np.argsort(number, kind="stable")
@@ -35,7 +32,7 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
     chunk = np.empty((volume.num_channels, *volume.chunk_shape), volume.dtype, order="F")
     for first, last in pairwise(cuts):
         members = by_chunk[first:last]
-        corner = chunks[members[0]] * volume.chunk_shape
+        corner = chunks[members[0]] * volume.chunk_shape + volume.origin
         volume.read_into(chunk, vec3(corner.tolist()))
         x, y, z = (points[members] - corner).T
         values[members] = chunk[:, x, y, z].T

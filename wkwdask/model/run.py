@@ -2,7 +2,7 @@
 
 An aligned cube of blocks is one contiguous range of codes, and so one byte range of the file. Parts of coarser mags can be boxes whose
 codes interleave; joining then permutes whole segments. A block of size 0 stands for an all-zero block that takes no bytes.
-Nothing is decoded here. Opens nothing.
+Nothing is decoded here. A part file is a run with its codes and sizes behind it, which a task leaves for the one that joins runs into a shard.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+    from wkwdask.model.layout import ShardFile
+    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.store import Store, StoredFile
 
 _MAGIC = b"WKWRUN01"
 _FOOTER = struct.Struct("<8sQQI")  # magic, number of blocks, payload bytes, crc32 of the tables
@@ -118,3 +122,64 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
         nbytes = int(ends[last]) - offset if run_index >= 0 else 0
         segments.append(Segment(run_index, offset, nbytes, last - first + 1))
     return sizes, segments
+
+
+# ------------------------------------------------------------------------------------------------ part files and shards
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Encoded chunks that can be copied."""
+
+    table: RunTable
+    """Their codes and sizes, and where each begins."""
+    file: StoredFile
+    """Where they are stored."""
+
+
+def open_run(file: StoredFile) -> Run:
+    """Read the tables of a part file."""
+    nbytes = file.nbytes or 0
+    tail = run_tail_nbytes(file.read_end(FOOTER_NBYTES) or b"", nbytes, file.name)
+    return Run(parse_run_tail(file.read_end(tail) or b"", file.name), file)
+
+
+def close_part(output: Pieces, table: RunTable) -> tuple[int, int]:
+    """Write the tail of a part file and publish it: its size and checksum."""
+    output.append(np.frombuffer(format_run_tail(table), np.uint8))
+    output.close().publish()
+    return output.end, output.checksum
+
+
+def is_whole_part(store: Store, name: str, nbytes: int, checksum: int) -> bool:
+    """Check whether a part file exists and has all its bytes."""
+    (state,) = store.states([name])
+    if state is None or state.nbytes != nbytes:
+        return False
+    (data,) = store.read_whole([name], nbytes)
+    return data is not None and zlib.crc32(data) == checksum
+
+
+def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
+    """Append the chunks of all runs to a shard, in the order of their codes."""
+    sizes, segments = join_order([run.table for run in runs], num_codes)
+    low = 0
+    for segment in segments:
+        offset, high = segment.offset, low + segment.num_blocks
+        while segment.run >= 0 and low < high:
+            codes = np.arange(low, high, dtype=np.uint64)
+            codes = codes[: shard.stretch(codes)]
+            nbytes = int(sizes[low : low + len(codes)].sum())
+            shard.pieces.copy(runs[segment.run].file, offset, nbytes)
+            shard.took(codes, sizes[low : low + len(codes)])
+            offset, low = offset + nbytes, low + len(codes)
+        low = high
+
+
+def publish_shard(shard: ShardFile, *, is_living: bool) -> None:
+    """Write the tables of a shard and publish it."""
+    head = shard.finish()
+    file = shard.pieces.close()
+    if head:
+        file.write(head, 0)
+    file.publish(flush_folder=is_living, keep_equal=True)

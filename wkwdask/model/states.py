@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -76,6 +76,19 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
     starts = np.flatnonzero(np.r_[True, (np.diff(cells, axis=0) != 0).any(axis=1)]) if len(cells) else np.zeros(0, np.intp)
     sums = np.add.reduceat(values, starts) if len(starts) else values
     return {(x, y, z): total & _DIGEST_MASK for (x, y, z), total in zip(cells[starts].tolist(), sums.tolist(), strict=True)}
+
+
+def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
+    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
+    table = np.array(rows, np.int64) if rows else np.zeros((0, 10), np.int64)
+    indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
+    out = np.zeros((len(indices), 5), np.int64)
+    out[:, :3] = indices
+    np.add.at(out[:, 3], members.ravel(), table[:, -2])
+    sums = np.zeros(len(indices), np.uint64)
+    np.add.at(sums, members.ravel(), digests(table[:, 3:]))
+    out[:, 4] = (sums & np.uint64(_DIGEST_MASK)).astype(np.int64)
+    return out
 
 
 def describe(states: npt.NDArray[np.int64], path_of: Callable[[Vec3], str]) -> str:

@@ -39,6 +39,9 @@ class StoredFile(Protocol):
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
         """Read byte ranges, each from its start up to its stop; None where the file is absent, as one of a remote store may turn out to be."""
 
+    def read_end(self, nbytes: int) -> bytes | None:
+        """Read the last bytes, fewer where the file is shorter; None where the file is absent."""
+
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from a byte on; False where the file is absent."""
 
@@ -97,6 +100,24 @@ class NewFile(Protocol):
         """Remove what was written."""
 
 
+class NewFiles(Protocol):
+    """Many small files that appear whole, all of them before :meth:`publish` returns."""
+
+    count: int
+    """Files so far."""
+    nbytes: int
+    """Their bytes."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+
+    def publish(self) -> None:
+        """Publish all files."""
+
+    def discard(self) -> None:
+        """Remove the files that were not published."""
+
+
 class Store(Protocol):
     """A folder of files; small to pickle."""
 
@@ -124,6 +145,9 @@ class Store(Protocol):
     def batch_nbytes(self) -> int:
         """How many bytes are best read as one."""
 
+    def below(self, name: str) -> Store:
+        """Return the store of a folder inside of this one."""
+
     def path_of(self, name: str) -> str:
         """Return the path or URL of a file by its name inside the folder."""
 
@@ -134,7 +158,7 @@ class Store(Protocol):
         """Read several files, None for each that is absent."""
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """List a folder in no order; an absent one is empty."""
+        """List a folder in no order; an absent one is empty, and a link to an absent one is an error."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each that is absent."""
@@ -147,3 +171,12 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete a file for good; an absent one is no error."""
+
+    def make(self) -> None:
+        """Make the folder."""
+
+    def new_files(self, temporary_folder: str) -> NewFiles:
+        """Begin many small files; their folders are made."""
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder and all in it; an absent one is no error."""

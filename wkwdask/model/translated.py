@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range, mark_cells
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.volume import Volume
 from wkwdask.plans.cells import SparseCells, cell_map, is_large, marked_cells
 
@@ -51,6 +52,11 @@ class TranslatedVolume(Generic[V]):
     def box(self) -> BoundingBox:
         """Where the voxels have come to lie."""
         return moved(self.volume.box, self.shift)
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel at which its grids start."""
+        return self.shift
 
     @property
     def chunk_shape(self) -> Vec3:
@@ -165,6 +171,8 @@ def unshifted(volume: Volume) -> tuple[Volume, Vec3]:
 
 def shifted(volume: Volume, shift: Vec3) -> Volume:
     """Give a volume moved by a vector; moved back to where it was, it is itself again."""
+    if isinstance(volume, StoredArray):
+        return volume.moved(shift)
     unmoved, (a, b, c) = unshifted(volume)
     shift = (a + shift[0], b + shift[1], c + shift[2])
     return unmoved if shift == (0, 0, 0) else TranslatedVolume(unmoved, shift)

@@ -37,6 +37,10 @@ class Volume(Protocol):
         """Where the volume has data [voxels of its mag]."""
 
     @property
+    def origin(self) -> Vec3:
+        """Absolute voxel at which the grid of chunks starts."""
+
+    @property
     def chunk_shape(self) -> Vec3:
         """The smallest encoded box along x, y, z [voxels]."""
 
@@ -97,6 +101,10 @@ class StoredVolume(Volume, Protocol):
 @runtime_checkable
 class ChunkedVolume(Protocol):
     """A volume whose chunks are decoded one by one, so that each can be used while it is in the cache of the core."""
+
+    @property
+    def decodes_chunks(self) -> bool:
+        """Whether that is better than decoding larger boxes."""
 
     @property
     def chunk_shape(self) -> Vec3:

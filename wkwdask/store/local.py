@@ -71,6 +71,10 @@ class LocalFile:
         """Read bytes from an offset on, fewer at the end of the file."""
         return os.pread(self._fd, nbytes, offset)
 
+    def read_end(self, nbytes: int) -> bytes:
+        """Read the last bytes, fewer where the file is shorter."""
+        return self.read([(max(0, self.nbytes - nbytes), self.nbytes)])[0]
+
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from a byte on."""
         view, done = memoryview(memory.data), 0

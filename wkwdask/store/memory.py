@@ -86,6 +86,10 @@ class MemoryFile:
         with _lock:
             return bytes(memoryview(self._node.data)[offset : offset + nbytes])
 
+    def read_end(self, nbytes: int) -> bytes:
+        """Read the last bytes, fewer where the file is shorter."""
+        return self.read([(max(0, self.nbytes - nbytes), self.nbytes)])[0]
+
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from a byte on."""
         data = self.read_some(memory.nbytes, offset)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.store import files
-from wkwdask.store.paths import split
+from wkwdask.store.paths import dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,14 +175,21 @@ def _create_in_place(path: str, data: bytes) -> bool:
 class NewFiles:
     """Writes files that appear whole, some later than they were written, all of them before :meth:`publish` returns."""
 
-    def __init__(self, temporary_folder: str) -> None:
+    def __init__(self, folder: str, temporary_folder: str) -> None:
+        self._folder = folder
         self._temporary_folder = temporary_folder
+        self._made = {folder}
         self._waiting: list[NewFile] = []
         self.count = 0
         self.nbytes = 0
 
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file; it appears under its name when the disk has it."""
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, by its name inside of the folder; it appears when the disk has it."""
+        path = f"{self._folder}/{name}"
+        parent = dirname(path)
+        if parent not in self._made:
+            files.make_folders_below(self._folder, parent)
+            self._made.add(parent)
         file = NewFile(path, self._temporary_folder)
         self._waiting.append(file)
         file.write(data, 0)

@@ -19,7 +19,7 @@ from wkwdask.model.extras import need
 from wkwdask.store import files
 from wkwdask.store.credentials import access_options
 from wkwdask.store.lru import Lru
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
 from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.refused import is_refused, warn_of_refused
 
@@ -152,7 +152,9 @@ class FolderStore:
             with files.scandir(self.path_of(folder) if folder else self.folder) as entries:
                 yield from entries
         except (FileNotFoundError, NotADirectoryError):
-            return
+            path = self.path_of(folder) if folder else self.folder
+            if files.islink(path) and not files.exists(path):
+                raise MissingError(f"{path}: a symbolic link to a folder that is not there") from None
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Return the states of files, None for each that is absent."""
@@ -172,6 +174,22 @@ class FolderStore:
     def delete(self, name: str) -> None:
         """Delete a file for good; an absent one is no error."""
         files.remove_file(self.path_of(name))
+
+    def below(self, name: str) -> FolderStore:
+        """Return the store of a folder inside of this one."""
+        return FolderStore(self.path_of(name))
+
+    def make(self) -> None:
+        """Make the folder."""
+        files.makedirs(self.folder)
+
+    def new_files(self, temporary_folder: str) -> NewFiles:
+        """Begin many small files; their folders are made."""
+        return NewFiles(self.folder, temporary_folder)
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder and all in it; an absent one is no error."""
+        files.remove_tree(self.path_of(name))
 
 
 # ------------------------------------------------------------------------------------------------ remote
@@ -272,6 +290,22 @@ class RemoteStore:
         raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
 
     def delete(self, name: str) -> None:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+
+    def below(self, name: str) -> RemoteStore:
+        """Return the store of a folder inside of this one."""
+        return replace(self, root=self.path_of(name), witness=None)
+
+    def make(self) -> None:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.root}: remote places are only read")
+
+    def new_files(self, temporary_folder: str) -> NewFiles:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.root}: remote places are only read")
+
+    def delete_folder(self, name: str) -> None:
         """Remote places are only ever read."""
         raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
 
@@ -416,6 +450,10 @@ class RemoteFile:
                 raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
             out.append(data)
         return out
+
+    def read_end(self, nbytes: int) -> bytes | None:
+        """Read the last bytes, see :class:`StoredFile`."""
+        return self.store.fetch([self.name], [-nbytes], [None])[0]
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from a byte on; False where the file is absent."""

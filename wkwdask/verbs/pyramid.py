@@ -150,10 +150,11 @@ class RegionSpec:
     def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
         """Read a brick chunk by chunk, where the source can and its chunks are whole windows and lie in one brick each; None elsewhere."""
         source, (a, b, c) = unshifted(self.source)
-        if not isinstance(source, ChunkedVolume):
+        if not isinstance(source, ChunkedVolume) or not source.decodes_chunks:
             return None
         shape = source.chunk_shape
-        axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, (a, b, c), strict=True)
+        start = self.source.origin
+        axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, start, strict=True)
         if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
             return None
         memory = stream.chunk_memory(shape)

@@ -107,7 +107,7 @@ def _spans(volume: StoredVolume, here: BoundingBox, axis: int, pixels: int, most
         cells = [(n, min(n + together, count)) for n in range(0, count, together)]
         return [_Span(slice(a, b), first + a * step, min(first + b * step, first + length), step) for a, b in cells]
     step = -(-length // min(pixels, most))
-    origin = volume.shift[axis] if isinstance(volume, TranslatedVolume) else 0
+    origin = volume.origin[axis]
     spans = []
     for n in range(-(-length // step)):
         start, stop = first + n * step, min(first + (n + 1) * step, first + length)

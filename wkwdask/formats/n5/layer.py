@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.blocked import look
 from wkwdask.formats.leveled import array_image, array_level
+from wkwdask.formats.n5.array import n5_array, read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.placement import axis_names, level_attributes, level_names, level_number, listed_factors, place_levels
-from wkwdask.formats.n5.volume import N5Volume, read_attributes
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.store import Store
+    from wkwdask.model.stored_array import StoredArray
 
 PREFIX = "n5://"
 FORMAT = "n5"
@@ -74,7 +74,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     return layers
 
 
-def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> N5Volume:
+def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
     """Open one dataset, whose axes are those that a function makes of its lengths and the names that it has; errors as for :func:`find_n5_layers`."""
     store = open_store(location)
     document = read_attributes(store)
@@ -82,7 +82,7 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
         raise MissingError(f"{location}: no N5 dataset here")
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
     letters = axes(dataset.dimensions, axis_names(document, len(dataset.dimensions)))
-    return N5Volume(trusting(store, FILE_NAME), "", dataset, letters, opened=look(store.path_of(FILE_NAME)) if store.is_local else None)
+    return n5_array(trusting(store, FILE_NAME), dataset, letters)
 
 
 def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Image:
@@ -145,10 +145,7 @@ def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, An
         if isinstance(placed, UnsupportedError):
             odd[key] = placed
             continue
-        opened = look(f"{store.path_of(key) if key else store.url}/{FILE_NAME}") if store.is_local else None
-        volume = N5Volume(
-            trusting(store, f"{key}/{FILE_NAME}" if key else FILE_NAME), key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened
-        )
+        volume = n5_array(trusting(store.below(key) if key else store, FILE_NAME), dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm)
         levels.append(array_level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(odd.values()))

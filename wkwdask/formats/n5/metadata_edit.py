@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.formats.format import MetadataEdit
+from wkwdask.formats.n5.array import read_attributes
 from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
-from wkwdask.formats.n5.volume import read_attributes
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file

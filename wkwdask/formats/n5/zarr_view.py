@@ -8,15 +8,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
-from wkwdask.formats.n5.volume import NAMING, N5Volume, read_attributes
 from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.ngff_image import Level as NgffLevel
 from wkwdask.formats.zarr.ngff_image import multiscale
 from wkwdask.model.levels import lengths_in
+from wkwdask.model.naming import GridNaming
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.json_edit import read_object
 from wkwdask.store.new_files import publish_bytes
@@ -25,7 +27,6 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image, Level
     from wkwdask.model.store import Store
 
@@ -47,9 +48,9 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
             if level.problem:
                 odd[key] = level.error(level.problem)
                 continue
-            volume = _stored(level)[0]
+            volume = _stored(level)
             mode = _mode_of_all(volume) if form != CODEC else 0
-            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _axis_names(volume), mode)
+            documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, _axis_names(volume), mode)
         if inside is not None and any(level.key for level in layer.levels):
             group = group_document(read_attributes(store, inside) or {})
             image = _image(layer)
@@ -59,7 +60,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _named(key) not in documents:
             mode = _mode_of_all(volume) if form != CODEC else 0
-            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _own_names(volume), mode)
+            documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, _own_names(volume), mode)
     for key, error in odd.items():
         if _named(key) not in documents:
             raise error
@@ -78,7 +79,7 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
         return ()
 
 
-def _other_datasets(root: str) -> Iterator[tuple[str, N5Volume]]:
+def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
     """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
     for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
@@ -90,13 +91,13 @@ def _other_datasets(root: str) -> Iterator[tuple[str, N5Volume]]:
             if is_dataset(document):
                 below.clear()
                 dataset = parse_dataset(document, f"{folder}/{FILE_NAME}")
-                yield folder[len(root) :].strip("/"), N5Volume(store, "", dataset, "-" * len(dataset.dimensions))
+                yield folder[len(root) :].strip("/"), n5_array(store, dataset, "-" * len(dataset.dimensions))
 
 
-def _own_names(volume: N5Volume) -> list[str] | None:
+def _own_names(volume: StoredArray) -> list[str] | None:
     """Give the names of a dataset's axes, where it has some."""
     names = _axis_names(volume)
-    return names if names == volume.dataset.document.get("axes") else None
+    return names if names == dataset_of(volume).document.get("axes") else None
 
 
 def _named(key: str) -> str:
@@ -113,49 +114,59 @@ def _add_groups(documents: Documents, store: Store, name: str) -> None:
             documents[above] = group_document(read_attributes(store, "/".join(parts)) or {})
 
 
-def _axis_names(volume: N5Volume) -> list[str]:
-    named = volume.dataset.document.get("axes")
-    if isinstance(named, list) and len(named) == len(volume.axes) and all(isinstance(name, str) for name in named) and len(set(named)) == len(named):
+def _axis_names(volume: StoredArray) -> list[str]:
+    named, axes = dataset_of(volume).document.get("axes"), _axes(volume)
+    if isinstance(named, list) and len(named) == len(axes) and all(isinstance(name, str) for name in named) and len(set(named)) == len(named):
         return named
-    return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(volume.axes)]
+    return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(axes)]
+
+
+def _axes(volume: StoredArray) -> str:
+    assert isinstance(volume.naming, GridNaming)
+    return volume.naming.axes
 
 
 def _image(layer: Image) -> dict[str, Any] | None:
     """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
-    arrays = [(level, *_stored(level)) for level in layer.levels if not level.problem]
-    axes = {volume.axes for _, volume, _ in arrays}
+    arrays = [(level, _stored(level)) for level in layer.levels if not level.problem]
+    axes = {_axes(volume) for _, volume in arrays}
     if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
         return None
-    is_measured = all(volume.lengths_nm is not None for _, volume, _ in arrays)
-    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume, _ in arrays]
+    is_measured = all(volume.lengths_nm is not None for _, volume in arrays)
+    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume in arrays]
     levels = []
-    for (level, _, offset), (a, b, c) in zip(arrays, lengths, strict=True):
-        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(offset, (a, b, c), lengths[0], strict=True))
+    for (level, volume), (a, b, c) in zip(arrays, lengths, strict=True):
+        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(volume.origin, (a, b, c), lengths[0], strict=True))
         levels.append(NgffLevel(level.key, (a, b, c), (x, y, z)))
     return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
 
 
-def _stored(level: Level) -> tuple[N5Volume, Vec3]:
-    """Open the dataset of a level, and say at which absolute voxel it starts."""
-    volume: Any = level.open()
-    return volume.volume, volume.shift
+def _stored(level: Level) -> StoredArray:
+    """Open the dataset of a level."""
+    volume = level.open()
+    assert isinstance(volume, StoredArray)
+    return volume
 
 
-def _mode_of_all(volume: N5Volume) -> int:
+def _mode_of_all(volume: StoredArray) -> int:
     """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode."""
-    dataset = volume.dataset
-    if volume.files is None:
+    dataset, naming = dataset_of(volume), volume.naming
+    if not volume.can_list or not isinstance(naming, GridNaming):
         raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     found: dict[bytes, str] = {}
-    for _, entry in NAMING.listed(volume.name, dataset.grid):
-        with open(entry.path, "rb") as file:
-            raw = file.read(header_nbytes(len(dataset.dimensions), VARLENGTH))
+    for numbers, _ in naming.numbered(volume.store, dataset.grid):
+        name = "/".join(map(str, numbers))
+        file = volume.store.open(name)
+        if file is None:  # removed meanwhile
+            continue
+        with file:
+            (raw,) = file.read([(0, min(file.nbytes or 0, header_nbytes(len(dataset.dimensions), VARLENGTH)))]) or [b""]
         header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
         if header not in expected:
             what = "begins with another header than a whole block, so that it is cut off or of another mode"
-            raise UnsupportedError(f'{entry.path}: {what}; the form "offset" cannot say that, "n5_default" can')
-        found.setdefault(header, entry.path)
+            raise UnsupportedError(f'{volume.store.path_of(name)}: {what}; the form "offset" cannot say that, "n5_default" can')
+        found.setdefault(header, volume.store.path_of(name))
     if len(found) > 1:
         raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" cannot say that')
     return expected[next(iter(found))] if found else 0

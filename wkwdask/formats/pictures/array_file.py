@@ -17,7 +17,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.pictures.hdf5_file import open_hdf5
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
-from wkwdask.formats.zarr.volume import open_array
+from wkwdask.formats.zarr.array import open_array
 from wkwdask.model.parsing import reading
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
@@ -139,6 +139,11 @@ class ArrayVolume:
     """Absolute voxel of element 0."""
     box: BoundingBox
     """Which part of it is meant [voxels of its mag]."""
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel of element 0."""
+        return self.corner
 
     @property
     def dtype(self) -> np.dtype[Any]:

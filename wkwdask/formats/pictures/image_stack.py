@@ -53,6 +53,11 @@ class ImageStack:
     """Where a slice that cannot be decoded leaves a note and reads as zeros; None where it is an error."""
 
     @property
+    def origin(self) -> Vec3:
+        """Absolute voxel of element 0."""
+        return self.corner
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of one channel."""
         return np.dtype(self.format.dtype)

@@ -19,7 +19,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.model.extras import need
-from wkwdask.model.states import digests
+from wkwdask.model.states import summed_states
 from wkwdask.plans.chunks import group_of_chunks
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ _NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
-_DIGEST_MASK = np.uint64((1 << 63) - 1)
 
 
 # ------------------------------------------------------------------------------------------------ names
@@ -302,16 +301,3 @@ def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> tuple[int, .
     except (FileNotFoundError, NotADirectoryError):
         return None
     return (*index, *what, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
-
-
-def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
-    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
-    table = np.array(rows, np.int64).reshape(-1, 9)
-    indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
-    out = np.zeros((len(indices), 5), np.int64)
-    out[:, :3] = indices
-    np.add.at(out[:, 3], members.ravel(), table[:, 7])
-    sums = np.zeros(len(indices), np.uint64)
-    np.add.at(sums, members.ravel(), digests(table[:, 3:]))
-    out[:, 4] = (sums & _DIGEST_MASK).astype(np.int64)
-    return out

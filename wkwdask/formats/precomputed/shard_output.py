@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.precomputed.sharding import format_minishard_index, format_shard_index
+from wkwdask.model.pieces import Pieces
 from wkwdask.model.run import join_order
-from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

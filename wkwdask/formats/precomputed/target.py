@@ -56,10 +56,10 @@ def splice_shard(source: PrecomputedVolume, target: PrecomputedTarget, shard: Ve
 
 def _as_files(target: PrecomputedTarget, receipt: Receipt, chunks: Iterator[tuple[Vec3, int, bytes]]) -> Receipt:
     """Store each chunk in a file of its own."""
-    files = NewFiles(target.parts_folder)
+    files = NewFiles(target.folder, target.parts_folder)
     try:
         for cell, _, data in chunks:
-            files.write(target.chunk_path(cell), data)
+            files.write(target.chunk_path(cell)[len(target.folder) + 1 :], data)
         files.publish()
     except BaseException:
         files.discard()

@@ -188,6 +188,11 @@ class PrecomputedVolume:
         copy_into(voxels, place)
         return True
 
+    @property
+    def decodes_chunks(self) -> bool:
+        """Chunks are best used one by one."""
+        return True
+
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
         """Decode the chunks that a box touches, one by one."""
         ranges = cell_range(box.intersection(self.extent), self.chunk_shape)

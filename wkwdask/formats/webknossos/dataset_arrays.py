@@ -21,10 +21,9 @@ from wkwdask.model.levels import lengths_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.formats.n5.volume import N5Volume
     from wkwdask.formats.webknossos.datasource import LayerRecord
-    from wkwdask.formats.zarr.volume import ZarrVolume
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.stored_array import StoredArray
 
 FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
 """How a layer is stored that is opened here, by what the JSON calls it."""
@@ -95,7 +94,7 @@ def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: st
     return int(first), count
 
 
-def _opened(folder: str, stored: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> N5Volume | ZarrVolume:
+def _opened(folder: str, stored: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
     """Open the array of a mag, in which the index of a voxel is its absolute place."""
     return open_zarr_volume(folder, axes) if stored == "zarr" else open_n5_volume(folder, axes)
 

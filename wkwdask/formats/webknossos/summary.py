@@ -10,6 +10,7 @@ from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.webknossos.dataset import elsewhere, locate, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ def _summarize_array(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
     try:
         volume = arrays_of(layer).volume(mag)
-        found = volume.volume.files  # type: ignore[attr-defined]
-        files, nbytes = (0, 0) if found is None else found.count()
+        assert isinstance(volume, StoredArray)
+        files, nbytes = volume.count_files() or (0, 0)
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
     stored = "" if layer.container.record is None else layer.container.record.data_format

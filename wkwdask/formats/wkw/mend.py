@@ -15,10 +15,10 @@ from wkwdask.formats.wkw.listing import QUARANTINE_NAME
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
+from wkwdask.model.pieces import Pieces
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.paths import basename, dirname, split
-from wkwdask.store.pieces import Pieces
 from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
 if TYPE_CHECKING:

@@ -45,6 +45,11 @@ class MergedVolume:
         return self.base.num_channels
 
     @property
+    def origin(self) -> Vec3:
+        """Files count from absolute voxel 0."""
+        return 0, 0, 0
+
+    @property
     def chunk_shape(self) -> Vec3:
         """A block of the base along x, y, z [voxels]."""
         return self.base.chunk_shape

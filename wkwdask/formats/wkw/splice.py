@@ -20,11 +20,11 @@ from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
+from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
-from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

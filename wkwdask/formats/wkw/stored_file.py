@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.zeros import Zeros
+    from wkwdask.model.pieces import Pieces
     from wkwdask.store.new_files import NewFile
-    from wkwdask.store.pieces import Pieces
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one

@@ -26,12 +26,12 @@ from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
+from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable, join_order
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, publish_bytes
-from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

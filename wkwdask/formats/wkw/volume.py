@@ -161,6 +161,11 @@ class WkwVolume:
         return self.header.num_channels
 
     @property
+    def origin(self) -> Vec3:
+        """Files count from absolute voxel 0."""
+        return 0, 0, 0
+
+    @property
     def chunk_shape(self) -> Vec3:
         """A block along x, y, z [voxels]."""
         return (self.header.block_len,) * 3

@@ -1,26 +1,24 @@
-"""Chunks of a Zarr array as they are stored: plain numbers in C order, compressed; and the index at the end of a shard. Opens nothing."""
+"""How the chunks of a new Zarr array are stored: plain numbers in C order, compressed. Opens nothing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wkwdask.formats.zarr.documents import array_document, axis_names, outer_shape, raw_codecs
+from wkwdask.formats.zarr.array import zarr_array
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, axis_names, format_document, outer_shape, raw_codecs
 from wkwdask.model.extras import need
+from wkwdask.model.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    import numpy as np
 
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.store import Store
 
-INDEX_ENTRY_NBYTES = 16
-CHECKSUM_NBYTES = 4
-ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,18 @@ class ChunkEncoding:
     """One of those of :class:`ZarrOptions`."""
     level: int
     """Its level."""
+    shard_cells: Vec3 = (1, 1, 1)
+    """Chunks of a shard, or of a group of chunks that one task writes, along x, y, z: powers of two."""
+    is_sharded: bool = False
+    """Whether these are one file."""
+    version: int = 3
+    """Version of Zarr, 3 or 2."""
 
-    def encode(self, voxels: npt.NDArray[Any]) -> bytes:
-        """Encode a chunk."""
-        whole = np.zeros((self.num_channels, *reversed(self.chunk_shape)), self.dtype.newbyteorder("<"))
-        inside = whole[:, : voxels.shape[3], : voxels.shape[2], : voxels.shape[1]]
-        np.copyto(inside, voxels.transpose(0, 3, 2, 1), casting="no" if voxels.dtype.isnative else "equiv")
-        compressor = _compressor(self.compression, self.level)
-        return whole.tobytes() if compressor is None else bytes(compressor.encode(whole.reshape(-1)))
+    @property
+    def shard_shape(self) -> Vec3:
+        """A shard, or a group of chunks, along x, y, z [voxels]."""
+        x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
+        return x, y, z
 
     @property
     def codecs(self) -> list[dict[str, Any]]:
@@ -93,28 +95,15 @@ def _compressor(compression: str, level: int) -> Any:
     return codecs.Zstd(level) if compression == "zstd" else codecs.GZip(level)
 
 
-def index_nbytes(num_chunks: int) -> int:
-    """Give the length of the index of a shard, with its checksum."""
-    return num_chunks * INDEX_ENTRY_NBYTES + CHECKSUM_NBYTES
-
-
-def format_index(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], num_chunks: int) -> bytes:
-    """Write the index of a shard."""
-    table = np.full((num_chunks, 2), ABSENT, "<u8")
-    table[places, 0], table[places, 1] = offsets, sizes
-    data = table.tobytes()
-    return data + checksum(data)
-
-
-def checksum(data: bytes) -> bytes:
-    """Give the CRC-32C of some bytes, as the codec ``crc32c`` writes it."""
-    return int(_crc32c()(data)).to_bytes(CHECKSUM_NBYTES, "little")
-
-
-@cache
-def _crc32c() -> Any:
-    """Find a library; which one comes with zarr depends on its version."""
-    try:
-        return need("google_crc32c", "the index of a Zarr shard", "zarr").value
-    except ModuleNotFoundError:
-        return need("crc32c", "the index of a Zarr shard", "zarr").crc32c
+def zarr_placement(store: Store, parts: Store, encoding: ChunkEncoding, size: Vec3, origin: Vec3, mag: Mag) -> Placement:
+    """Describe an array that is written, whose element 0 is at an absolute voxel of the mag."""
+    attributes = {"mag": list(mag.factors), "offset_vx": list(origin)}
+    if encoding.version == 2:
+        name, document = ".zarray", encoding.document_v2(size)
+        documents: tuple[tuple[str, bytes], ...] = ((name, format_document(document)), (".zattrs", format_document(attributes)))
+    else:
+        name, document = FILE_NAME, encoding.document(size, encoding.shard_shape if encoding.is_sharded else None, attributes)
+        documents = ((name, format_document(document)),)
+    array = zarr_array(store, name, document, "".join(encoding.axes), is_new=True)
+    array = replace(array, mag=mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin))
+    return Placement(array, parts, documents)

@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.block_files import Naming
-from wkwdask.formats.blocked import look
 from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
+from wkwdask.formats.zarr.array import RECORDS, read_document, zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
-from wkwdask.formats.zarr.volume import ZarrVolume
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.extras import need
 from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store.paths import is_remote, local_path
-from wkwdask.store.store import open_store, remote_options
+from wkwdask.store.store import open_store, remote_options, trusting
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def _of_array(item: Any, location: str, name: str) -> Image:
     return array_image(FORMAT, location, name, [_level(item, letters, location, "", mag, lengths, offset)], "")
 
 
-def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> ZarrVolume:
+def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
     """Open one array, whose axes are those that a function makes of its shape and the names that it has; errors as for :func:`find_zarr_layers`."""
     if is_remote(location):
         raise UnsupportedError(f"{location}: only local paths can be opened")
@@ -223,7 +222,8 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
         check_version({} if item is None else dict(item.attrs), location)
         raise MissingError(f"{location}: no Zarr array here")
     level = _level(item, axes(item.shape, names_of(item)), location, "", MAG_1, None, (0, 0, 0))
-    volume: ZarrVolume = level.open().volume  # type: ignore[attr-defined]
+    volume = level.open()
+    assert isinstance(volume, StoredArray)
     return volume
 
 
@@ -257,30 +257,15 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
         return Level(key, location, mag=mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
     if max(item.shape, default=0) > _LARGEST:
         return Level(key, location, mag=mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {tuple(item.shape)}", error=UnsupportedError)
+    store = open_store(location)
+    found = ((name, read_document(trusting(store, name), name)) for name in RECORDS)
+    record, document = next(((name, document) for name, document in found if document is not None), ("", None))
+    if document is None:
+        return Level(key, location, mag=mag, problem=f"{location}: not found, though the group lists it", error=MissingError)
     try:
-        chunks, shards = tuple(item.chunks), item.shards
+        volume = zarr_array(trusting(store, record), record, document, letters)
     except NotImplementedError as error:
         return Level(key, location, mag=mag, problem=f"{location}: {error}", error=UnsupportedError)
-    version = item.metadata.zarr_format
-    record = "zarr.json" if version == 3 else ".zarray"
-    opened = None if is_remote(location) else look(f"{location}/{record}")
-    files = tuple(max(1, n) for n in shards or chunks)
-    volume = ZarrVolume(
-        location, record, tuple(item.shape), dtype.str, tuple(max(1, n) for n in chunks), files, letters, _naming(item), mag or MAG_1,
-        lengths_nm, opened,
-    )  # fmt: skip
-    return array_level(key, volume, mag, offset)
-
-
-def _naming(item: Any) -> Naming | None:
-    """Say how chunks are named, None where that is not known, or where absent ones are not zero."""
-    if item.fill_value not in (None, 0, False):
-        return None
-    metadata = item.metadata
-    if metadata.zarr_format == 2:
-        return Naming("", metadata.dimension_separator)
-    encoding = metadata.chunk_key_encoding
-    kind, separator = getattr(encoding, "name", None), getattr(encoding, "separator", None)
-    if kind not in ("default", "v2") or separator not in ("/", "."):
-        return None
-    return Naming(f"c{separator}" if kind == "default" else "", separator)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Level(key, location, mag=mag, problem=f"{location}/{record}: cannot be read: {reason_of(error)}", error=CorruptError)
+    return array_level(key, replace(volume, mag=mag or MAG_1, lengths_nm=lengths_nm), mag, offset)

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, UnsupportedError
+from wkwdask.formats.n5.array import n5_placement, read_attributes
 from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import location_of, stripped
 from wkwdask.formats.n5.metadata_edit import N5Edit
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
-from wkwdask.formats.n5.target import N5Target
-from wkwdask.formats.n5.volume import read_attributes
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.runs.stage import check_existing, stage, stage_array
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.paths import is_remote
-from wkwdask.store.store import FolderStore
+from wkwdask.store.store import FolderStore, open_store
 from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.rechunk import copied
 
 if TYPE_CHECKING:
     from wkwdask.formats.n5.options import N5Options
     from wkwdask.model.levels import Lengths
+    from wkwdask.model.placement import Placement
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
@@ -129,10 +129,10 @@ def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str
     return others
 
 
-def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, draft: Draft) -> tuple[N5Target, N5Edit]:
+def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, draft: Draft) -> tuple[Placement, N5Edit]:
     staged = draft.staged("dataset")
     document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
-    target = N5Target(staged, f"{staged}.parts", mag, replace(dataset, document=document), at.offset)
+    target = n5_placement(open_store(staged), open_store(f"{staged}.parts"), replace(dataset, document=document), mag, at.offset)
     return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
 
 

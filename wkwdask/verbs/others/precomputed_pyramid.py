@@ -13,12 +13,12 @@ from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.formats.precomputed.layer import open_precomputed_layer
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.pieces import MEMORY_NBYTES
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
-from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.verbs.others.precomputed_places import SAME, volume_place
 from wkwdask.verbs.others.precomputed_scales import source_settings, stored_like
 from wkwdask.verbs.others.precomputed_write import VolumeType, lay_out_scales

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.zarr.chunks import ChunkEncoding
+from wkwdask.formats.zarr.chunks import ChunkEncoding, zarr_placement
 from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit
 from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
-from wkwdask.formats.zarr.target import ZarrTarget
 from wkwdask.formats.zarr.views import rgb_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.shards import given_cells, shard_cells
 from wkwdask.runs.stage import check_existing, stage, stage_array
 from wkwdask.runs.staged import settings_of
+from wkwdask.store.store import open_store
 from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.others.zarr_places import image_place
 from wkwdask.verbs.rechunk import Copy, copied
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.placement import Placement
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
@@ -69,8 +70,13 @@ def default_compression(dtype: np.dtype[Any], *, is_label: bool) -> str:
     return "zstd" if is_label or dtype.itemsize == 1 else "blosc"
 
 
-def target_of(staged: str, new: NewArray, options: ZarrOptions, version: str) -> ZarrTarget:
+def target_of(staged: str, new: NewArray, encoding: ChunkEncoding) -> Placement:
     """Lay out an array."""
+    return zarr_placement(open_store(staged), open_store(f"{staged}.parts"), encoding, new.size, new.origin, new.mag)
+
+
+def encoding_of(new: NewArray, options: ZarrOptions, version: str) -> ChunkEncoding:
+    """Choose how an array is stored."""
     stored: Any = options.of_new()
     compression = options.compression or default_compression(new.dtype, is_label=new.is_label)
     is_sharded = stored.shard_shape is not False
@@ -78,12 +84,12 @@ def target_of(staged: str, new: NewArray, options: ZarrOptions, version: str) ->
         if stored.shard_shape is not True:
             raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
         is_sharded = False
-    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, stored.chunk_shape, compression, options.level_of(compression))
     if isinstance(stored.shard_shape, bool):
         cells = shard_cells(new.size, stored.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
     else:
         cells = given_cells(stored.shard_shape, stored.chunk_shape)
-    return ZarrTarget(staged, f"{staged}.parts", new.mag, new.size, new.origin, encoding, cells, is_sharded, 3 if version == "0.5" else 2)
+    native, level = new.dtype.newbyteorder("="), options.level_of(compression)
+    return ChunkEncoding(native, new.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, 3 if version == "0.5" else 2)
 
 
 def _version(place: ImagePlace, options: ZarrOptions) -> str:
@@ -94,10 +100,10 @@ def _version(place: ImagePlace, options: ZarrOptions) -> str:
     return version
 
 
-def _settings(command: str, target: ZarrTarget, new: NewArray, version: str) -> dict[str, Any]:
+def _settings(command: str, encoding: ChunkEncoding, new: NewArray, version: str) -> dict[str, Any]:
     return settings_of(
-        command, size=target.size, origin=target.origin, mag=new.mag.name, dtype=target.dtype.name, channels=target.num_channels, chunk=target.chunk_shape,
-        shard=target.shard_shape, sharded=target.is_sharded, compression=target.encoding.compression, level=target.encoding.level, version=version,
+        command, size=new.size, origin=new.origin, mag=new.mag.name, dtype=encoding.dtype.name, channels=encoding.num_channels, chunk=encoding.chunk_shape,
+        shard=encoding.shard_shape, sharded=encoding.is_sharded, compression=encoding.compression, level=encoding.level, version=version,
         voxel_size=new.voxel_size_nm, label=new.is_label,
     )  # fmt: skip
 
@@ -133,9 +139,10 @@ def lay_out_image_array(
     edit = _edit(place, new, version)
     place.check_voxel_size(size, {mag})
     folder = place.folder_of(mag)
-    settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder}
+    encoding = encoding_of(new, options, version)
+    settings = {**_settings(_COMMAND, encoding, new, version), "folder": folder}
     draft = stage_array(f"{_COMMAND} into {folder}", place.folder, folder, settings, existing, content)
-    target = target_of(draft.staged(mag.name), new, options, version)
+    target = target_of(draft.staged(mag.name), new, encoding)
     nbytes_in = width * height * depth * channels * dtype.itemsize
     return draft.mags([target], nbytes_in, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
@@ -188,7 +195,8 @@ def _array(
     new = NewArray(source.box.size, source.box.topleft, mag, source.dtype, source.num_channels, voxel_size_nm, is_label)
     edit = _edit(place, new, version)
     folder = place.folder_of(mag)
-    settings = {**_settings(_CONVERT, target_of("", new, options, version), new, version), **known}
+    encoding = encoding_of(new, options, version)
+    settings = {**_settings(_CONVERT, encoding, new, version), **known}
     draft = stage(f"{_CONVERT} into {folder}", place.folder, [folder], settings, existing)
     nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
-    return draft, draft.mags([target_of(draft.staged(mag.name), new, options, version)], nbytes_in, edit)
+    return draft, draft.mags([target_of(draft.staged(mag.name), new, encoding)], nbytes_in, edit)

@@ -10,11 +10,11 @@ from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.pieces import MEMORY_NBYTES
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import check_steps, plan_passes
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.store.records import read_record
 from wkwdask.verbs.pyramid import Pyramid, check_method
 from wkwdask.verbs.update import LivingMag, changed_shards

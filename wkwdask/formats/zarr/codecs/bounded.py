@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import lzma
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
@@ -17,21 +16,16 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.errors import FormatError
-from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_streams, decompress_zlib
-from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.zarr.decompress import KINDS, PLACE, decode_bounded
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer
 
-_PLACE = "chunk"
-_XZ_MEMORY_NBYTES = 256 << 20
 _FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
-_BLOSC_HEADER_NBYTES, _LZ4_HEADER_NBYTES = 16, 4
 
 
 def bound_decoders(array: Any) -> Any:
@@ -60,7 +54,7 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
             )
         elif isinstance(codec, BytesBytesCodec):
             name, options = _named(codec)
-            bounded = _BoundedCodec(codec, name, options, tuple(before)) if name in _DECODERS else codec
+            bounded = _BoundedCodec(codec, name, options, tuple(before)) if name in KINDS else codec
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
         found.append(bounded)
@@ -80,7 +74,7 @@ class _BoundedCodec(BytesBytesCodec):
     codec: Any
     """The compressor."""
     kind: str
-    """Its name, one of ``_DECODERS``."""
+    """Its name, one of ``KINDS``."""
     options: Mapping[str, Any]
     """Its settings."""
     before: tuple[Any, ...]
@@ -94,7 +88,7 @@ class _BoundedCodec(BytesBytesCodec):
 
     def _decoded(self, data: bytes) -> Any:
         """Decode by numcodecs, whose codecs zarr-python's own ones hold too."""
-        numcodecs = need("numcodecs", _PLACE, "zarr")
+        numcodecs = need("numcodecs", PLACE, "zarr")
         return numcodecs.get_codec({"id": self.kind}).decode(data)
 
     def _most_nbytes(self, spec: ArraySpec) -> int:
@@ -134,7 +128,7 @@ class _BoundedNumcodec:
     @classmethod
     def of(cls, codec: Any, raw_nbytes: int) -> Any:
         """Bound a codec where it is a compressor that is known."""
-        return codec if codec is None or codec.codec_id not in _DECODERS else cls(codec, raw_nbytes)
+        return codec if codec is None or codec.codec_id not in KINDS else cls(codec, raw_nbytes)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """Decode a chunk."""
@@ -144,73 +138,3 @@ class _BoundedNumcodec:
     def encode(self, buf: Any) -> Any:
         """Encode a chunk."""
         return self.codec.encode(buf)
-
-
-def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk."""
-    try:
-        out = _DECODERS[kind](data, most, options, decode)
-    except FormatError as error:
-        raise ValueError(str(error)) from None
-    if memoryview(out).nbytes > most:
-        raise ValueError(f"{_PLACE}: {kind} data of {len(data)} bytes give more, expected at most {most}")
-    return out
-
-
-def _gzip(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_gzip(data, most, _PLACE, 0)
-
-
-def _zlib(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_zlib(data, most, _PLACE, 0)
-
-
-def _bz2(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_bzip2(data, most, _PLACE, 0)
-
-
-def _lzma(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del decode
-    form, filters = options.get("format", lzma.FORMAT_XZ), options.get("filters")
-    memory = None if form == lzma.FORMAT_RAW else _XZ_MEMORY_NBYTES
-    return decompress_streams(lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError, "LZMA", data, most, _PLACE, 0)
-
-
-def _zstd(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    imagecodecs = need("imagecodecs", _PLACE, "zarr")
-    try:
-        out: bytes = imagecodecs.zstd_decode(data, out=max(most, 1))
-    except (imagecodecs.ZstdError, MemoryError) as error:
-        raise ValueError(f"{_PLACE}: expected Zstandard data of {len(data)} bytes that give at most {most}: {error}") from None
-    return out
-
-
-def _blosc(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> Any:
-    del options
-    _check_stated(data, _BLOSC_HEADER_NBYTES, 4, most, "Blosc")
-    stored = int.from_bytes(data[12:16], "little")
-    if stored > len(data):
-        raise ValueError(f"{_PLACE}: Blosc data of {stored} bytes, but {len(data)} are stored")
-    return decode(data)
-
-
-def _lz4(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> Any:
-    del options
-    _check_stated(data, _LZ4_HEADER_NBYTES, 0, most, "LZ4")
-    return decode(data)
-
-
-def _check_stated(data: bytes, header_nbytes: int, at: int, most: int, name: str) -> None:
-    """Refuse data whose header states more bytes than a chunk has: the library allocates what it states."""
-    stated = int.from_bytes(data[at : at + 4], "little")
-    if len(data) < header_nbytes or stated > most:
-        raise ValueError(f"{_PLACE}: {name} data of {len(data)} bytes that state {stated} bytes, expected at most {most}")
-
-
-_DECODERS: dict[str, Callable[[bytes, int, Mapping[str, Any], Any], Any]] = {
-    "gzip": _gzip, "zlib": _zlib, "bz2": _bz2, "lzma": _lzma, "zstd": _zstd, "blosc": _blosc, "lz4": _lz4,
-}  # fmt: skip

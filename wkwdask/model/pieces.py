@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +26,11 @@ _kept = threading.local()
 class Pieces:
     """Gathers what is appended to a new file."""
 
-    def __init__(self, open_file: Callable[[], NewFile], offset: int) -> None:
+    def __init__(self, open_file: Callable[[], NewFile], offset: int = 0, *, is_checked: bool = False) -> None:
         self._open_file = open_file
         self._offset = offset
+        self._is_checked = is_checked
+        self.checksum = 0
         self._used = 0
         self._memory = _take()
         self._file: NewFile | None = None
@@ -90,6 +93,8 @@ class Pieces:
     def flush(self) -> None:
         """Write what was gathered."""
         if self._used:
+            if self._is_checked:
+                self.checksum = zlib.crc32(self._memory[: self._used].data, self.checksum)
             self.file.write(self._memory[: self._used], self._offset)
             self._offset += self._used
             self._used = 0

@@ -1,0 +1,93 @@
+"""What shows that an array which one file describes is still the one that was opened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import MissingError, ReplacedError
+from wkwdask.store import files
+
+if TYPE_CHECKING:
+    from wkwdask.model.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """State of an array when it was opened."""
+
+    record: tuple[int, int, int]
+    """Inode, time and size of the file that describes it."""
+    folder: int
+    """Inode of its folder."""
+
+
+def look(store: Store, record: str) -> Opened | None:
+    """Look at the file that describes an array, None where it is absent."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        status = files.stat(store.path_of(record))
+        return Opened((status.st_ino, status.st_mtime_ns, status.st_size), files.stat(store.url).st_ino)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Described(ABC):
+    """An array in a folder, described by one file there. Of a remote one, and of one that is being written, absent chunks are not checked."""
+
+    store: Store
+    """Its folder."""
+    record_name: str
+    """The file that describes it."""
+    opened: Opened | None
+    """State when it was opened, None where nobody looks."""
+
+    @property
+    @abstractmethod
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the array is another one."""
+
+    @abstractmethod
+    def is_still_described(self) -> bool:
+        """Check whether the file that describes it still says the same."""
+
+    @property
+    def path(self) -> str:
+        """Path or URL of the file that describes it."""
+        return self.store.path_of(self.record_name)
+
+    @property
+    def record(self) -> tuple[int, int] | None:
+        """Size and time of the file that describes it."""
+        return None if self.opened is None else self.store.states([self.record_name])[0]
+
+    def check(self, *, has_absent: bool) -> None:
+        """Make sure that the folder is the same, and where files are absent, that they are zeros and not out of reach or part of another array by now."""
+        if not self.store.is_local:
+            return
+        if has_absent and files.islink(self.store.url) and not files.exists(self.store.url):
+            raise MissingError(f"{self.store.url}: a symbolic link to a folder that is not there")
+        if self.opened is None:
+            return
+        if not has_absent and _inode(self.store.url) == self.opened.folder:
+            return
+        now = look(self.store, self.record_name)
+        if now is None:
+            raise MissingError(f"{self.path}: not found: the array is gone or its file system is not mounted")
+        if now.folder != self.opened.folder:
+            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it anew")
+        if now.record != self.opened.record and not self.is_still_described():
+            raise ReplacedError(f"{self.store.url}: {os.path.basename(self.record_name)} describes another array since it was opened; open it anew")
+
+    def is_unchanged(self) -> bool:
+        """Check whether the file that describes it has not changed."""
+        return self.opened is not None and look(self.store, self.record_name) == self.opened
+
+
+def _inode(folder: str) -> int | None:
+    try:
+        return files.stat(folder).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None

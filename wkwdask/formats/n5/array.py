@@ -1,0 +1,127 @@
+"""One N5 dataset as a stored array.
+
+Blocks may be whole at the upper ends or cut off, in default or varlength mode, all in one dataset. An absent block is zero. Those that are written are cut
+off, as the specification has it, and all-zero ones are not stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import FormatError, UnsupportedError
+from wkwdask.formats.described import Described, Opened, look
+from wkwdask.formats.n5.attribute_edits import format_attributes
+from wkwdask.formats.n5.attributes import FILE_NAME, parse_attributes, parse_dataset
+from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.chunk_grid import ChunkGrid, by_axes, by_name, grouped_unit, in_order
+from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.layout import SingleFiles
+from wkwdask.model.naming import GridNaming
+from wkwdask.model.placement import Placement
+from wkwdask.model.stored_array import StoredArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.n5.attributes import N5Dataset
+    from wkwdask.formats.n5.compression import Compression
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.store import Store
+
+_LARGEST_ATTRIBUTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class N5Codec(ChunkCodec):
+    """A header, then values with the first axis fastest, compressed."""
+
+    dtype: np.dtype[Any]
+    """Type of the values, in native byte order."""
+    block_size: tuple[int, ...]
+    """Lengths of a block, x first."""
+    compression: Compression
+    """How blocks are compressed."""
+    axes: str
+    """A letter for each axis."""
+
+    @property
+    def name(self) -> str:
+        """How values are compressed."""
+        return self.compression.type
+
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        """Return how many bytes a block has at most."""
+        return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(len(self.axes), 1)
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+        """Decode a block, which may be cut off or whole at the upper ends."""
+        del shape, offset
+        block = decode_block(data, self.dtype, self.compression, source, num_axes=len(self.axes), largest=self.block_size)
+        return in_order(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+        """Encode a block."""
+        return encode_block(by_name(voxels, self.axes), self.compression, source)
+
+
+@dataclass(frozen=True, slots=True)
+class N5Description(Described):
+    """A dataset and its ``attributes.json``."""
+
+    dataset: N5Dataset
+    """What was read of it."""
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the dataset is another one; of a remote one, when ``attributes.json`` says so."""
+        return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
+
+    def is_still_described(self) -> bool:
+        """Check whether ``attributes.json`` still says the same of how the dataset is stored."""
+        try:
+            document = read_attributes(self.store)
+            return document is not None and parse_dataset(document, self.path) == self.dataset
+        except (FormatError, UnsupportedError):
+            return False
+
+
+def n5_array(store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None) -> StoredArray:
+    """Describe the dataset in a folder, which starts at voxel 0."""
+    return _array(store, dataset, axes, mag, look(store, FILE_NAME) if store.is_local else None, lengths_nm)
+
+
+def n5_placement(store: Store, parts: Store, dataset: N5Dataset, mag: Mag, origin: Vec3) -> Placement:
+    """Describe a dataset that is written."""
+    array = _array(store, dataset, "xyzc"[: len(dataset.dimensions)], mag, None).moved(origin)
+    return Placement(array, parts, ((FILE_NAME, format_attributes(dataset.document).encode()),))
+
+
+def _array(store: Store, dataset: N5Dataset, axes: str, mag: Mag, opened: Opened | None, lengths_nm: Lengths | None = None) -> StoredArray:
+    size, block = by_axes(dataset.dimensions, axes), by_axes(dataset.block_size, axes)
+    grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
+    codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
+    identity = N5Description(store, FILE_NAME, opened, dataset)
+    return StoredArray(store, grid, GridNaming(axes), SingleFiles(), codec, dataset.dtype, identity, mag, lengths_nm=lengths_nm)
+
+
+def dataset_of(array: StoredArray) -> N5Dataset:
+    """Return what ``attributes.json`` says of an array."""
+    assert isinstance(array.identity, N5Description)
+    return array.identity.dataset
+
+
+def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
+    """Read the ``attributes.json`` of a group or dataset, None where there is none."""
+    name = f"{key}/{FILE_NAME}" if key else FILE_NAME
+    (raw,) = store.read_whole([name], _LARGEST_ATTRIBUTES)
+    if raw is None:
+        return None
+    return parse_attributes(raw, store.path_of(name))

@@ -1,0 +1,259 @@
+"""One Zarr array of version 2 or 3 as a stored array: what its document says becomes a grid, names of files, a layout and a codec.
+
+Arrays with codecs that are not known here are read through zarr-python, box by box.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.described import Described, look
+from wkwdask.formats.pictures.slices import stored_dtype
+from wkwdask.formats.zarr.codec import ZarrCodec, stages_of
+from wkwdask.formats.zarr.shards import ZarrShards
+from wkwdask.kernels.arrays import copy_into, is_zero
+from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
+from wkwdask.model.extras import need
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.layout import SingleFiles
+from wkwdask.model.naming import GridNaming
+from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.store.lru import Lru
+from wkwdask.store.store import remote_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.layout import ShardLayout
+    from wkwdask.model.store import Store
+
+RECORDS = ("zarr.json", ".zarray")
+"""Documents of an array, in versions 3 and 2."""
+_LARGEST_DOCUMENT = 64 << 20
+_NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
+_DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
+
+_open_arrays: Lru[Any] = Lru(16)
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrDescription(Described):
+    """An array and the document that describes it."""
+
+    said: str
+    """What the document says of how the array is stored."""
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the array is another one."""
+        return ("zarr", self.said, self.opened)
+
+    def is_still_described(self) -> bool:
+        """Check whether the document still says the same of how the array is stored."""
+        try:
+            document = read_document(self.store, self.record_name)
+            return document is not None and _said(document) == self.said
+        except (FormatError, OSError):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrPython(SingleFiles, BoxCodec):
+    """Chunks that only zarr-python can decode, which reads whole boxes."""
+
+    axes: str
+    """A letter for each axis."""
+
+    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+        """Fill an array with voxels."""
+        array.identity.check(has_absent=True)  # an absent chunk is no error for zarr-python, whatever else is absent
+        named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
+        try:
+            values = np.asarray(_opened(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)])
+        except FileNotFoundError:
+            raise MissingError(f"{array.name}: is gone") from None
+        except MemoryError:
+            raise UnsupportedError(f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into memory") from None
+        except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
+            raise
+        except Exception as error:
+            raise CorruptError(f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}") from error
+        voxels = in_order(values, self.axes)
+        if is_zero(voxels):
+            if fill_zeros:
+                out[...] = 0
+            return 0
+        copy_into(voxels.astype(out.dtype, order="K", copy=False), out)
+        return 1
+
+
+def _opened(array: StoredArray) -> Any:
+    """Return the array opened by zarr-python; a few are kept, and a forked process opens its own."""
+    key = (os.getpid(), array.store.url, array.identity.token)
+    opened = _open_arrays.get(key)
+    if opened is None:
+        opened = open_array(array.store.url)
+        _open_arrays.put(key, opened)
+    return opened
+
+
+def open_array(url: str) -> Any:
+    """Open an array by zarr-python for reading, with compressors that give no more than a chunk has."""
+    array = need("zarr", url, "zarr").open_array(url, mode="r", **remote_options(url))
+    from wkwdask.formats.zarr.codecs.bounded import bound_decoders
+
+    return bound_decoders(array)
+
+
+def read_document(store: Store, name: str) -> dict[str, Any] | None:
+    """Read a document, None where it is absent."""
+    (raw,) = store.read_whole([name], _LARGEST_DOCUMENT)
+    return None if raw is None else parse_object(raw, store.path_of(name))
+
+
+def _said(document: Mapping[str, Any]) -> str:
+    return json.dumps({key: value for key, value in document.items() if key not in _NOT_STORED}, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """How an array is stored."""
+
+    dtype: str
+    chunk: tuple[int, ...]
+    shard: tuple[int, ...]
+    codec: ZarrCodec
+    layout: ShardLayout
+
+
+def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
+    """Describe the array in a folder, which starts at voxel 0, by its document; ``is_new`` for one that is being written."""
+    is_v2 = name == ".zarray"
+    storage = (_storage_v2 if is_v2 else _storage_v3)(document, axes)
+    fill = _fill(document.get("fill_value"))
+    shape = tuple(map(int, document["shape"]))
+    naming = _naming_v2(document, axes) if is_v2 else _naming_v3(document, axes)
+    if storage is None or naming is None or fill is None:
+        storage = _by_zarr_python(store.url, axes)
+        naming = None if fill else naming
+    size, chunk, file = by_axes(shape, axes), by_axes(storage.chunk, axes), by_axes(storage.shard, axes)
+    dtype = stored_dtype(storage.dtype)
+    grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
+    identity = ZarrDescription(store, name, look(store, name) if store.is_local and not is_new else None, _said(document))
+    return StoredArray(store, grid, naming, storage.layout, storage.codec, dtype, identity, fill=fill or 0)
+
+
+def _by_zarr_python(url: str, axes: str) -> _Storage:
+    """Describe an array that zarr-python reads."""
+    item = open_array(url)
+    chunk = tuple(max(1, n) for n in item.chunks)
+    shard = tuple(max(1, n) for n in item.shards or chunk)
+    dtype = np.dtype(item.dtype).str
+    return _Storage(dtype, chunk, shard, ZarrCodec(dtype, chunk, axes, tuple(range(len(chunk)))), ZarrPython(axes))
+
+
+def _fill(value: Any) -> int | float | None:
+    """Read a fill value, None where it is not known."""
+    if value is None:
+        return 0
+    if isinstance(value, (int, float)):
+        return value
+    return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value) if isinstance(value, str) else None
+
+
+def _naming_v2(document: Mapping[str, Any], axes: str) -> GridNaming | None:
+    return _named(axes, "", document.get("dimension_separator", "."))
+
+
+def _naming_v3(document: Mapping[str, Any], axes: str) -> GridNaming | None:
+    encoding = document.get("chunk_key_encoding")
+    if isinstance(encoding, str):
+        encoding = {"name": encoding}
+    if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
+        return None
+    is_default = encoding["name"] == "default"
+    separator = (encoding.get("configuration") or {}).get("separator", "/" if is_default else ".")
+    return _named(axes, f"c{separator}" if is_default else "", separator)
+
+
+def _named(axes: str, prefix: str, separator: Any) -> GridNaming | None:
+    return GridNaming(axes, prefix, separator) if separator in ("/", ".") else None
+
+
+def _storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
+    """Read how an array of version 2 is stored, None where it is not known here."""
+    dtype, chunk = document.get("dtype"), tuple(max(1, int(n)) for n in document["chunks"])
+    if not isinstance(dtype, str) or document.get("order", "C") not in ("C", "F"):
+        return None
+    filters, compressor = list(document.get("filters") or ()), document.get("compressor")
+    every = (*filters, *([compressor] if compressor else []))
+    stages = [(str(one["id"]), json.dumps({key: value for key, value in one.items() if key != "id"}, sort_keys=True)) for one in every]
+    order = range(len(chunk)) if document.get("order", "C") == "C" else reversed(range(len(chunk)))
+    return _Storage(dtype, chunk, chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles())
+
+
+def _storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
+    """Read how an array of version 3 is stored, None where it is not known here."""
+    grid, codecs, data_type = document.get("chunk_grid") or {}, document.get("codecs") or [], document.get("data_type")
+    if grid.get("name") != "regular" or document.get("storage_transformers") or not isinstance(data_type, str) or data_type not in _DTYPES:
+        return None
+    outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
+    codecs = [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
+    if [codec.get("name") for codec in codecs] != ["sharding_indexed"]:
+        codec = _codec_v3(codecs, data_type, outer, axes)
+        return None if codec is None else _Storage(codec.dtype, outer, outer, codec, SingleFiles())
+    sharding = codecs[0].get("configuration") or {}
+    inner = tuple(max(1, int(n)) for n in sharding["chunk_shape"])
+    codec = _codec_v3(sharding.get("codecs") or [], data_type, inner, axes)
+    has_checksum = _index_checksum(sharding.get("index_codecs") or [])
+    location = sharding.get("index_location", "end")
+    if (
+        codec is None
+        or has_checksum is None
+        or location not in ("start", "end")
+        or len(inner) != len(outer)
+        or any(a % b for a, b in zip(outer, inner, strict=True))
+    ):
+        return None
+    cells = by_axes([a // b for a, b in zip(outer, inner, strict=True)], axes)
+    if math.prod(cells) != math.prod(a // b for a, b in zip(outer, inner, strict=True)):
+        return None
+    return _Storage(codec.dtype, inner, outer, codec, ZarrShards(cells, axes, location == "end", has_checksum))
+
+
+def _index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Read the codecs of the index of a shard: whether it has a checksum; None where they are not known."""
+    names = [codec.get("name") for codec in codecs]
+    if names not in (["bytes"], ["bytes", "crc32c"]) or (codecs[0].get("configuration") or {}).get("endian") != "little":
+        return None
+    return len(names) == 2
+
+
+def _codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
+    """Read a chain of codecs, None where one is not known."""
+    order = list(range(len(chunk)))
+    left: list[dict[str, Any]] = [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
+    while left and left[0].get("name") == "transpose":
+        wanted = (left.pop(0).get("configuration") or {}).get("order")
+        wanted = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(wanted, wanted) if isinstance(wanted, str) else wanted
+        if not isinstance(wanted, list) or sorted(wanted) != list(range(len(chunk))):
+            return None
+        order = [order[n] for n in wanted]
+    if not left or left[0].get("name") != "bytes":
+        return None
+    endian = (left.pop(0).get("configuration") or {}).get("endian") or "little"
+    stages = stages_of(left)
+    if endian not in ("little", "big") or stages is None:
+        return None
+    dtype = np.dtype(_DTYPES[data_type]).newbyteorder("<" if endian == "little" else ">").str
+    return ZarrCodec(dtype, chunk, axes, tuple(order), stages)

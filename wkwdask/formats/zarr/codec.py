@@ -1,0 +1,130 @@
+"""Chunks of a Zarr array, versions 2 and 3: axes in any order, values, compressors. Opens nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.zarr.crc32c import checksum
+from wkwdask.formats.zarr.decompress import KINDS, decode_bounded
+from wkwdask.model.chunk_grid import by_name, in_order
+from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.extras import need
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.model.chunk_grid import Vec4
+
+_CRC32C_NBYTES = 4
+_FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
+_SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrCodec(ChunkCodec):
+    """Values of a chunk in some order of its axes, then filters and compressors."""
+
+    dtype: str
+    """Type of the values as they are stored, with its byte order."""
+    chunk_shape: tuple[int, ...]
+    """Lengths of a chunk along the axes."""
+    axes: str
+    """A letter for each axis."""
+    order: tuple[int, ...]
+    """The axes as they are stored, the last one fastest."""
+    stages: tuple[tuple[str, str], ...] = ()
+    """What is done to the bytes, one after the other: name and JSON of its settings, as numcodecs has them."""
+    filters: int = 0
+    """How many of them are filters, which may make a chunk larger."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values of a chunk."""
+        return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
+
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        """Return how many bytes a stored chunk has at most."""
+        del shape
+        return (self.nbytes * (_FILTERED if self.filters else 1) + 4096) * (2 if self.stages else 1)
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+        """Decode a chunk."""
+        del shape
+        found: Any = data
+        for n in reversed(range(len(self.stages))):
+            kind, settings = self.stages[n]
+            try:
+                found = _undone(kind, settings, found, self._most(n))
+            except (MemoryError, ModuleNotFoundError):
+                raise
+            except Exception as error:  # numcodecs raises errors of many libraries
+                raise CorruptError(f"{source}: byte {offset}: cannot be read: {error or type(error).__name__}") from None
+        values = np.frombuffer(memoryview(found).cast("B"), np.uint8) if not isinstance(found, np.ndarray) else found.reshape(-1, order="A").view(np.uint8)
+        if values.size != self.nbytes:
+            wrong = TruncatedError if values.size < self.nbytes else CorruptError
+            raise wrong(f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}")
+        chunk = values.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
+        return in_order(chunk.transpose(np.argsort(self.order)), self.axes)
+
+    def _most(self, n: int) -> int:
+        """Return how many bytes a stage was given at most."""
+        most = self.nbytes * (_FILTERED if self.filters else 1)
+        for kind, _ in self.stages[:n]:
+            most += _CRC32C_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
+        return most
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+        """Encode a chunk, which is completed with zeros."""
+        del source
+        whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
+        named = by_name(voxels, self.axes).transpose(self.order)
+        np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
+        found: Any = whole.reshape(-1)
+        for kind, settings in self.stages:
+            found = _compressor(kind, settings).encode(found)
+        return whole.tobytes() if found is whole or not self.stages else bytes(found)
+
+
+def _undone(kind: str, settings: str, data: Any, most: int) -> Any:
+    """Undo one stage."""
+    if kind == "crc32c":
+        raw = bytes(data)
+        if len(raw) < _CRC32C_NBYTES or checksum(raw[:-_CRC32C_NBYTES]) != raw[-_CRC32C_NBYTES:]:
+            raise ValueError("its checksum is wrong")
+        return raw[:-_CRC32C_NBYTES]
+    codec = _compressor(kind, settings)
+    return decode_bounded(kind, json.loads(settings), bytes(data), most, codec.decode) if kind in KINDS else codec.decode(data)
+
+
+@lru_cache(maxsize=64)
+def _compressor(kind: str, settings: str) -> Any:
+    """Return a codec of numcodecs."""
+    return need("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
+
+
+def stages_of(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
+    """Read the codecs from bytes to bytes of version 3, None where one is not known."""
+    found = []
+    for codec in codecs:
+        name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})
+        if name == "crc32c" or name not in KINDS:
+            if name != "crc32c":
+                return None
+        elif name == "blosc" and isinstance(settings.get("shuffle"), str):
+            settings = {key: settings[key] for key in ("cname", "clevel", "shuffle", "blocksize") if key in settings}
+            if settings["shuffle"] not in _SHUFFLES:
+                return None
+            settings["shuffle"] = _SHUFFLES[settings["shuffle"]]
+        elif name == "zstd":
+            settings = {key: settings[key] for key in ("level", "checksum") if key in settings}
+        found.append((name, json.dumps(settings, sort_keys=True)))
+    return tuple(found)

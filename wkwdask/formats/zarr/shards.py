@@ -1,0 +1,168 @@
+"""Shards of a Zarr array: many chunks in a file, with an index of their places at its end or start."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.zarr.crc32c import CHECKSUM_NBYTES, checksum
+from wkwdask.geometry import compressed_morton
+from wkwdask.model.layout import Shards
+from wkwdask.store.lru import Lru
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import ChunkGrid, Vec4
+    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.store import StoredFile
+
+_ENTRY_NBYTES = 16
+_ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_KEPT_NBYTES = 64 << 20
+
+_tables: Lru[npt.NDArray[np.uint64]] = Lru(_KEPT_NBYTES, lambda table: table.nbytes + 256)
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrShards(Shards):
+    """Chunks one behind the other, and an index in the order of the axes."""
+
+    cells: Vec4
+    """Chunks of a shard along c, x, y, z."""
+    axes: str
+    """A letter for each axis of the array."""
+    is_at_end: bool = True
+    """Whether the index is at the end of a file."""
+    has_checksum: bool = True
+    """Whether the index has a checksum."""
+
+    @property
+    def index_nbytes(self) -> int:
+        """Bytes of the index."""
+        return math.prod(self.cells) * _ENTRY_NBYTES + (CHECKSUM_NBYTES if self.has_checksum else 0)
+
+    def rows(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the places of chunks, shape (n, 4), in the index."""
+        inside, rows = cells % np.array(self.cells), np.zeros(len(cells), np.int64)
+        for letter in self.axes.replace("-", ""):
+            axis = "cxyz".index(letter)
+            rows = rows * self.cells[axis] + inside[:, axis]
+        return rows
+
+    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Look up chunks: start, stop and row of each that is stored."""
+        key = (file.name, file.state, self)
+        table = _tables.get(key)
+        if table is None:
+            raw = self._index(file)
+            if raw is None:
+                return np.zeros((0, 3), np.int64)
+            table = self._parsed(raw, file)
+            _tables.put(key, table)
+        entries = table[self.rows(cells)]
+        rows = np.flatnonzero(entries[:, 0] != _ABSENT)
+        starts, sizes = entries[rows].astype(np.int64).T
+        return np.stack([starts, starts + sizes, rows], axis=1)
+
+    def _index(self, file: StoredFile) -> bytes | None:
+        if self.is_at_end:
+            return file.read_end(self.index_nbytes)
+        found = file.read([(0, self.index_nbytes)])
+        return None if found is None else found[0]
+
+    def _parsed(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
+        """Read and check an index."""
+        if len(raw) < self.index_nbytes:
+            raise TruncatedError(f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes")
+        if self.has_checksum:
+            raw, found = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
+            if checksum(raw) != found:
+                raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {found.hex()} that is stored with it")
+        table = np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64)
+        most = np.uint64((1 << 62) if file.nbytes is None else file.nbytes)
+        is_wrong = (table[:, 0] != _ABSENT) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
+        if is_wrong.any():
+            n = int(np.flatnonzero(is_wrong)[0])
+            start, nbytes = table[n].tolist()
+            raise CorruptError(f"{file.name}: chunk {n} of the shard is said to have {nbytes} bytes from byte {start} on, outside of the file")
+        return table
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    @property
+    def _grid(self) -> Vec3:
+        x, y, z = (1 << (n - 1).bit_length() for n in self.cells[1:])
+        return x, y, z
+
+    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the compressed Morton codes of chunks in their shards."""
+        return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._grid)
+
+    def cells_per_file(self, grid: ChunkGrid) -> int:
+        """Return how many codes there are."""
+        del grid
+        return math.prod(self._grid)
+
+    @property
+    def head_nbytes(self) -> int:
+        """Bytes of an index at the start."""
+        return 0 if self.is_at_end else self.index_nbytes
+
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
+        """Start a shard."""
+        del first, grid
+        return _NewShard(self, pieces)
+
+    def index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+        """Write an index."""
+        table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
+        places = compressed_morton.decode(codes, self._grid).astype(np.int64)
+        rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), places], axis=1))
+        table[rows, 0], table[rows, 1] = starts, sizes
+        data = table.tobytes()
+        return data + checksum(data) if self.has_checksum else data
+
+    def is_whole(self, file: StoredFile) -> bool:
+        """Check whether the index of a shard is not damaged."""
+        try:
+            raw = self._index(file)
+            return raw is not None and len(self._parsed(raw, file)) > 0
+        except (CorruptError, TruncatedError):
+            return False
+
+    def expected_nbytes(self, files: int, chunks: int) -> int:
+        """Count the bytes of indices."""
+        del chunks
+        return files * self.index_nbytes
+
+
+class _NewShard:
+    """A new shard; memory is bounded by a write buffer and the index."""
+
+    def __init__(self, layout: ZarrShards, pieces: Pieces) -> None:
+        self._layout = layout
+        self._chunks: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self.pieces = pieces
+
+    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+        """Append all: nothing comes between chunks."""
+        return len(codes)
+
+    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Take note of chunks that were appended."""
+        self._chunks.append((codes, self.pieces.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
+
+    def finish(self) -> bytes:
+        """Write the index."""
+        codes, starts, sizes = (np.concatenate(columns) for columns in zip(*self._chunks, strict=True))
+        index = self._layout.index(codes, starts, sizes)
+        if not self._layout.is_at_end:
+            return index
+        self.pieces.append(np.frombuffer(index, np.uint8))
+        return b""

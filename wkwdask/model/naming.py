@@ -1,0 +1,151 @@
+"""How the files of a stored array are named: from a place in the grid of files to a name, and back."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
+    from wkwdask.model.store import Store, StoredEntry
+
+_NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
+
+
+class Listed(NamedTuple):
+    """One file of an array that is stored."""
+
+    file: Vec4
+    """Its place in the grid of files; of files whose chunks are no box, its number."""
+    entry: StoredEntry
+    """What its folder says of it."""
+    variant: int = 0
+    """Which of the names that the file may have."""
+
+
+class Found(NamedTuple):
+    """State of one file that is stored."""
+
+    variant: int
+    """Which of the names that the file may have."""
+    nbytes: int
+    """Its size."""
+    mtime_ns: int
+    """Time of modification [ns]."""
+
+
+class KeyNaming(ABC):
+    """How files are named."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def key(self, file: Vec4) -> str:
+        """Name the file of a place."""
+
+    @abstractmethod
+    def listed(self, store: Store, counts: Vec4) -> Iterator[Listed]:
+        """List the files that are stored, in no order; names of other files are left out."""
+
+    def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
+        """Name the files of a box, c fastest, then x."""
+        cs, xs, ys, zs = ranges
+        return (((c, x, y, z), self.key((c, x, y, z))) for z, y, x, c in product(zs, ys, xs, cs))
+
+    def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+        """Group chunks, shape (n, 4), by the files that hold them: name, and which rows."""
+        assert grid.file is not None
+        files = cells // (np.array(grid.file) // grid.chunk)
+        order = np.lexsort(files.T)
+        cuts = np.flatnonzero((np.diff(files[order], axis=0) != 0).any(axis=1)) + 1
+        for members in np.split(order, cuts):
+            c, x, y, z = files[members[0]].tolist()
+            yield self.key((c, x, y, z)), members
+
+    def names(self, file: Vec4) -> tuple[str, ...]:
+        """Return all names that the file of a place may have, that of :meth:`key` first."""
+        return (self.key(file),)
+
+    def found(self, store: Store, file: Vec4) -> Iterator[Found]:
+        """Look at the file of a place; nothing where it is absent."""
+        (state,) = store.states([self.key(file)])
+        if state is not None:
+            yield Found(0, state.nbytes, state.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class GridNaming(KeyNaming):
+    """Files that are named by the numbers of their place: ``3/0/12``, ``c/3/0/12``, ``3.0.12``, ``z12/y0/x3.wkw``."""
+
+    axes: str
+    """A letter for each number: ``x``, ``y``, ``z``, ``c``, or ``-`` for 0."""
+    prefix: str = ""
+    """What comes before the numbers."""
+    separator: str = "/"
+    """What comes between them; with a slash they are nested folders."""
+    is_lettered: bool = False
+    """Whether each number follows its letter."""
+    suffix: str = ""
+    """What comes after the last number."""
+
+    def key(self, file: Vec4) -> str:
+        """Name the file of a place.
+
+        Examples
+        --------
+        >>> GridNaming("zyx", "c/").key((0, 12, 0, 3)), GridNaming("zyx", "", "/", True, ".wkw").key((0, 12, 0, 3))
+        ('c/3/0/12', 'z3/y0/x12.wkw')
+        """
+        named = dict(zip("cxyz", file, strict=True))
+        numbers = (str(named.get(letter, 0)) for letter in self.axes)
+        if self.is_lettered:
+            numbers = (letter + number for letter, number in zip(self.axes, numbers, strict=True))
+        return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
+
+    def listed(self, store: Store, counts: Vec4) -> Iterator[Listed]:
+        """List the files that are stored, in no order; names of other files are left out."""
+        along = dict(zip("cxyz", counts, strict=True))
+        most = [along.get(letter, 1) for letter in self.axes]
+        for numbers, entry in self.numbered(store, most):
+            named = dict(zip(self.axes, numbers, strict=True))
+            yield Listed((named.get("c", 0), named.get("x", 0), named.get("y", 0), named.get("z", 0)), entry)
+
+    def numbered(self, store: Store, most: Sequence[int]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+        """List the numbers of the files that are stored, each less than a limit, and what their folders say of them."""
+        folder, _, stem = self.prefix.rpartition("/")
+        return self._nested(store, f"{folder}/" if folder else "", stem, most, 0) if self.separator == "/" else self._flat(store, folder, stem, most)
+
+    def _nested(self, store: Store, folder: str, stem: str, most: Sequence[int], axis: int) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+        start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(most) - 1
+        for entry in store.entries(folder[:-1]):
+            number = _number(entry.name, start, self.suffix if is_last else "")
+            if number is None or number >= most[axis]:
+                continue
+            if not is_last:
+                for rest, file in self._nested(store, f"{folder}{entry.name}/", stem, most, axis + 1):
+                    yield (number, *rest), file
+            elif entry.is_file():
+                yield (number,), entry
+
+    def _flat(self, store: Store, folder: str, stem: str, most: Sequence[int]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+        for entry in store.entries(folder):
+            parts = entry.name.removeprefix(stem).removesuffix(self.suffix).split(self.separator)
+            if len(parts) == len(most) and all(map(_NUMBER.fullmatch, parts)) and entry.name == stem + self.separator.join(parts) + self.suffix:
+                numbers = tuple(map(int, parts))
+                if all(n < count for n, count in zip(numbers, most, strict=True)) and entry.is_file():
+                    yield numbers, entry
+
+
+def _number(name: str, start: str, end: str) -> int | None:
+    """Read the number in a name, None where it is another one."""
+    digits = name[len(start) : len(name) - len(end)]
+    return int(digits) if name == f"{start}{digits}{end}" and _NUMBER.fullmatch(digits) else None

@@ -1,0 +1,576 @@
+"""One stored array that is being written, whatever its format. Its coordinates count from the first voxel of its grid.
+
+Sharded, a part is a part file of encoded chunks (``wkwdask.model.run``), and a shard is joined of parts without decoding, or written straight away.
+Unsharded, a shard is a group of chunks that one task writes, each a file under its final name; a part is some of these files, and a join adds up.
+Chunks that are all zero are not stored, unless the layout stores all chunks of a file.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.kernels.arrays import is_zero
+from wkwdask.model.layout import Shards, box_cells
+from wkwdask.model.pieces import Pieces
+from wkwdask.model.receipts import Receipt, Stats, merge_receipts
+from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
+from wkwdask.plans.chunks import largest_multiple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.layout import ShardFile
+    from wkwdask.model.naming import KeyNaming
+    from wkwdask.model.store import FileState, Store
+    from wkwdask.model.stored_array import StoredArray
+
+_BATCH_NBYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """An array that is being written, a :class:`wkwdask.model.volume.Target`; small to pickle."""
+
+    array: StoredArray
+    """What is written, at its absolute place."""
+    parts: Store
+    """Where part files are, and files until they appear."""
+    documents: tuple[tuple[str, bytes], ...] = ()
+    """The files in its folder that describe it, with their names."""
+    merges: bool = False
+    """Whether shards keep what is stored outside the box: then all are joined of parts."""
+    is_living: bool = False
+    """Whether the array existed before: then each file lasts as soon as it is published."""
+    keeps_files: bool = False
+    """Whether a file that is taken over from another array keeps the voxels outside of the box that it may hold."""
+
+    # -------------------------------------------------------------------------------------------- geometry
+
+    @property
+    def folder(self) -> str:
+        """Where its files are published for now."""
+        return self.array.store.url
+
+    @property
+    def parts_folder(self) -> str:
+        """Where part files are."""
+        return self.parts.url
+
+    @property
+    def scratch_folder(self) -> str:
+        """Where scratch files of the job can be."""
+        return f"{self.parts.url}/scratch"
+
+    @property
+    def mag(self) -> Mag:
+        """Its mag."""
+        return self.array.mag
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+        return self.array.dtype
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self.array.num_channels
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel of the mag at which its coordinates start; may be negative."""
+        return self.array.grid.origin
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where data goes [voxels of the mag, counted from ``origin``]."""
+        return self.as_volume().box
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+        return self.array.grid.chunk[1:]
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """A shard, or a group of chunks, along x, y, z [voxels]."""
+        return self.array.grid.unit
+
+    @property
+    def naming(self) -> KeyNaming:
+        """How its files are named."""
+        assert self.array.naming is not None
+        return self.array.naming
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a file holds many chunks."""
+        return self.array.layout.is_sharded
+
+    @property
+    def voxel_nbytes(self) -> int:
+        """Bytes of a voxel with all channels."""
+        return self.dtype.itemsize * self.num_channels
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of the voxels of a chunk."""
+        return math.prod(self.chunk_shape) * self.voxel_nbytes
+
+    def part_shape(self, nbytes: int) -> Vec3:
+        """Choose the largest box of chunks inside a shard whose voxels take at most so many bytes."""
+        return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
+
+    def most_files(self, shards: int, chunks: int) -> int:
+        """Count files, at most: a shard is one, unless it only is a group of chunks each of which is a file of its own."""
+        return shards if self.is_sharded else chunks
+
+    # -------------------------------------------------------------------------------------------- chunks
+
+    def as_volume(self) -> StoredArray:
+        """Return what has been published so far, for reading."""
+        x, y, z = self.array.grid.origin
+        return self.array.moved((-x, -y, -z))
+
+    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+        """Leave out voxels beyond the box."""
+        x, y, z = (slice(0, max(0, high - t)) for high, t in zip(self.box.bottomright, topleft, strict=True))
+        return array[:, x, y, z]
+
+    def with_borders(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+        """Complete an array (c, x, y, z) to whole chunks with what is stored around it."""
+        box = BoundingBox(topleft, array.shape[1:], self.mag)
+        whole = box.aligned(self.chunk_shape).intersection(self.as_volume().extent)
+        if box == whole or not array.size:
+            return array, topleft
+        out = np.empty((self.num_channels, *whole.size), self.dtype, order="F")
+        self.as_volume().read_into(out, whole.topleft)
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, whole.topleft, strict=True))
+        out[:, x, y, z] = array
+        return out, whole.topleft
+
+    def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
+        """List the chunks that a box touches, shape (n, 4)."""
+        return box_cells((range(1), *cell_range(box, self.chunk_shape)))
+
+    def chunks_of(self, size: Sequence[int], topleft: Vec3) -> Iterator[tuple[list[int], list[int]]]:
+        """List the chunks of an array of whole ones, and where each begins in it."""
+        places = self._cells(BoundingBox(topleft, (size[0], size[1], size[2]), self.mag))[:, 1:]
+        return zip(places.tolist(), (places * self.chunk_shape - topleft).tolist(), strict=True)
+
+    def ordered_chunks(self, size: Sequence[int], topleft: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """List the chunks of an array of whole ones in the order in which they are stored: codes, and where each begins in the array."""
+        places = self._cells(BoundingBox(topleft, (size[0], size[1], size[2]), self.mag))
+        codes = self.array.layout.codes(places)
+        order = np.argsort(codes, kind="stable")
+        return codes[order], (places[:, 1:] * self.chunk_shape - topleft)[order]
+
+    def remove_chunk(self, cell: Vec4, *, others: bool = False) -> None:
+        """Remove the file of a chunk, which an interrupted attempt may have left; with ``others`` only files by other names that readers would take for it."""
+        names = self.naming.names(cell)
+        for name in names[1:] if others else names:
+            self.array.store.delete(name)
+
+    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Encode an array (c, x, y, z) of whole chunks without storing it, and return the number of bytes."""
+        layout, voxels = self.array.layout, self.within(array, topleft)
+        _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
+        sink = Pieces(_NoFile)
+        sizes, _ = self.array.codec.encode_batch(voxels, corners, self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)
+        sink.discard()
+        return int(sizes.sum())
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels, encoded at a ratio."""
+        return int(voxel_nbytes * ratio) + self.array.layout.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes)
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def prepare(self) -> None:
+        """Create the folders, and describe the array; doing it again changes nothing."""
+        self.array.store.make()
+        self.parts.make()
+        for name, document in self.documents:
+            if self.array.store.states([name]) == [None]:
+                self.array.store.put(name, document)
+
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter | ShardWriter | FilesWriter:
+        """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""
+        if not self.is_sharded:
+            return FilesWriter(self, shard, part)
+        return ShardWriter(self, shard) if part is None else PartWriter(self, shard, part)
+
+    def _first_chunk(self, shard: Vec3) -> Vec4:
+        x, y, z = (n * edge // chunk for n, edge, chunk in zip(shard, self.shard_shape, self.chunk_shape, strict=True))
+        return 0, x, y, z
+
+    def shard_key(self, shard: Vec3) -> str:
+        """Name a shard, or the first chunk of a group."""
+        return self.naming.key((0, *shard) if self.is_sharded else self._first_chunk(shard))
+
+    def shard_path(self, shard: Vec3) -> str:
+        """Return where a shard is stored, or the first chunk of a group."""
+        return self.array.store.path_of(self.shard_key(shard))
+
+    @staticmethod
+    def _parts_of(shard: Vec3) -> str:
+        return f"z{shard[2]}y{shard[1]}x{shard[0]}"
+
+    def part_name(self, shard: Vec3, part: Vec3) -> str:
+        """Name a part file."""
+        return f"{self._parts_of(shard)}/z{part[2]}y{part[1]}x{part[0]}.run"
+
+    def path_of(self, receipt: Receipt) -> str:
+        """Return where a shard or part is stored; of a group of files, where the first one is, or would be."""
+        if receipt.part is None or not self.is_sharded:
+            return self.shard_path(receipt.shard)
+        return self.parts.path_of(self.part_name(receipt.shard, receipt.part))
+
+    def new_shard(self, shard: Vec3) -> ShardFile:
+        """Start a shard."""
+        layout, store = self.array.layout, self.array.store
+        pieces = Pieces(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
+        return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
+
+    def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
+        """Copy the chunks of all runs into a shard, in the order of their codes."""
+        output = self.new_shard(shard)
+        try:
+            copy_runs(output, runs, self.array.layout.cells_per_file(self.array.grid))
+            publish_shard(output, is_living=self.is_living)
+        except BaseException:
+            output.pieces.discard()
+            raise
+
+    def _state(self, shard: Vec3) -> FileState | None:
+        return self.array.store.states([self.shard_key(shard)])[0]
+
+    def published(self, receipt: Receipt) -> Receipt:
+        """Say in a receipt where its shard is, and its state."""
+        state = self._state(receipt.shard)
+        assert state is not None
+        return replace(receipt, path=self.shard_path(receipt.shard), nbytes=state.nbytes, mtime_ns=state.mtime_ns)
+
+    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
+        """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own exist already."""
+        receipt = merge_receipts(shard, parts)
+        stored = [part for part in parts if part.path is not None]
+        if not self.is_sharded:
+            if not stored:
+                return receipt
+            return replace(receipt, path=self.shard_path(shard), nbytes=sum(part.nbytes for part in stored), files=sum(part.files for part in stored))
+        with ExitStack() as opened:
+            runs = []
+            for part in stored:
+                assert part.part is not None
+                file = self.parts.open(self.part_name(shard, part.part))
+                if file is None:
+                    # dask may run a task twice: then the shard was published by the first run, which removed the parts
+                    if self._state(shard) is None:
+                        raise IncompleteWriteError(f"{part.path}: part of {self.shard_path(shard)} is gone before they were joined")
+                    return self.published(receipt)
+                runs.append(open_run(opened.enter_context(file)))
+            if self.merges:
+                runs += self._kept(shard, [part.box for part in parts], opened)
+            if not runs:
+                if self.is_living:
+                    self.array.store.delete(self.shard_key(shard))
+                return receipt
+            self.write_shard(shard, runs)
+        return self.published(receipt)
+
+    def _kept(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
+        """Find the chunks of a stored shard that no box touches."""
+        layout = self.array.layout
+        assert isinstance(layout, Shards)
+        file = opened.enter_context(layout.opened(self.array.store, self.shard_key(shard)))
+        if file is None:
+            return []
+        box = cell_box(shard, self.shard_shape, self.box)
+        places = self._cells(box.intersection(self.as_volume().extent))
+        is_kept = np.ones(len(places), np.bool_)
+        for low, high in ((one.topleft, one.bottomright) for one in boxes):
+            corner = places[:, 1:] * self.chunk_shape
+            is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
+        places = places[is_kept]
+        found = layout.without_zeros(file, layout.locate(file, places))
+        if not len(found):
+            return []
+        codes = layout.codes(places[found[:, 2]])
+        return [Run(RunTable(codes, found[:, 1] - found[:, 0], found[:, 0]), file)]
+
+    def remove_parts(self, shard: Vec3) -> None:
+        """Remove the part files of a shard that was joined."""
+        if self.is_sharded:
+            self.parts.delete_folder(self._parts_of(shard))
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Check whether what a receipt says exists and is whole: of a shard its state and tables, of files their sizes, of a part every byte."""
+        store = self.array.store
+        is_part_file = receipt.part is not None and self.is_sharded
+        if not receipt.nbytes:
+            return not self.is_living or is_part_file or not self._stored_sizes(receipt)
+        if is_part_file:
+            assert receipt.part is not None
+            return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
+        if not self.is_sharded:
+            sizes = self._stored_sizes(receipt)
+            return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
+        state = self._state(receipt.shard)
+        if state is None or state.nbytes != receipt.nbytes or (self.is_living and state.mtime_ns != receipt.mtime_ns):
+            return False  # of a living array, somebody else wrote it since
+        file = store.open(self.shard_key(receipt.shard))
+        if file is None:
+            return False
+        with file:
+            return self.array.layout.is_whole(file)
+
+    def _stored_sizes(self, receipt: Receipt) -> list[int]:
+        """Return the sizes of the files of a shard, or of the part of a group."""
+        if self.is_sharded:
+            keys: Iterator[str] = iter([self.shard_key(receipt.shard)])
+        else:
+            inside = cell_box(receipt.shard, self.shard_shape, self.box).intersection(self.box).intersection(receipt.box)
+            keys = (key for _, key in self.naming.keys((range(1), *cell_range(inside, self.chunk_shape))))
+        return [state.nbytes for state in self.array.store.states(keys) if state is not None]
+
+
+class _Writer:
+    """What all writers have in common."""
+
+    def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
+        self._target = target
+        self._shard, self._part = shard, part
+        self._stats = Stats(target.box.mag)
+
+    def skip(self, box: BoundingBox) -> None:
+        """Take note of voxels that are all zero, in place of appending them."""
+        self._stats.add_zeros(box)
+
+    def _taken(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+        """Leave out voxels beyond the box, or complete chunks with what is stored around it."""
+        voxels = self._target.within(array, topleft)
+        self._stats.add(voxels, topleft)
+        return self._target.with_borders(voxels, topleft) if self._target.merges else (voxels, topleft)
+
+    @property
+    def _source(self) -> str:
+        """What an error calls the chunks."""
+        return self._target.shard_path(self._shard)
+
+
+class PartWriter(_Writer):
+    """Writes the chunks of a part of a shard to a part file."""
+
+    def __init__(self, target: Placement, shard: Vec3, part: Vec3) -> None:
+        super().__init__(target, shard, part)
+        self._name = target.part_name(shard, part)
+        self._codes: list[npt.NDArray[np.uint64]] = []
+        self._sizes: list[npt.NDArray[np.int64]] = []
+        self._output = Pieces(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
+
+    @property
+    def gathered_nbytes(self) -> int:
+        """Encoded chunks that are not written yet."""
+        return self._output.gathered_nbytes
+
+    def flush(self) -> None:
+        """Write them."""
+        self._output.flush()
+
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        target = self._target
+        voxels, topleft = self._taken(array, topleft)
+        codes, corners = target.ordered_chunks(voxels.shape[1:], topleft)
+        for here in _batches(len(codes), target.chunk_nbytes):
+            sizes, _ = target.array.codec.encode_batch(voxels, corners[here], target.chunk_shape, self._output, self._source, stores_zeros=False)
+            stored = sizes > 0
+            self._codes.append(codes[here][stored])
+            self._sizes.append(sizes[stored])
+
+    def close(self) -> Receipt:
+        """Publish what was stored; nothing is, where all voxels are zero."""
+        receipt = self._stats.receipt(self._shard, self._part)
+        if not any(map(len, self._codes)):
+            self.discard()
+            self._target.parts.delete(self._name)
+            return receipt
+        nbytes, checksum = close_part(self._output, RunTable(np.concatenate(self._codes), np.concatenate(self._sizes)))
+        return replace(receipt, path=self._target.parts.path_of(self._name), nbytes=nbytes, checksum=checksum)
+
+    def discard(self) -> None:
+        """Remove what was stored so far."""
+        self._output.discard()
+
+
+class ShardWriter(_Writer):
+    """Writes the chunks of a whole shard; in another order than that of their codes they are copied once more."""
+
+    def __init__(self, target: Placement, shard: Vec3) -> None:
+        super().__init__(target, shard, None)
+        self._shard_file = target.new_shard(shard)
+        self._codes: list[npt.NDArray[np.uint64]] = []
+        self._sizes: list[npt.NDArray[np.int64]] = []
+        self._starts: list[npt.NDArray[np.int64]] = []
+        self._last = -1
+        self._nonzero = 0
+        self._is_in_order = True
+
+    @property
+    def gathered_nbytes(self) -> int:
+        """Encoded chunks that are not written yet."""
+        return self._shard_file.pieces.gathered_nbytes
+
+    def flush(self) -> None:
+        """Write them."""
+        self._shard_file.pieces.flush()
+
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        voxels, topleft = self._taken(array, topleft)
+        codes, corners = self._target.ordered_chunks(voxels.shape[1:], topleft)
+        if not len(codes):
+            return
+        if int(codes[0]) <= self._last:
+            if self._target.array.layout.is_ordered:
+                raise ValueError(f"blocks of a whole file must come in Morton order: block {codes[0]} after block {self._last}")
+            self._is_in_order = False
+        self._last = int(codes[-1])
+        for here in _batches(len(codes), self._target.chunk_nbytes):
+            self._append(voxels, codes[here], corners[here])
+
+    def _append(self, voxels: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
+        target, pieces, layout = self._target, self._shard_file.pieces, self._target.array.layout
+        while len(codes):
+            count = self._shard_file.stretch(codes) if self._is_in_order else len(codes)
+            start = pieces.end
+            sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, pieces, self._source, stores_zeros=layout.is_dense)
+            stored = sizes > 0
+            here, sizes = codes[:count][stored], sizes[stored]
+            if self._is_in_order and len(here):
+                self._shard_file.took(here, sizes)
+            self._codes.append(here)
+            self._sizes.append(sizes)
+            self._starts.append(start + np.cumsum(sizes) - sizes)
+            self._nonzero += nonzero
+            codes, corners = codes[count:], corners[count:]
+
+    def close(self) -> Receipt:
+        """Publish what was stored; nothing is, where all voxels are zero."""
+        receipt = self._stats.receipt(self._shard, None)
+        if not self._nonzero:
+            self.discard()
+            self._target.array.store.delete(self._target.shard_key(self._shard))
+            return receipt
+        if self._is_in_order:
+            publish_shard(self._shard_file, is_living=self._target.is_living)
+        else:
+            self._put_in_order()
+        return self._target.published(receipt)
+
+    def _put_in_order(self) -> None:
+        table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
+        file = self._shard_file.pieces.close()
+        try:
+            with file.open_written() as written:
+                self._target.write_shard(self._shard, [Run(table, written)])
+        finally:
+            file.discard()
+
+    def discard(self) -> None:
+        """Remove what was stored so far."""
+        self._shard_file.pieces.discard()
+
+
+class FilesWriter(_Writer):
+    """Writes each chunk of a group, or of a part of one, to a file of its own; the files are flushed together."""
+
+    gathered_nbytes = 0
+    """Nothing is held: each chunk is written at once."""
+
+    def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
+        super().__init__(target, shard, part)
+        self._files = target.array.store.new_files(target.parts.url)
+
+    def flush(self) -> None:
+        """Do nothing: all is written."""
+
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        voxels, topleft = self._taken(array, topleft)
+        target, (nx, ny, nz) = self._target, self._target.chunk_shape
+        for (cell_x, cell_y, cell_z), (x, y, z) in target.chunks_of(voxels.shape[1:], topleft):
+            chunk = voxels[:, x : x + nx, y : y + ny, z : z + nz]
+            cell = (0, cell_x, cell_y, cell_z)
+            if is_zero(chunk):
+                target.remove_chunk(cell)
+                continue
+            key = target.naming.key(cell)
+            self._files.write(key, target.array.codec.encode(chunk, target.array.store.path_of(key)))
+            target.remove_chunk(cell, others=True)
+
+    def skip(self, box: BoundingBox) -> None:
+        """Take note of voxels that are all zero, in place of appending them."""
+        if self._target.merges:
+            zeros = np.broadcast_to(np.zeros((), self._target.dtype), (self._target.num_channels, *box.size))
+            self.append(zeros, box.topleft)
+            return
+        super().skip(box)
+        for x, y, z in cells(box, self._target.chunk_shape):
+            self._target.remove_chunk((0, x, y, z))
+
+    def close(self) -> Receipt:
+        """Flush all files, give them their names, and promise that they exist."""
+        receipt = self._stats.receipt(self._shard, self._part)
+        self._files.publish()
+        if not self._files.count:
+            return receipt
+        return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
+
+    def discard(self) -> None:
+        """Remove what has no name yet; the rest is nowhere promised."""
+        self._files.discard()
+
+
+def _batches(count: int, nbytes: int) -> Iterator[slice]:
+    """Cut a number of chunks into batches that are encoded at once."""
+    step = max(1, _BATCH_NBYTES // nbytes)
+    return (slice(first, first + step) for first in range(0, count, step))
+
+
+class _NoFile:
+    """A new file that keeps nothing."""
+
+    path = ""
+
+    def write(self, data: Any, offset: int) -> None:
+        """Do nothing."""
+
+    def copy_from(self, source: Any, nbytes: int) -> None:
+        """Do nothing."""
+
+    def open_written(self) -> Any:
+        """Refuse: nothing was kept."""
+        raise NotImplementedError
+
+    def set_nbytes(self, nbytes: int) -> None:
+        """Do nothing."""
+
+    def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
+        """Do nothing."""
+
+    def discard(self) -> None:
+        """Do nothing."""

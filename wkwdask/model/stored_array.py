@@ -1,0 +1,366 @@
+"""One stored array of any format: a store, names of files, a grid of chunks, how chunks lie in files, and how they are encoded.
+
+The engine that reads is written once, here. All boxes are absolute; only the grid knows at which voxel the array starts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import MissingError, ReplacedError
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.grid import cell_range, cells, mark_cells
+from wkwdask.model.codec import clip
+from wkwdask.model.layout import unit_cells
+from wkwdask.model.naming import Found
+from wkwdask.model.states import summed_states
+from wkwdask.plans.cells import cell_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import ChunkGrid, Vec4
+    from wkwdask.model.codec import ChunkCodec
+    from wkwdask.model.layout import ShardLayout
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.naming import KeyNaming
+    from wkwdask.model.states import States
+    from wkwdask.model.store import Store
+    from wkwdask.plans.cells import CellMap
+
+
+class Identity(Protocol):
+    """What shows that a stored array is still the one that was opened."""
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the array is another one."""
+
+    def check(self, *, has_absent: bool) -> None:
+        """Refuse an array that was replaced, or that is out of reach; ``has_absent`` where a file was absent."""
+
+    def is_unchanged(self) -> bool:
+        """Check whether the records that describe the array are as they were."""
+
+    @property
+    def record(self) -> tuple[int, int] | None:
+        """Size and time of the record of the array, None where they are not known."""
+
+
+class BoxCodec(ABC):
+    """A layout that decodes whole boxes, where chunks are no unit of their own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+        """Fill an array with the voxels from ``low`` on, which lie inside; returns 0 where all of them are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One mag, scale, dataset or level. Holds no open file and is small to pickle."""
+
+    store: Store
+    """Its folder."""
+    grid: ChunkGrid
+    """Where its chunks are."""
+    naming: KeyNaming | None
+    """How its files are named; None where that is not known."""
+    layout: ShardLayout
+    """How chunks lie in files."""
+    codec: ChunkCodec
+    """How chunks are encoded."""
+    dtype: np.dtype[Any]
+    """Type of one channel, in native byte order."""
+    identity: Identity
+    """What shows that it is still the array that was opened."""
+    mag: Mag = MAG_1
+    """Its mag; mag 1 where it has none."""
+    fill: int | float = 0
+    """Value of absent chunks."""
+    lengths_nm: Lengths | None = None
+    """Edge lengths of a voxel [nm]."""
+    part: BoundingBox | None = None
+    """The part of it that counts; None for all."""
+    channels: tuple[int, int] | None = None
+    """The first channel that counts, and their number; None for all."""
+
+    # -------------------------------------------------------------------------------------------- geometry
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self.grid.size[0] if self.channels is None else self.channels[1]
+
+    @property
+    def extent(self) -> BoundingBox:
+        """All of it [voxels of its mag]."""
+        return BoundingBox(self.grid.origin, self.grid.size[1:], self.mag)
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where it has data [voxels of its mag]."""
+        return self.extent if self.part is None else self.part
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel at which its grids of chunks and files start."""
+        return self.grid.origin
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+        return self.grid.chunk[1:]
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """A file, or a group of small files, along x, y, z [voxels]."""
+        return self.grid.unit
+
+    @property
+    def name(self) -> str:
+        """Its folder or URL."""
+        return self.store.url
+
+    @property
+    def folder(self) -> str:
+        """Its folder or URL."""
+        return self.store.url
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the array is another one."""
+        parts = (self.store.url, self.grid, self.naming, self.layout, self.codec, self.dtype.str, self.fill)
+        return (*parts, self.box, self.channels, *self.identity.token)
+
+    def cropped(self, box: BoundingBox) -> StoredArray:
+        """Return a part of the array; reading reaches beyond it as before."""
+        return replace(self, part=box)
+
+    def moved(self, shift: Vec3) -> StoredArray:
+        """Return the array at another place."""
+        if shift == (0, 0, 0):
+            return self
+        grid = replace(self.grid, origin=_sum(self.grid.origin, shift))
+        return replace(self, grid=grid, part=None if self.part is None else replace(self.part, topleft=_sum(self.part.topleft, shift)))
+
+    # -------------------------------------------------------------------------------------------- voxels
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array (c, x, y, z) with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+        first = first_channel + (0 if self.channels is None else self.channels[0])
+        wanted = (first, *(t - o for t, o in zip(topleft, self.grid.origin, strict=True)))
+        low = [max(a, 0) for a in wanted]
+        high = [max(a, min(b + n, size)) for a, b, n, size in zip(low, wanted, out.shape, self.grid.size, strict=True)]
+        where = tuple(slice(a - w, b - w) for a, b, w in zip(low, high, wanted, strict=True))
+        inside = out[where]
+        nonzero = 0
+        if inside.size:
+            nonzero = self._read_inside(inside, (low[0], low[1], low[2], low[3]), high, fill_zeros=fill_zeros)
+        if inside.shape != out.shape and (nonzero or fill_zeros):
+            for axis, part in enumerate(where):
+                for beyond in (slice(0, part.start), slice(part.stop, None)):
+                    out[(slice(None),) * axis + (beyond,)] = 0
+        return nonzero
+
+    def _read_inside(self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool) -> int:
+        """Fill an array that lies inside of the stored one, each chunk decoded once."""
+        if isinstance(self.layout, BoxCodec):
+            return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
+        grid, codec = self.grid, self.codec
+        ranges = grid.cells(low, high)
+        seen = np.zeros([len(cells) for cells in ranges], np.bool_)
+        nonzero = found = 0
+        for cell, data, path, offset in self.layout.chunks(self, ranges):
+            found += 1
+            corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
+            shape = grid.shape_at(cell)
+            if codec.decode_into(data, shape, out, corner, self._source(path, cell), offset):
+                nonzero += 1
+            elif self.fill:
+                out[clip(corner, shape, out.shape)[0]] = 0
+            else:
+                continue
+            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
+        self.identity.check(has_absent=found < seen.size)
+        if self.fill and found < seen.size:
+            nonzero += 1
+        if nonzero:
+            for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
+                corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
+                out[clip(corner, grid.chunk, out.shape)[0]] = self.fill
+        elif fill_zeros:
+            out[...] = 0
+        return nonzero
+
+    def _source(self, path: str, cell: Vec4) -> str:
+        return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
+
+    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+        """Decode the chunks that a box touches, one by one, see :class:`wkwdask.model.volume.ChunkedVolume`."""
+        grid, codec, found = self.grid, self.codec, 0
+        box = box.intersection(self.extent)
+        low, high = ((c, *(a - o for a, o in zip(corner, grid.origin, strict=True))) for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright)))
+        ranges = grid.cells(low, high)
+        for cell, data, path, offset in self.layout.chunks(self, ranges):
+            found += 1
+            c, x, y, z = grid.shape_at(cell)
+            voxels = memory[:c, :x, :y, :z]
+            if codec.decode_into(data, (c, x, y, z), voxels, (0, 0, 0, 0), self._source(path, cell), offset):
+                a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
+                yield (a, b, d), voxels
+        self.identity.check(has_absent=found < grid.file_counts[0] * len(ranges[1]) * len(ranges[2]) * len(ranges[3]))
+
+    @property
+    def decodes_chunks(self) -> bool:
+        """Whether chunks are better used one by one than decoded into a larger box."""
+        return self.codec.decodes_chunks and self.grid.chunk[0] == self.num_channels and not self.fill
+
+    # -------------------------------------------------------------------------------------------- what is stored
+
+    @property
+    def can_list(self) -> bool:
+        """Whether its files can be listed; else all are taken to exist."""
+        return self.naming is not None and self.store.is_local
+
+    def _listed(self) -> Iterator[tuple[Vec4, Any, int]]:
+        assert self.naming is not None
+        return self.naming.listed(self.store, self.grid.file_counts)
+
+    def is_unchanged(self) -> bool:
+        """Check whether the records that describe the array are as they were when it was opened."""
+        return self.identity.is_unchanged()
+
+    def is_current(self) -> bool:
+        """Check whether the array is still the one that was opened; a remote one is taken to be."""
+        try:
+            self.identity.check(has_absent=True)
+        except (MissingError, ReplacedError):
+            return False
+        return True
+
+    def has_shards(self) -> bool:
+        """Check whether any file is stored; of an array that cannot be listed this is taken to be so."""
+        return not self.can_list or next(self._listed(), None) is not None
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the files and their bytes, None where they cannot be listed."""
+        if not self.can_list:
+            return None
+        sizes = []
+        for _, entry, _ in self._listed():
+            try:
+                sizes.append(entry.stat().st_size)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+        return len(sizes), sum(sizes)
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Check whether any file of a shard is stored; of an array that cannot be listed this is taken to be so."""
+        return not self.can_list or any(True for unit in self._units_at(index) for _ in self._rows(unit))
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name the file that holds the first voxel of a shard, or the array where names are not known."""
+        if self.naming is None or self.grid.file is None:
+            return self.name
+        unit = next(self._units_at(index))
+        x, y, z = (n * edge // file for n, edge, file in zip(unit, self.grid.unit, self.grid.file[1:], strict=True))
+        return self.store.path_of(self.naming.key((0, x, y, z)))
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        """Return which cells have voxels of the box in a stored file, by one listing; all, where files cannot be listed."""
+        is_known = self.can_list and not self.fill
+        found = cell_map(self.box, cell_shape, self.name, fill=not is_known)
+        if not is_known:
+            return found
+        grid = self.grid
+        if grid.file is None:
+            if self.has_shards():
+                found[...] = True
+            else:
+                self.identity.check(has_absent=True)
+            return found
+        stored = np.array([file[1:] for file, _, _ in self._listed()], np.int64).reshape(-1, 3)
+        if not len(stored):
+            self.identity.check(has_absent=True)
+        edge = np.array(grid.file[1:], np.int64)
+        low, high = stored * edge, np.minimum((stored + 1) * edge, np.array(grid.size[1:], np.int64))
+        mark_cells(found, low + grid.origin, high + grid.origin, self.box, cell_shape)
+        return found
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the stored shards that a part of the array touches; a file has a row for each shard that holds a part of it."""
+        inside = box.intersection(self.box)
+        units = cells(replace(inside, topleft=_difference(inside.topleft, self.grid.origin)), self.grid.unit)
+        if not self.can_list:
+            state = self.identity.record if self.store.is_local else None
+            return self._moved(np.array([(*unit, *state) for unit in units] if state is not None else [], np.int64).reshape(-1, 5))
+        return self._moved(summed_states([row for unit in units for row in self._rows(unit)]))
+
+    def stored_states(self) -> States:
+        """Look at all stored shards that the box touches, by one listing."""
+        if not self.can_list:
+            return self.shard_states(self.box)
+        rows = []
+        for file, entry, variant in self._listed():
+            try:
+                status = entry.stat()
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            rows.append(self._row(self._unit_of(file), file, Found(variant, status.st_size, status.st_mtime_ns)))
+        states = summed_states(rows)
+        box = replace(self.box, topleft=_difference(self.box.topleft, self.grid.origin))
+        touched = cell_range(box, self.grid.unit)
+        return self._moved(states[np.all([(states[:, axis] >= part.start) & (states[:, axis] < part.stop) for axis, part in enumerate(touched)], axis=0)])
+
+    def _unit_of(self, file: Vec4) -> Vec3:
+        if self.grid.file is None:
+            return 0, 0, 0
+        x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], self.grid.file[1:], self.grid.unit, strict=True))
+        return x, y, z
+
+    def _rows(self, unit: Vec3) -> Iterator[tuple[int, ...]]:
+        """Look at the files of a group, file by file; absent files are left out."""
+        assert self.naming is not None
+        if self.grid.file is None:
+            found = ((file, Found(variant, entry.stat().st_size, entry.stat().st_mtime_ns)) for file, entry, variant in self._listed())
+        else:
+            whole = replace(self.grid, chunk=self.grid.file)
+            files = (file for file, _ in self.naming.keys(unit_cells(unit, self.grid.unit, whole)))
+            found = ((file, one) for file in files for one in self.naming.found(self.store, file))
+        return (self._row(unit, file, one) for file, one in found)
+
+    def _row(self, unit: Vec3, file: Vec4, found: Found) -> tuple[int, ...]:
+        return (*unit, *file, *found)
+
+    def _units_at(self, index: Vec3) -> Iterator[Vec3]:
+        """List the groups of files, counted from the array's first voxel, of which a shard holds parts."""
+        axes = zip(index, self.grid.unit, self.grid.origin, strict=True)
+        ranges = [range((n * edge - o) // edge, -(-((n + 1) * edge - o) // edge)) for n, edge, o in axes]
+        return ((x, y, z) for z in ranges[2] for y in ranges[1] for x in ranges[0])
+
+    def _moved(self, states: States) -> States:
+        """Turn indices that count from the array's first voxel to those of the shards that the files touch."""
+        for axis, (edge, origin) in enumerate(zip(self.grid.unit, self.grid.origin, strict=True)):
+            first, rest = divmod(origin, edge)
+            shards = (first, first + 1) if rest else (first,)
+            rows = np.repeat(states, len(shards), axis=0)
+            rows[:, axis] += np.tile(shards, len(states))
+            states = rows
+        return states
+
+
+def _sum(place: Vec3, shift: Vec3) -> Vec3:
+    return place[0] + shift[0], place[1] + shift[1], place[2] + shift[2]
+
+
+def _difference(place: Vec3, shift: Vec3) -> Vec3:
+    return place[0] - shift[0], place[1] - shift[1], place[2] - shift[2]
