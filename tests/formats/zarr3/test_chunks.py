@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.formats.zarr.chunks import ChunkEncoding, format_index, index_nbytes
+from wkwdask.formats.zarr.array import zarr_array
+from wkwdask.formats.zarr.chunks import ChunkEncoding
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.shards import ZarrShards
+from wkwdask.store.store import open_store
 
 zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
@@ -16,8 +19,9 @@ def test_an_index(tmp_path):
     array = zarr.create_array(str(tmp_path / "a"), shape=(2, 2, 4), shards=(2, 2, 4), chunks=(2, 2, 2), dtype="uint8", compressors=None)
     array[:, :, 2:] = 7
     (path,) = (path for path in tmp_path.rglob("0") if path.is_file())
-    expected = format_index(np.array([1]), np.array([0]), np.array([8]), 2)
-    assert len(expected) == index_nbytes(2)
+    layout = ZarrShards((1, 2, 1, 1), "zyx")
+    expected = layout.index(np.array([1], np.uint64), np.array([0]), np.array([8]))
+    assert len(expected) == layout.index_nbytes
     assert path.read_bytes() == bytes([7] * 8) + expected
 
 
@@ -26,10 +30,11 @@ def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
     encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
-    codecs = encoding.document((3, 3, 1), None, {})["codecs"]
+    document = encoding.document((3, 3, 1), None, {})
+    codecs, codec = document["codecs"], zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec
     array = zarr.create_array(str(tmp_path / "a"), shape=(2, 1, 3, 3), chunks=(2, 2, 3, 4), dtype="int16", serializer=codecs[0], compressors=codecs[1:])
     (tmp_path / "a" / "c" / "0" / "0" / "0").mkdir(parents=True)
-    (tmp_path / "a" / "c" / "0" / "0" / "0" / "0").write_bytes(encoding.encode(voxels))
+    (tmp_path / "a" / "c" / "0" / "0" / "0" / "0").write_bytes(codec.encode(voxels, "a"))
     np.testing.assert_array_equal(array[...], voxels.transpose(0, 3, 2, 1))
 
 

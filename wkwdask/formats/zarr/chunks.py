@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 
-
 @dataclass(frozen=True, slots=True)
 class ChunkEncoding:
     """How the chunks of an array are stored."""
