@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.errors import MissingError, ReplacedError
+from wkwdask.errors import FormatError, MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range, cells, mark_cells
 from wkwdask.model.codec import clip
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import ChunkGrid, Vec4
+    from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
@@ -175,31 +175,36 @@ class StoredArray:
         """Fill an array that lies inside of the stored one, each chunk decoded once."""
         if isinstance(self.layout, BoxCodec):
             return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
-        grid, codec = self.grid, self.codec
-        ranges = grid.cells(low, high)
+        grid, ranges = self.grid, self.grid.cells(low, high)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)
-        nonzero = found = 0
-        for cell, data, path, offset in self.layout.chunks(self, ranges):
-            found += 1
-            corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
-            shape = grid.shape_at(cell)
-            if codec.decode_into(data, shape, out, corner, self._source(path, cell), offset):
-                nonzero += 1
-            elif self.fill:
-                out[clip(corner, shape, out.shape)[0]] = 0
-            else:
-                continue
-            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
+        try:
+            found = self._place(out, low, ranges, seen)
+        except FormatError:
+            self.identity.check(has_absent=True)  # files of another array may have the same names
+            raise
         self.identity.check(has_absent=found < seen.size)
-        if self.fill and found < seen.size:
-            nonzero += 1
-        if nonzero:
+        has_fill = bool(self.fill) and found < seen.size
+        if has_fill or seen.any():
             for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
                 corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
                 out[clip(corner, grid.chunk, out.shape)[0]] = self.fill
         elif fill_zeros:
             out[...] = 0
-        return nonzero
+        return int(seen.sum()) + has_fill
+
+    def _place(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
+        """Decode the stored chunks of a box into an array, mark those that were written, and return how many are stored; without a fill value zeros are not."""
+        grid, codec, found = self.grid, self.codec, 0
+        for cell, data, path, offset in self.layout.chunks(self, ranges):
+            found += 1
+            corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
+            shape = grid.shape_at(cell)
+            if not codec.decode_into(data, shape, out, corner, self._source(path, cell), offset):
+                if not self.fill:
+                    continue
+                out[clip(corner, shape, out.shape)[0]] = 0
+            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
+        return found
 
     def _source(self, path: str, cell: Vec4) -> str:
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
