@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from wkwdask.model.translated import TranslatedVolume
 from wkwdask.model.volume import StoredVolume
 from wkwdask.store.paths import is_remote
 
