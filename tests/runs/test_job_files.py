@@ -146,7 +146,7 @@ def test_lines_reach_the_disk_within_seconds(tmp_path, monkeypatch):
 
 def test_the_new_file_is_in_the_folder_for_good(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(module.files, "fsync_folder", flushed.append)
+    monkeypatch.setattr(module.files, "fsync", flushed.append)
     with Journal(str(tmp_path)):
         assert flushed == [str(tmp_path)]
 

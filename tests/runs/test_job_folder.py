@@ -779,7 +779,7 @@ def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
     """Its plan is gone before its folder: another job that starts in that moment must not take it for dead."""
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
-    real, others = files.fsync_folder, []
+    real, others = files.fsync, []
 
     def with_another_job(folder):
         if folder == job.root and not others and not Path(folder, "plan.json").exists():
@@ -787,7 +787,7 @@ def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
             assert Path(folder).exists()
         real(folder)
 
-    monkeypatch.setattr(files, "fsync_folder", with_another_job)
+    monkeypatch.setattr(files, "fsync", with_another_job)
     job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
     assert text(layer / "1") == "new"
     others[0].discard()

@@ -12,7 +12,7 @@ import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
 from wkwdask.store import local
-from wkwdask.store.files import TEMPORARY_SUFFIX, exchange, fsync_folder, numbered, open_file, publish_folder, remove_tree
+from wkwdask.store.files import TEMPORARY_SUFFIX, exchange, fsync, numbered, open_file, publish_folder, remove_tree
 from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.paths import local_path
 
@@ -263,15 +263,15 @@ def test_numbered(tmp_path):
     assert list(numbered(str(tmp_path / "absent"), "z")) == []
 
 
-def test_fsync_folder_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
+def test_fsync_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
     def refuse(fd, code=errno.EINVAL):
         raise OSError(code, "cannot flush")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    fsync_folder(str(tmp_path))
+    fsync(str(tmp_path))
     monkeypatch.setattr(os, "fsync", lambda fd: refuse(fd, errno.EIO))
     with pytest.raises(OSError, match="cannot flush"):
-        fsync_folder(str(tmp_path))
+        fsync(str(tmp_path))
 
 
 def test_a_file_is_closed_once(tmp_path, monkeypatch):

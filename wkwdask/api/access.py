@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -19,12 +18,14 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.model.points import sample_points
+from wkwdask.store.paths import dirname
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import lay_out_region
 from wkwdask.verbs.wkw.write import lay_out_write
 from wkwdask.verbs.write import Creation
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     import dask.array as da
@@ -348,7 +349,7 @@ def to_wkw(
 
 def _warn_of_no_dataset(folder: str) -> None:
     """Say that a mag is in no dataset, and the two ways out."""
-    dataset = os.path.dirname(os.path.dirname(folder))
+    dataset = dirname(dirname(folder))
     warnings.warn(
         f"{folder}: belongs to no dataset, since there is no {dataset}/{FILE_NAME}: only the mag itself keeps its box. "
         f"Give voxel_size=(x, y, z) in nm to make the dataset, or make it before with wkwdask.create_dataset({dataset!r}, (x, y, z))",

@@ -29,7 +29,7 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.model.units import length_nm
 from wkwdask.runs.report import Report, merge_reports
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.foreign_import import SourceOptions
 from wkwdask.verbs.others.zarr_places import is_zarr_image
 from wkwdask.verbs.taken import Taken
@@ -250,7 +250,7 @@ def convert(
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
     """Give the mag that a target's name is, where it is one of those that are there."""
-    name = os.path.basename(os.fspath(target).rstrip("/"))
+    name = basename(os.fspath(target).rstrip("/"))
     return next((mag for mag in mags if name in (mag.name, str(mag))), None)
 
 

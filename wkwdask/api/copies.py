@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,13 @@ from wkwdask.api.reshape import store_anew
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.runs.report import Report, RmReport, merge_reports
+from wkwdask.store import files
 from wkwdask.verbs.wkw.copy import find_copies
 from wkwdask.verbs.wkw.rechunk import RechunkOptions
 from wkwdask.verbs.wkw.remove import Removing, lay_out_removals
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
 
@@ -152,11 +153,11 @@ def rm(
     removals = lay_out_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
-        return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
+        return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
     from wkwdask.graphs.runners import carry_out
 
-    files, nbytes = carry_out(Removing(removals))
+    num_files, nbytes = carry_out(Removing(removals))
     removals.clear()
-    left = tuple(path for path in removals.left if os.path.lexists(path))
+    left = tuple(path for path in removals.left if files.lexists(path))
     note = "what an earlier call had left was deleted too" if removals.roots else ""
-    return RmReport(files, nbytes, removals.paths, left, note)
+    return RmReport(num_files, nbytes, removals.paths, left, note)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,11 +27,13 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.units import length_nm
 from wkwdask.model.voxel_type import element_class
-from wkwdask.store.paths import local_path
+from wkwdask.store import files
+from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.wkw.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 from wkwdask.verbs.wkw.places import default_category
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
@@ -169,7 +170,7 @@ class Dataset:
         check_layer_name(name)
         folder = f"{self.path}/{name}"
         stored = make_layer(folder, name)
-        mags = stored.mags if os.path.isdir(folder) else {}
+        mags = stored.mags if files.isdir(folder) else {}
         if not mags:
             raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
         volumes = {mag: wkw_volume(stored, mag) for mag in mags}
@@ -182,7 +183,7 @@ class Dataset:
             raise MissingError(f"{folder}: no data files here")
         elements = element_class(header.dtype, header.num_channels)
         document = with_layer({}, name, category or default_category(header), box, elements, header.num_channels)
-        listed = [(mag, f"./{name}/{os.path.basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in volumes.items()]
+        listed = [(mag, f"./{name}/{basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in volumes.items()]
         _check_same_type(folder, volumes.values(), (elements, header.num_channels))
         return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])
 
@@ -286,10 +287,10 @@ class Dataset:
         known = stored_layer(self.path, layer)
         record = _record_of(known)
         found = make_layer(known.folder, layer)
-        mags = found.mags if os.path.isdir(known.folder) else {}
+        mags = found.mags if files.isdir(known.folder) else {}
         fresh = {mag: wkw_volume(found, mag) for mag in mags if mag not in known.mags}
         _check_same_type(known.folder, fresh.values(), (record.element_class, record.num_channels))
-        listed = [(mag, f"./{layer}/{os.path.basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in fresh.items()]
+        listed = [(mag, f"./{layer}/{basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in fresh.items()]
         return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
@@ -398,7 +399,7 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     odd, sound = {layer.path: layer for layer in source.odd}, iter(source.layers)
     places = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(odd))]
     layers = [odd_layer(path, odd[place]) if place in odd else layer_of(path, source, next(sound)) for place in places]
-    return Dataset(path, source.name or os.path.basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)
+    return Dataset(path, source.name or basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)
 
 
 def create_dataset(
@@ -447,14 +448,14 @@ def create_dataset(
     if existing not in ("error", "keep"):
         raise ValueError(f'existing must be "error" or "keep", got {existing!r}')
     path = local_path(url)
-    new = with_scale(new_document(name or os.path.basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
+    new = with_scale(new_document(name or basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
 
     def check(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
             raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" takes it as it is')
         return document
 
-    os.makedirs(path, exist_ok=True)
+    files.makedirs(path)
     update_datasource(path, check, new)
     dataset = open_dataset(path)
     known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)

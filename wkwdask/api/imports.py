@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.extras import need
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.report import Report, merge_reports
+from wkwdask.store.paths import basename, dirname
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.foreign_import import Imported, open_source
 from wkwdask.verbs.others.n5_write import lay_out_n5_import, n5_folder, other_levels
@@ -28,6 +28,7 @@ from wkwdask.verbs.wkw.convert import lay_out_import, target_folder
 from wkwdask.verbs.wkw.write import check_category
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from wkwdask.formats.n5.options import N5Options
@@ -49,13 +50,13 @@ def import_images(
     if min(options.taken.offset) < 0:
         raise ValueError(f"offset must not be negative, got {options.taken.offset}")
     folder = target_folder(target, layer, mag, options.category or "color")
-    voxels, foreign = open_source(source, options.taken, Mag.parse(os.path.basename(folder)))
+    voxels, foreign = open_source(source, options.taken, Mag.parse(basename(folder)))
     if options.category is None and layer is None and voxels.num_channels == 1 and voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4:
         folder = target_folder(target, layer, mag, "segmentation")
     staged, place = lay_out_import(voxels, foreign, folder, options, existing, num_workers())
     stale = place.coarser_mags() if existing == "overwrite" or not is_taken(place.folder) else ()
     if pyramid:
-        above = os.path.dirname(place.named or place.folder)
+        above = dirname(place.named or place.folder)
         return _converted(staged, existing, partial(build_pyramid, above, finest=place.mag, allow_external=options.allow_external))
     return _with_stale(_converted(staged, existing, None), place, stale)
 

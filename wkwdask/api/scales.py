@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import lengths_in
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
+from wkwdask.store import files
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.others.precomputed_copy import ScaleCopy, lay_out_copy
 from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid, ScalePyramidOptions, lay_out_scale_pyramid
@@ -29,6 +29,7 @@ from wkwdask.verbs.wkw.mags import check_not_replaced
 from wkwdask.verbs.wkw.store import StoreOptions, check_not_below_zero, lay_out_store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
@@ -75,7 +76,7 @@ def rechunk_scales(
 
     layer = open_precomputed_layer(url)
     place = layer.folder if target is None else location_of(target)
-    in_place = os.path.realpath(place) == os.path.realpath(layer.folder)
+    in_place = files.realpath(place) == files.realpath(layer.folder)
     if in_place:
         for level in _chosen(layer, mags):
             finish_what_was_left(place, f"{place}/{level.key}", "rechunk")

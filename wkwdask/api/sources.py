@@ -10,6 +10,7 @@ from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.opening import find
 from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
 from wkwdask.formats.registry import fallback, format_of, holds_plain_arrays
+from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
         return None
     text = os.fspath(source)
     file, colon, _ = text.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES) and os.path.exists(local_path(file)):
+    if colon and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file)):
         return None
     try:
         return find(source)
     except (MissingError, NotADirectoryError):
-        if not is_remote(text) and (os.path.exists(local_path(text)) or (glob.has_magic(text) and glob.glob(local_path(text), recursive=True))):
+        if not is_remote(text) and (files.exists(local_path(text)) or (glob.has_magic(text) and glob.glob(local_path(text), recursive=True))):
             return None
         raise
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.store import files
+from wkwdask.store.paths import abspath, basename, dirname, splitext
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -53,7 +56,7 @@ def submit(
     options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
     loaded = load_config(config)
     _check_options(loaded.text, options["options"])
-    logs = os.path.abspath(logs)
+    logs = abspath(logs)
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"]:
             raise click.UsageError("--elements, --cpus and --memory are for job arrays; an allocation is as its script says, or --sbatch")
@@ -84,9 +87,9 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
     from wkwdask.store.slurm import submit_job, wait_for_end
 
-    verb = os.path.splitext(os.path.basename(arguments[0]))[0]
+    verb = splitext(basename(arguments[0]))[0]
     program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
-    os.makedirs(logs, exist_ok=True)
+    files.makedirs(logs)
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
     number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
     click.echo(f"job {number}; it prints into {logs}/{verb}-{number}.log")
@@ -112,7 +115,7 @@ def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) ->
 
 def _describe(handed: HandedOver) -> None:
     last = handed.batch.rounds[-1]
-    parent = shlex.quote(os.path.dirname(handed.root))
+    parent = shlex.quote(dirname(handed.root))
     click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
     click.echo(f"array {last.array}, then job {last.finish}; both print into {handed.batch.logs}")
     click.echo(f"wkwdask status {parent}    shows how far it is; wkwdask cancel {parent} ends it, and what is finished is kept")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from wkwdask.store import files
+
 
 @click.group(short_help="Show, render and check clusters that jobs can run on.")
 def cluster() -> None:
@@ -87,7 +89,6 @@ def check(config: str, folder: str, seconds: float) -> None:
 def probe(folder: str, token: str, output: str) -> None:
     """Look around inside a job, on one of its workers where it has some, and write what was found as JSON."""
     import json
-    import os
 
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
@@ -97,7 +98,7 @@ def probe(folder: str, token: str, output: str) -> None:
         facts = look(folder, token) if client is None else check.on_worker(client, folder, token, 300)
     with open(f"{output}.part", "w", encoding="utf-8") as file:
         json.dump(facts, file)
-    os.replace(f"{output}.part", output)
+    files.rename(f"{output}.part", output)
 
 
 COMMANDS = (cluster,)

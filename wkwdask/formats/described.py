@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
+from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
     from wkwdask.model.store import Store
@@ -79,7 +79,7 @@ class Described(ABC):
         if now.folder != self.opened.folder:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it anew")
         if now.record != self.opened.record and not self.is_still_described():
-            raise ReplacedError(f"{self.store.url}: {os.path.basename(self.record_name)} describes another array since it was opened; open it anew")
+            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another array since it was opened; open it anew")
 
     def is_unchanged(self) -> bool:
         """Check whether the file that describes it has not changed."""

@@ -5,12 +5,13 @@ A copy of a dataset with an interrupted job is so about its own mags, and a data
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
+from wkwdask.store import files
+from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,33 +34,33 @@ class RecordPaths:
     @property
     def parent(self) -> str:
         """The folder that the job works in: where a link leads to it from another dataset, the real one, for its records are about that."""
-        folder = os.path.dirname(self.root)
-        real, around = os.path.realpath(folder), os.path.realpath(dataset_around(folder))
+        folder = dirname(self.root)
+        real, around = files.realpath(folder), files.realpath(dataset_around(folder))
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
     def written(self, path: str) -> str:
         """Give the form of a path that a record holds."""
-        return os.path.relpath(path, self.parent)
+        return relpath(path, self.parent)
 
     def read(self, text: Any) -> str:
         """Give the path that a record names, wherever it leads: to compare it, not to change what is there."""
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValueError(f"expected a path, found {text!r}")
-        return os.path.normpath(os.path.join(self.parent, text))
+        return normpath(join(self.parent, text))
 
     def target(self, text: Any, record: str) -> str:
         """Give the folder of a mag that a record names and that is to be replaced or removed."""
         path = self.read(text)
-        above, name = os.path.split(path)
-        real = os.path.join(os.path.realpath(above), name)  # a link that is itself the target is refused or replaced, never followed
-        if os.path.commonpath([real, os.path.realpath(self.root)]) == real or not any(real.startswith(f"{root}/") for root in self._roots()):
+        above, name = split(path)
+        real = join(files.realpath(above), name)  # a link that is itself the target is refused or replaced, never followed
+        if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots()):
             self._refuse(path, record)
         return path
 
     def document_folder(self, text: Any, record: str) -> str:
         """Give the folder of a document that a record names and that is to be changed."""
         path = self.read(text)
-        real = os.path.realpath(path)
+        real = files.realpath(path)
         if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
             self._refuse(path, record)
         return path
@@ -67,17 +68,17 @@ class RecordPaths:
     def staged(self, name: Any, record: str) -> str:
         """Give the folder inside of the job's own that a record names."""
         path = f"{self.root}/{name}"
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or os.path.islink(path):
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or files.islink(path):
             self._refuse(path, record)
         return path
 
     def _roots(self) -> Iterable[str]:
         """Give the real folders that may be changed."""
-        return [f"{os.path.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
+        return [f"{files.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
 
     def _is_new_dataset(self, real: str) -> bool:
         """Tell whether a folder is the one in which the job makes the JSON of a new dataset."""
-        return real == os.path.realpath(os.path.dirname(self.parent)) and _container_around(self.parent) is None
+        return real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
 
     def _refuse(self, path: str, record: str) -> None:
         what = f"names {path!r}, which is not in the dataset {dataset_around(self.parent)}"
@@ -98,14 +99,14 @@ def _container_around(folder: str) -> str | None:
 
 def check_no_links(root: str) -> None:
     """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written."""
-    found = root if os.path.islink(root) else next(_links(root), None)
+    found = root if files.islink(root) else next(_links(root), None)
     if found is not None:
         raise CorruptError(f"{found}: is a symbolic link; jobs make none there, and none is followed: remove {root}")
 
 
 def _links(root: str) -> Iterator[str]:
-    for folder, folders, files in os.walk(root):
-        yield from (path for path in (f"{folder}/{name}" for name in (*folders, *files)) if os.path.islink(path))
+    for folder, folders, names in files.walk(root):
+        yield from (path for path in (f"{folder}/{name}" for name in (*folders, *names)) if files.islink(path))
 
 
 def is_job_folder(name: str) -> bool:
@@ -121,7 +122,7 @@ def job_root(parent: str, job: str) -> str:
 def job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Go through the folders of all jobs in a layer: path and job."""
     try:
-        with os.scandir(parent) as entries:
+        with files.scandir(parent) as entries:
             found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return

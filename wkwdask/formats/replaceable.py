@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
@@ -10,6 +9,7 @@ from wkwdask.formats.registry import fallback, formats
 from wkwdask.store import files
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
 
@@ -19,11 +19,11 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
         raise ExistsError(f'{there[0]}: already exists{more}; existing="overwrite" replaces it whole')
-    links = [target for target in targets if os.path.islink(target)]
+    links = [target for target in targets if files.islink(target)]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
-        if not os.path.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
+        if not files.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
             raise ExistsError(f"{target}: {_what_it_holds(target)}")
 
 
@@ -34,9 +34,9 @@ def _what_it_holds(target: str) -> str:
 
 def is_taken(target: str) -> bool:
     """Tell whether something stands where a mag is to appear; an empty folder does not count."""
-    if not os.path.lexists(target):
+    if not files.lexists(target):
         return False
-    return not os.path.isdir(target) or os.path.islink(target) or bool(os.listdir(target))
+    return not files.isdir(target) or files.islink(target) or bool(files.listdir(target))
 
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
@@ -47,7 +47,7 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
     file, fresh_file = _stat(_example_file(old)), _stat(_example_file(staged))
     if all(_is_alike(a, b) for a, b in ((folder, fresh_folder), (file, fresh_file))):
         return
-    for path, _, names in os.walk(staged):
+    for path, _, names in files.walk(staged):
         files.inherit_permissions(path, folder)
         if file is not None:
             for name in names:
@@ -60,7 +60,7 @@ def _example_file(folder: str) -> str | None:
 
 def _stat(path: str | None) -> os.stat_result | None:
     try:
-        return None if path is None else os.stat(path)
+        return None if path is None else files.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
 

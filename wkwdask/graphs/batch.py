@@ -27,6 +27,7 @@ from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob, entry_of, keys_of
 from wkwdask.runs.shares import Share, write_shares
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
 
@@ -109,7 +110,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
     """Submit an array and the job after it, of their sizes, and hand the wkwdask job over to the latter."""
     script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
     publish_bytes(script, batch.script.encode())
-    os.makedirs(batch.logs, exist_ok=True)
+    files.makedirs(batch.logs)
     if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a word
         raise PermissionError(errno.EACCES, "nobody may write there what the jobs print; name another folder with --logs", batch.logs)
     logs = batch.logs.replace("%", "%%")
@@ -205,7 +206,7 @@ class ElementJob:
     def tasks(self) -> Iterator[Task]:
         """Give the tasks; none once the job was ended by somebody else."""
         for task in self._share.tasks():
-            if not os.path.exists(f"{self.folder}/{BATCH_NAME}"):
+            if not files.exists(f"{self.folder}/{BATCH_NAME}"):
                 return
             if task.key in self._known:
                 self._num_known += 1

@@ -8,7 +8,6 @@ on the number of workers.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from wkwdask.kernels.labels.components import Sets, add_to_roots, label_brick, p
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
+from wkwdask.store.paths import dirname
 from wkwdask.verbs.apply import Application
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def faces_job(labelling: Labelling) -> ScratchJob:
 
 def tabulate(labelling: Labelling) -> BrickTable:
     """List all bricks that have components, for the tasks that pair them."""
-    files.make_folders_below(os.path.dirname(labelling.folder), labelling.folder)  # where no region holds anything, no task made it
+    files.make_folders_below(dirname(labelling.folder), labelling.folder)  # where no region holds anything, no task made it
     rows = [FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)

@@ -189,7 +189,7 @@ def load_table(path: str) -> BrickTable:
 
 @lru_cache(maxsize=2)
 def _loaded(path: str, *_: int) -> BrickTable:
-    return BrickTable(*np.fromfile(path, np.int64).reshape(_TABLE, -1))
+    return BrickTable(*files.read_array(path, np.int64).reshape(_TABLE, -1))
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
@@ -206,7 +206,7 @@ def pairs_path(folder: str, region: Vec3) -> str:
 def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
     """Read the pairs of a region, shape (n, 2)."""
     path = pairs_path(folder, region)
-    data = np.fromfile(path, np.int64)
+    data = files.read_array(path, np.int64)
     if files.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
         raise CorruptError(f"{path}: {files.getsize(path)} bytes are not the pairs that were set aside, and their checksum")
     return data[:-1].reshape(-1, 2)
@@ -225,7 +225,7 @@ def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
 
 def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:
     """Read the final ids of some nodes."""
-    return np.fromfile(_ids_path(folder), np.uint64, num_nodes, offset=8 * first)
+    return files.read_array(_ids_path(folder), np.uint64, num_nodes, offset=8 * first)
 
 
 def _ids_path(folder: str) -> str:

@@ -7,7 +7,6 @@ where files are mapped. They are not written any more, and a user's ``.npy`` is 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -16,8 +15,10 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
 from wkwdask.model.parsing import reading
+from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -79,8 +80,8 @@ def saved_map(folder: str) -> IdMap | None:
             record = read_record(path)
             if record is None or record["state"] is not None:
                 return None
-            keys_path = None if record["keys_path"] is None else f"{folder}/{os.path.basename(record['keys_path'])}"
-            table = IdMap(**{**record, "values_path": f"{folder}/{os.path.basename(record['values_path'])}", "keys_path": keys_path})
+            keys_path = None if record["keys_path"] is None else f"{folder}/{basename(record['keys_path'])}"
+            table = IdMap(**{**record, "values_path": f"{folder}/{basename(record['values_path'])}", "keys_path": keys_path})
             return table if _is_whole(table) else None
     except (CorruptError, FileNotFoundError):
         return None
@@ -90,8 +91,8 @@ def _is_whole(table: IdMap) -> bool:
     """Tell whether the files of a table of our own hold just its entries."""
     if table.offset != 0 or type(table.num_ids) is not int or type(table.largest) is not int:
         return False
-    is_whole = os.path.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
-    return is_whole and (table.keys_path is None or os.path.getsize(table.keys_path) == table.num_ids * 8)
+    is_whole = files.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
+    return is_whole and (table.keys_path is None or files.getsize(table.keys_path) == table.num_ids * 8)
 
 
 @lru_cache(maxsize=4)
@@ -103,11 +104,11 @@ def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[An
 def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
     if not count:
         return np.zeros(0, dtype)
-    return np.memmap(path, dtype, "r", offset, (count,)).view(np.ndarray)
+    return files.map_array(path, dtype, offset, (count,)).view(np.ndarray)
 
 
 def _state(path: str) -> tuple[int, int, int]:
-    status = os.stat(path)
+    status = files.stat(path)
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
@@ -118,7 +119,7 @@ def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMa
     """Use a file of a user: an entry for each id from 0 on."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
-        chunk = np.fromfile(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
+        chunk = files.read_array(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
         largest = max(largest, _largest(chunk, path, first))
     return IdMap(count, largest, path, dtype.str, offset, state=state)
 
@@ -181,7 +182,7 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
         return _merge(folder, runs, chunks, describe)
     finally:
         for path, _ in runs:
-            os.unlink(path)
+            files.unlink(path)
 
 
 def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:

@@ -21,8 +21,9 @@ from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import dirname, local_path, splitext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +126,7 @@ class _File:
     def digest(self) -> str:
         """Name its content."""
         state = hashlib.blake2b(digest_size=16)
-        with open(self.path, "rb") as file:
+        with files.open_stream(self.path) as file:
             while data := file.read(_HASHED_NBYTES):
                 state.update(data)
         return state.hexdigest()
@@ -180,7 +181,7 @@ class CsvFile(_File):
 
     def _has_header(self) -> bool:
         """Tell whether the first line names columns: it does not begin with a number. One that begins with a number is never passed over."""
-        with open(self.path, encoding=_ENCODING, errors="replace") as file:
+        with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             line = file.readline().strip()
         try:
             float(_unquoted(line.split(",")[0]))
@@ -192,7 +193,7 @@ class CsvFile(_File):
 
     def _refuse(self, has_header: bool) -> None:
         """Find the line that is no pair of ids."""
-        with open(self.path, encoding=_ENCODING, errors="replace") as file:
+        with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:
                     continue
@@ -258,7 +259,7 @@ class NpyFile(_File):
             raise FormatError(f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)")
         if 0 in shape:
             return np.zeros(shape, dtype), ref.offset
-        return np.memmap(self.path, dtype, "r", ref.offset, shape, "F" if is_reversed else "C"), ref.offset
+        return files.map_array(self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"), ref.offset
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
@@ -325,10 +326,10 @@ def _pairs(keys: Any, values: Any) -> PairsInMemory:
 
 def _open_file(path: str) -> IdSource:
     kinds = {".csv": CsvFile, ".parquet": ParquetFile, ".npy": NpyFile, **dict.fromkeys(AGGLOMERATE_SUFFIXES, AgglomerateFile)}
-    kind = kinds.get(os.path.splitext(path)[1].lower())
+    kind = kinds.get(splitext(path)[1].lower())
     if kind is None:
         raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")
-    if not os.path.isfile(path):
+    if not files.isfile(path):
         raise MissingError(f"{path}: no such file")
     return kind(path)
 
@@ -343,7 +344,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
     if not path.endswith(".npy"):
         return table_path(path)
-    if not os.path.isdir(os.path.dirname(path)):
+    if not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such folder")
     return path
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.model.extras import need
+from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import dirname, local_path
 
 if TYPE_CHECKING:
+    import os
+
     from pandas import DataFrame
 
 SUFFIXES = (".csv", ".parquet")
@@ -39,9 +41,9 @@ def table_path(url: str | os.PathLike[str]) -> str:
     path = local_path(url)
     if not path.endswith(SUFFIXES):
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
-    if not os.path.isdir(os.path.dirname(path) or "."):
+    if not files.isdir(dirname(path) or "."):
         raise MissingError(f"{path}: no such folder")
-    if os.path.isdir(path):
+    if files.isdir(path):
         raise ExistsError(f"{path}: is a folder; name a file")
     if path.endswith(".parquet"):
         need("pyarrow", path, "analysis")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from wkwdask.plans.components import plan_components
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.apply import ApplyJob
 from wkwdask.verbs.wkw.apply import header_of_result
@@ -29,6 +29,7 @@ from wkwdask.verbs.wkw.places import Place, edit_for, place_of
 from wkwdask.verbs.wkw.write import staged_target, stored_settings
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator
 
     from wkwdask.formats.wkw.target import WkwTarget
@@ -128,10 +129,10 @@ def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external
     """Find out where a mag goes that is made of another one, voxel by voxel."""
     place = place_of(target, allow_external=allow_external)
     if isinstance(source, WkwVolume):
-        folder, outer = os.path.realpath(place.folder), os.path.realpath(source.folder)
+        folder, outer = files.realpath(place.folder), files.realpath(source.folder)
         if folder == outer:
             raise ValueError(f"{place.folder}: is the source; name another place")
-        if folder.startswith(outer + os.sep):
+        if folder.startswith(f"{outer}/"):
             raise ValueError(f"{place.folder}: lies inside the source {source.folder}; name another place")
     if place.mag != source.box.mag:
         raise ValueError(f"{place.folder}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")

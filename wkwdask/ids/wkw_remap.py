@@ -21,7 +21,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.apply import Application, ApplyJob
 from wkwdask.verbs.wkw.apply import header_of_result
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence
@@ -117,7 +117,7 @@ class Remap(Plan):
     def table(self) -> IdMap:
         """Make the table in the job's folder, or find that of an earlier start."""
         folder = self.target.scratch_folder
-        files.make_folders_below(os.path.dirname(folder), folder)
+        files.make_folders_below(dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
             raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: give another dtype=")
@@ -172,7 +172,7 @@ def _opened(mapping: Any, source: Volume) -> IdSource:
     """Open a mapping; an NML is looked up in the source."""
     if isinstance(mapping, (str, os.PathLike)) and os.fspath(mapping).lower().endswith(".nml"):
         path = local_path(mapping)
-        if not os.path.isfile(path):
+        if not files.isfile(path):
             raise MissingError(f"{path}: no such file")
         return read_merger_mode(path, source)
     return open_mapping(mapping)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +28,7 @@ def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> Stat
     rows = []
     for index in indices:
         try:
-            status = os.stat(path_of(index))
+            status = files.stat(path_of(index))
         except (FileNotFoundError, NotADirectoryError):
             continue
         if stat.S_ISREG(status.st_mode):

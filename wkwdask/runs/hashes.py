@@ -47,7 +47,7 @@ def _is_of_a_job(name: str) -> bool:
 def hash_file(path: str) -> tuple[str, int]:
     """Give the SHA-256 of a file (hexadecimal) and its size [bytes]; some megabytes are in memory."""
     state, nbytes = hashlib.sha256(), 0
-    with open(path, "rb", buffering=0) as file:
+    with files.open_stream(path) as file:
         while piece := file.read(_PIECE_NBYTES):
             state.update(piece)
             nbytes += len(piece)
@@ -58,7 +58,6 @@ def read_manifest(root: str) -> dict[str, str]:
     """Read the manifest of a folder."""
     path = f"{root}/{MANIFEST_NAME}"
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            return parse_manifest(file.read(), path)
+        return parse_manifest(files.read_bytes(path).decode(errors="surrogateescape"), path)
     except FileNotFoundError:
         raise MissingError(f"{path}: not found: write it first") from None

@@ -118,7 +118,7 @@ class JobFolder:
             write_provenance(staged, {**marks, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in files.walk(staged, topdown=False):
-                files.fsync_folder(folder)
+                files.fsync(folder)
         paths = self._paths(self.root)
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_publication(paths, self.owner.job, publication, listed, edit))
@@ -268,7 +268,7 @@ def finish(paths: RecordPaths) -> None:
         _apply(publication.edit, f"{root}/{RECORD_NAME}")
     with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
         files.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
-        files.fsync_folder(root)
+        files.fsync(root)
     files.remove_tree(root)
 
 
@@ -282,8 +282,8 @@ def set_aside(paths: RecordPaths) -> None:
     for number, folder in enumerate(publication.removed):
         with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
             files.rename(folder, f"{paths.root}/{number}-{basename(folder)}")
-            files.fsync_folder(dirname(folder))
-    files.fsync_folder(paths.root)
+            files.fsync(dirname(folder))
+    files.fsync(paths.root)
     publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass
 from operator import itemgetter
@@ -48,28 +47,28 @@ class Failure:
 class Lines:
     """Appends lines to a file, which is made with the first of them, as long as that works."""
 
-    def __init__(self, make: Callable[[], int | None]) -> None:
+    def __init__(self, make: Callable[[], files.Output | None]) -> None:
         self._make = make
-        self._fd: int | None = None
+        self._output: files.Output | None = None
         self._is_made = False
         self._is_cut = False
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line, in one piece."""
         if not self._is_made:
-            self._fd, self._is_made = self._make(), True
-        if self._fd is None:
+            self._output, self._is_made = self._make(), True
+        if self._output is None:
             return
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
         with contextlib.suppress(OSError):
-            self._is_cut = os.write(self._fd, data) < len(data)  # a full disk: the next line begins anew
+            self._is_cut = self._output.append(data) < len(data)  # a full disk: the next line begins anew
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd is not None:
+        if self._output is not None:
             with contextlib.suppress(OSError):
-                os.close(self._fd)
+                self._output.close()
 
 
 def progress_lines(folder: str) -> Lines:
@@ -84,10 +83,10 @@ def failure_lines(folder: str) -> Lines:
 
 def named_lines(path: str) -> Lines:
     """Go on with a file of lines that a user named."""
-    return Lines(lambda: _open(path, os.O_APPEND))
+    return Lines(lambda: _open(path, exclusive=False))
 
 
-def _open_next(folder: str, prefix: str) -> int | None:
+def _open_next(folder: str, prefix: str) -> files.Output | None:
     """Make a file with the next free number, or with a far one where others are making theirs: a thousand elements of an array may start at once."""
     try:
         number = max((n for n, _ in files.numbered(folder, prefix, _SUFFIX)), default=-1) + 1
@@ -95,15 +94,15 @@ def _open_next(folder: str, prefix: str) -> int | None:
         return None
     while True:
         path = f"{folder}/{prefix}{number}{_SUFFIX}"
-        fd = _open(path, os.O_EXCL | os.O_APPEND)
-        if fd is not None or not files.lexists(path):
-            return fd
+        output = _open(path, exclusive=True)
+        if output is not None or not files.lexists(path):
+            return output
         number += 1 + secrets.randbelow(_FAR)
 
 
-def _open(path: str, flags: int) -> int | None:
+def _open(path: str, *, exclusive: bool) -> files.Output | None:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o666)
+        return files.create(path, exclusive=exclusive, append=True)
     except OSError:
         return None
 
@@ -158,7 +157,7 @@ def keep_progress(folder: str, mag: str) -> None:
 def _last_lines(paths: Sequence[str]) -> list[bytes]:
     lines: list[bytes] = []
     for path in reversed(paths):
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             lines = [line for line in file if line.endswith(b"\n")][-_KEPT_LINES:] + lines
         if len(lines) >= _KEPT_LINES:
             break
@@ -167,7 +166,7 @@ def _last_lines(paths: Sequence[str]) -> list[bytes]:
 
 def _records(path: str) -> Iterator[dict[str, Any]]:
     """Go through the records of a file; a line that a dying process or a full disk cut short is none."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+    with contextlib.suppress(FileNotFoundError), files.open_stream(path) as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)

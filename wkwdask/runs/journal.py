@@ -6,7 +6,6 @@ Each process that drives the job appends to a file of its own; together they are
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,45 +24,45 @@ class Journal:
     """Appends lines; each is out of this process at once, and on disk within seconds."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
-        self._fd = _open_next(folder, number)
+        self._output = _open_next(folder, number)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
         """Add one line."""
         data = memoryview(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         while data:
-            data = data[os.write(self._fd, data) :]
+            data = data[self._output.append(data) :]
         now = time.monotonic()
         if now - self._flushed >= _FLUSH_SECONDS:
-            os.fsync(self._fd)
+            self._output.sync()
             self._flushed = now
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        os.fsync(self._fd)
-        os.close(self._fd)
+        self._output.sync()
+        self._output.close()
 
 
-def _open_next(folder: str, number: int | None) -> int:
+def _open_next(folder: str, number: int | None) -> files.Output:
     """Make a journal file with the next free number."""
     if number is None:
         number = max((n for n, _ in files.numbered(folder, _PREFIX, _SUFFIX)), default=-1) + 1
     while True:
         try:
-            fd = os.open(f"{folder}/{_PREFIX}{number}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            output = files.create(f"{folder}/{_PREFIX}{number}{_SUFFIX}", append=True)
         except FileExistsError:
             number += 1
             continue
-        files.fsync_folder(folder)
-        return fd
+        files.fsync(folder)
+        return output
 
 
 def read_journal(folder: str) -> Iterator[bytes]:
     """Go through the lines of all journal files, oldest file first."""
     for _, path in sorted(files.numbered(folder, _PREFIX, _SUFFIX)):
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line

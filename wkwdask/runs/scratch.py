@@ -64,7 +64,7 @@ def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, 
 
 def read_piece(piece: Piece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Read the voxels of a piece."""
-    with open(piece.path, "rb") as file:
+    with files.open_stream(piece.path) as file:
         file.seek(piece.offset)
         data = file.read(piece.nbytes)
     shape = (piece.channels[1] - piece.channels[0], *piece.box.size)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
+from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.user_key import is_signed, key_path, signature, user_key
@@ -63,7 +64,7 @@ class Share:
     def tasks(self) -> Iterator[Any]:
         """Go through the tasks, a group at a time."""
         for offset, nbytes, count, signed in self._groups:
-            with open(self._path, "rb") as file:
+            with files.open_stream(self._path) as file:
                 file.seek(offset)
                 data = file.read(nbytes)
             if len(data) != nbytes:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BatchError, CorruptError, MissingError
@@ -26,6 +24,7 @@ from wkwdask.store.provenance import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from wkwdask.runs.batch_file import Batch
@@ -159,7 +158,7 @@ def _is_about(job: FoundJob, path: str) -> bool:
 
 
 def _lies_in(target: str, path: str) -> bool:
-    return target == path or target.startswith(path + os.sep)
+    return target == path or target.startswith(f"{path}/")
 
 
 def status_of(job: FoundJob) -> JobStatus:
@@ -280,5 +279,15 @@ def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
 def _mag_folders(path: str) -> Iterator[str]:
     """Go through a folder, those in it and those in these: a mag, a layer's mags, or a dataset's."""
     yield path
-    for pattern in ("*", "*/*"):
-        yield from (str(folder) for folder in sorted(Path(path).glob(pattern)) if folder.is_dir() and not folder.name.startswith("."))
+    below = _folders_in(path)
+    yield from below
+    for folder in below:
+        yield from _folders_in(folder)
+
+
+def _folders_in(path: str) -> list[str]:
+    try:
+        with files.scandir(path) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []

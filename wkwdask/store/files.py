@@ -6,9 +6,14 @@ All else in the package that touches files calls these functions, or a store mad
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import glob
+import math
 import os
+import re
+import secrets
 import stat as modes
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 import numpy as np
 
@@ -34,7 +39,7 @@ OpenFile = LocalFile | MemoryFile
 class Output(Protocol):
     """A file that is open for writing."""
 
-    def append(self, data: bytes) -> int: ...
+    def append(self, data: bytes | memoryview) -> int: ...
 
     def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None: ...
 
@@ -92,7 +97,7 @@ class FileSystem(Protocol):
 
     def free(self, path: str) -> tuple[int, int | None]: ...
 
-    def fsync_folder(self, folder: str) -> None: ...
+    def fsync(self, path: str) -> None: ...
 
     def guarded(self, path: str) -> contextlib.AbstractContextManager[None]: ...
 
@@ -129,6 +134,27 @@ def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
         out = np.empty(there if count < 0 else min(count, there), kind)
         file.read_into(out.view(np.uint8), offset)
     return out
+
+
+def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> npt.NDArray[Any]:
+    """Map an array of a file into memory."""
+    if not is_memory(path):
+        return np.memmap(path, dtype, "r", offset, shape, order)
+    return read_array(path, dtype, math.prod(shape), offset).reshape(shape, order=order)
+
+
+def has_magic(path: str) -> bool:
+    """Check whether a path holds wildcards."""
+    return glob.has_magic(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """List the paths that match a pattern with wildcards; ``**`` stands for any folders."""
+    if not is_memory(pattern):
+        return glob.glob(pattern, recursive=True)
+    start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    matches = re.compile("/".join(".*" if part == "**" else fnmatch.translate(part)[4:-3] for part in pattern.split("/"))).fullmatch
+    return [path for folder, folders, names in walk(start) for path in (f"{folder}/{name}" for name in folders + names) if matches(path)]
 
 
 def stat(path: str) -> os.stat_result:
@@ -291,6 +317,16 @@ def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output
     return file_system(path).create(path, exclusive=exclusive, append=append)
 
 
+def nameless(folder: str) -> tuple[Output, OpenFile]:
+    """Open a new file of a folder for writing and reading, which goes when both are closed."""
+    path = f"{folder}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+    output = create(path)
+    try:
+        return output, open_file(path)
+    finally:
+        unlink(path)
+
+
 def mkdir(path: str) -> None:
     """Make a folder."""
     file_system(path).mkdir(path)
@@ -354,9 +390,9 @@ def inherit_permissions(path: str, like: os.stat_result) -> None:
     file_system(path).set_permissions(path, like)
 
 
-def fsync_folder(folder: str) -> None:
-    """Make renames in a folder last."""
-    file_system(folder).fsync_folder(folder)
+def fsync(path: str) -> None:
+    """Make a file last, or the renames in a folder."""
+    file_system(path).fsync(path)
 
 
 def guarded(path: str) -> contextlib.AbstractContextManager[None]:
@@ -375,13 +411,13 @@ def publish_folder(staged: str, target: str) -> None:
     parked = f"{staged}.old"
     if lexists(target) and not lexists(parked):
         if exchange(staged, target):
-            fsync_folder(dirname(target))
+            fsync(dirname(target))
             return
         rename(target, parked)
     rename(staged, target)
     if lexists(parked):
         rename(parked, staged)
-    fsync_folder(dirname(target))
+    fsync(dirname(target))
 
 
 def remove_file(path: str) -> None:
@@ -390,7 +426,7 @@ def remove_file(path: str) -> None:
         unlink(path)
     except (FileNotFoundError, NotADirectoryError):
         return
-    fsync_folder(dirname(path))
+    fsync(dirname(path))
 
 
 def remove_temporaries(folder: str, name: str) -> None:

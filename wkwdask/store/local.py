@@ -115,7 +115,7 @@ class LocalOutput:
         self._path = path
         self._fd = fd
 
-    def append(self, data: bytes) -> int:
+    def append(self, data: bytes | memoryview) -> int:
         """Write bytes at the end of a file that was opened for that, and return how many were written."""
         return os.write(self._fd, data)
 
@@ -274,9 +274,9 @@ class LocalFileSystem:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
 
-    def fsync_folder(self, folder: str) -> None:
-        """Make renames in a folder last, where the file system lets folders be flushed."""
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    def fsync(self, path: str) -> None:
+        """Make a file last, or the renames in a folder, where the file system lets folders be flushed."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         except OSError as error:

@@ -119,7 +119,7 @@ class MemoryOutput:
     def __init__(self, node: _Node) -> None:
         self._node = node
 
-    def append(self, data: bytes) -> int:
+    def append(self, data: bytes | memoryview) -> int:
         """Write bytes at the end of the file."""
         with _lock:
             self.write(memoryview(data), len(self._node.data))
@@ -349,9 +349,9 @@ class MemoryFileSystem:
         """Return how many bytes and files it can still take: nobody knows."""
         return _FREE_NBYTES, None
 
-    def fsync_folder(self, folder: str) -> None:
+    def fsync(self, path: str) -> None:
         """There is no disk."""
-        self._find(folder)
+        self._find(path)
 
     @contextlib.contextmanager
     def guarded(self, path: str) -> Iterator[None]:

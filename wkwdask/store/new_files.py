@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +94,7 @@ class NewFile:
             self.discard()
             raise
         if self._flush and flush_folder:
-            files.fsync_folder(self._folder)
+            files.fsync(self._folder)
 
     def discard(self) -> None:
         """Remove the temporary file."""
@@ -121,6 +122,35 @@ def publish_bytes(path: str, data: bytes) -> None:
         file.discard()
         raise
     file.publish()
+
+
+def copy_file(path: str, new: str) -> None:
+    """Copy a file to a free place."""
+    with files.open_file(path) as source:
+        file = NewFile(new)
+        try:
+            file.copy_from(source, source.nbytes)
+        except BaseException:
+            file.discard()
+            raise
+        file.publish()
+
+
+def move(path: str, new: str) -> None:
+    """Move a file or folder to a free place, also to another disk."""
+    try:
+        files.rename(path, new)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        if not files.isdir(path):
+            copy_file(path, new)
+            files.unlink(path)
+            return
+        files.mkdir(new)
+        for name in files.listdir(path):
+            move(f"{path}/{name}", f"{new}/{name}")
+        files.rmdir(path)
 
 
 def create_whole(path: str, data: bytes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,6 +70,6 @@ def _folders_below(folder: str, depth: int) -> Iterator[str]:
     if not depth:
         yield folder
         return
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
         for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
             yield from _folders_below(entry.path, depth - 1)

@@ -19,6 +19,7 @@ from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.model.image import mag_or_key
+from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path
 from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend, image_groups
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
@@ -44,7 +45,7 @@ class WkwBackend(LayersBackend):
         if not isinstance(filename_or_obj, (str, os.PathLike)) or not os.fspath(filename_or_obj) or is_remote(os.fspath(filename_or_obj)):
             return False
         path = local_path(filename_or_obj)
-        if not os.path.isdir(path):
+        if not files.isdir(path):
             return False
         try:
             datasource = read_datasource(path)
@@ -52,8 +53,8 @@ class WkwBackend(LayersBackend):
             return True  # ours, and opening it says what is wrong
         if datasource is not None and (datasource.layers or datasource.odd):
             return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
-        with os.scandir(path) as entries:
-            return any(entry.name == HEADER_NAME or os.path.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
+        with files.scandir(path) as entries:
+            return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
@@ -64,7 +65,7 @@ class WkwBackend(LayersBackend):
         """
         located = locate(filename_or_obj)
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
-        is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
+        is_layer = len(located.layers) == 1 and not files.isfile(f"{located.path}/{FILE_NAME}")
         for layer in located.layers:
             node = "" if is_layer else node_of(layer.name)
             groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
@@ -13,6 +12,7 @@ from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.metadata_edit import N5Edit
 from wkwdask.store.json_record import read_record
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,10 +57,10 @@ class N5Format(ArrayFormat):
 
     def container_around(self, folder: str) -> str | None:
         """Name the container: the nearest folder that says or is named so."""
-        while os.path.dirname(folder) != folder:
+        while dirname(folder) != folder:
             if folder.endswith(".n5") or _is_container(folder):
                 return folder
-            folder = os.path.dirname(folder)
+            folder = dirname(folder)
         return None
 
 

@@ -14,7 +14,8 @@ from wkwdask.formats.n5.placement import axis_names, level_attributes, level_nam
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -42,8 +43,8 @@ def is_n5(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    is_level = os.path.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or os.path.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
+    is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
+    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}
@@ -61,12 +62,12 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     document = read_attributes(store)
     if document is not None and is_dataset(document):
         return (_of_dataset(store, location, document),)
-    layer = _group_layer(store, document or {}, os.path.basename(location))
+    layer = _group_layer(store, document or {}, basename(location))
     if layer is not None:
         return (layer,)
     if not store.is_local:
         raise MissingError(f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed")
-    if not os.path.isdir(location):
+    if not files.isdir(location):
         raise MissingError(f"{location}: no such folder")
     layers = tuple(_walk(location))
     if not layers:
@@ -90,7 +91,7 @@ def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Image:
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
-        layer = _group_layer(above, read_attributes(above) or {}, os.path.basename(folder))
+        layer = _group_layer(above, read_attributes(above) or {}, basename(folder))
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
@@ -131,7 +132,7 @@ def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[
 def _folders(folder: str) -> list[str]:
     """List the folders that are named like levels, by their numbers."""
     try:
-        numbers = [(level_number(name), name) for name in os.listdir(folder)]
+        numbers = [(level_number(name), name) for name in files.listdir(folder)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
@@ -196,7 +197,7 @@ def _walk(root: str) -> Iterator[Image]:
             count += 1
             yield layer
         elif depth < _DEEPEST:
-            below = sorted(name for name in os.listdir(folder) if not name.startswith(".") and os.path.isdir(f"{folder}/{name}"))
+            below = sorted(name for name in files.listdir(folder) if not name.startswith(".") and files.isdir(f"{folder}/{name}"))
             waiting += [(f"{key}/{name}" if key else name, depth + 1) for name in reversed(below)]
     if not count and problems:
         raise problems[0]

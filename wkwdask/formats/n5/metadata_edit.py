@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import dirname, split
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote."""
-    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
+    path = files.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
     with locked_file(path, f"change of {path}"):
-        files.remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        files.remove_temporaries(*split(path))  # whoever wrote one held this lock, and is dead
         current = read_attributes(FolderStore(folder))
         after = change(current or {})
         if current is None or after != current:
@@ -60,8 +60,8 @@ class N5Edit(MetadataEdit):
     def check_writable(self) -> None:
         """Make sure, before any work, that attributes can be changed after it."""
         for folder in filter(None, (self.root, self.group)):
-            changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
-            if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+            changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
+            if files.isdir(changed) and not files.is_writable(changed):
                 raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
 
     def check_current(self) -> None:

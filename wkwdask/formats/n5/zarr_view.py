@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
@@ -25,6 +24,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     from wkwdask.model.image import Image, Level
@@ -81,7 +81,7 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
 
 def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
     """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
-    for folder, below, names in os.walk(root):
+    for folder, below, names in files.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
         if FILE_NAME not in names:
             continue
@@ -197,11 +197,11 @@ def _local_root(url: str | os.PathLike[str]) -> str:
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
-    if not os.path.isdir(root):
+    if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
     return root
 
 
 def _check_own(path: str) -> None:
-    if os.path.lexists(path) and not is_made_here(read_object(path) or {}):
+    if files.lexists(path) and not is_made_here(read_object(path) or {}):
         raise ExistsError(f"{path}: already exists, and was not made of {FILE_NAME}; it is not touched")

@@ -262,7 +262,7 @@ def default_axes(shape: tuple[int, ...], name: str) -> str:
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
     """Read the header of a ``.npy`` file."""
-    with open(path, "rb") as file:
+    with files.open_stream(path) as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

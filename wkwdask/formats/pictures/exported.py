@@ -5,9 +5,9 @@ Each is made under another name, in the folder of the export, and is moved to it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -19,8 +19,10 @@ from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.held import Scratch
 from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
+from wkwdask.store import files
 from wkwdask.store.json_edit import read_object
 from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,13 +136,10 @@ class NpyOutput:
         """Write the header; what is not written yet is zero."""
         header = self._header()
         nbytes = len(header) + int(np.prod(self.form.shape)) * self.form.dtype.itemsize
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            os.pwrite(fd, header, 0)
-            if os.fstat(fd).st_size != nbytes:
-                os.ftruncate(fd, nbytes)
-        finally:
-            os.close(fd)
+        with contextlib.closing(files.create(self.path, exclusive=False)) as file:
+            file.write(memoryview(header), 0)
+            if file.status().st_size != nbytes:
+                file.set_nbytes(nbytes)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         """Write the rows of a cell, section by section."""
@@ -151,18 +150,16 @@ class NpyOutput:
         if (x, box.size[0]) != (0, form.box.size[0]):
             raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {form.box}")
         width, height, depth = form.box.size
-        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with contextlib.closing(files.create(self.path, exclusive=False)) as file, _naming(self.path):
             for c in range(form.num_channels):
                 for n in range(box.size[2]):
                     first = ((c * depth + z + n) * height + y) * width
-                    _pwrite(fd, np.ascontiguousarray(array[c, :, :, n].T), start + first * form.dtype.itemsize, self.path)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+                    section = np.ascontiguousarray(array[c, :, :, n].T).reshape(-1).view(np.uint8)
+                    file.write(section.data, start + first * form.dtype.itemsize)
+            file.sync()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
     """Let a full disk or quota say where, in libraries that do not."""
     try:
@@ -171,14 +168,6 @@ def _naming(path: str) -> Iterator[None]:
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), path) from error
-
-
-def _pwrite(fd: int, array: npt.NDArray[Any], offset: int, path: str) -> None:
-    view = memoryview(array.reshape(-1).view(np.uint8).data)
-    with _naming(path):
-        while view:
-            count = os.pwrite(fd, view, offset)
-            view, offset = view[count:], offset + count
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +194,7 @@ class ZarrOutput:
 
     def prepare(self) -> None:
         """Make the array, with its axes and the size and place of its voxels."""
-        if os.path.exists(f"{self.path}/zarr.json"):
+        if files.exists(f"{self.path}/zarr.json"):
             return
         form = self.form
         attributes: dict[str, Any] = {"mag": list(form.box.mag.factors), "offset_vx": list(form.box.topleft)}
@@ -248,7 +237,7 @@ class SectionsOutput:
 
     def prepare(self) -> None:
         """Make the folder."""
-        os.makedirs(self.path, exist_ok=True)
+        files.makedirs(self.path)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         """Write some sections."""
@@ -262,7 +251,7 @@ class SectionsOutput:
                 compression=_tiff_compression(self.compression), metadata=None, **_resolution(self.form),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
             )  # fmt: skip
-            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", os.path.dirname(self.path))  # what a killed process leaves goes with that folder
+            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))  # what a killed process leaves goes with that folder
             try:
                 file.write(data.getbuffer(), 0)
             except BaseException:
@@ -287,7 +276,7 @@ def is_exported_zarr(path: str) -> bool:
     record = read_object(f"{path}/zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
-    return is_ours and set(os.listdir(path)) <= {"zarr.json", "c"}
+    return is_ours and set(files.listdir(path)) <= {"zarr.json", "c"}
 
 
 def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: bool, done: Any) -> None:
@@ -301,7 +290,7 @@ def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: 
     width, height, depth = form.box.size
     tile = min(_TILE_VX, -(-max(width, height) // 16) * 16)
     is_big = width * height * depth * form.voxel_nbytes >= _BIG_TIFF_NBYTES
-    planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, os.path.dirname(path)))
+    planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
             _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import re
@@ -31,7 +30,7 @@ from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
 from wkwdask.model.units import length_nm
 from wkwdask.store import files
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import basename, dirname, local_path, splitext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,15 +85,15 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     file, colon, key = text.rpartition(":")
     if colon and file.lower().endswith(HDF5_SUFFIXES):  # first, since file.h5://dataset is no URL
         return _open_hdf5(local_path(file), key.strip("/"), placing)
-    if not os.path.exists(local_path(text)) and glob.has_magic(text):
-        return _open_images(sort_naturally(glob.glob(local_path(text), recursive=True)), text, placing)
+    if not files.exists(local_path(text)) and files.has_magic(text):
+        return _open_images(sort_naturally(files.matching(local_path(text))), text, placing)
     path = local_path(text)
-    if not os.path.exists(path):
+    if not files.exists(path):
         raise MissingError(f"{path}: no such file or folder")
-    if os.path.isdir(path):
+    if files.isdir(path):
         return _open_folder(path, placing)
     files.check_regular(path)
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
         return _open_tiff(path, placing)
     if suffix in IMAGE_SUFFIXES:
@@ -141,13 +140,13 @@ def _parts(path: str) -> list[str]:
 
 
 def _open_folder(path: str, placing: Placing) -> Foreign:
-    if any(os.path.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
+    if any(files.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
         return _open_zarr(path, placing)
-    above = os.path.dirname(path)
-    if any(os.path.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
+    above = dirname(path)
+    if any(files.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
         raise MissingError(f"{path}: no Zarr array or group here")
-    names = [name for name in os.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
-    kinds = sorted({os.path.splitext(name)[1].lower() for name in names})
+    names = [name for name in files.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    kinds = sorted({splitext(name)[1].lower() for name in names})
     if not names:
         raise MissingError(f"{path}: no images here ({', '.join(IMAGE_SUFFIXES)})")
     if len({"tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind for kind in kinds}) > 1:
@@ -180,7 +179,7 @@ def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
 
 def _section_numbers(paths: Sequence[str]) -> list[int]:
     """Give the one number in which names differ, an empty list where there is no such."""
-    parts = [_parts(os.path.basename(path)) for path in paths]
+    parts = [_parts(basename(path)) for path in paths]
     if len({len(one) for one in parts}) != 1:
         return []
     varying = [n for n in range(len(parts[0])) if len({one[n] for one in parts}) > 1]

@@ -5,7 +5,6 @@ A file from elsewhere can name any file of whoever reads it. What lies outside o
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
 from typing import Any
@@ -14,6 +13,7 @@ from wkwdask.errors import CorruptError, MissingError, TruncatedError, Unsupport
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
+from wkwdask.store.paths import abspath, dirname, is_below, join
 
 _MOST_HOPS = 64
 _PATTERN = re.compile(r"%\d*b")
@@ -25,14 +25,14 @@ def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     files.check_regular(path)
     h5py = need("h5py", path, extra)
     with reading(path, "HDF5 file"):
-        return h5py.File(os.path.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
+        return h5py.File(files.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
     """Follow a name in an HDF5 file, through links of all kinds."""
-    path = os.path.abspath(file.filename)
+    path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
-        return _Reach(os.path.dirname(os.path.realpath(path)), is_anywhere=allow_external).item(file, key, path)
+        return _Reach(dirname(files.realpath(path)), is_anywhere=allow_external).item(file, key, path)
 
 
 class _Reach:
@@ -60,8 +60,8 @@ class _Reach:
             if hops > _MOST_HOPS:
                 raise CorruptError(f"{path}:/{key.lstrip('/')}: leads through more than {_MOST_HOPS} links")
             if isinstance(link, h5py.ExternalLink):
-                other = self._allowed(path, os.path.join(os.path.dirname(path), link.filename), f"the link {name}")
-                return self.item(open_hdf5(other), "/".join((link.path, *names)), other, hops) if os.path.exists(other) else None
+                other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
+                return self.item(open_hdf5(other), "/".join((link.path, *names)), other, hops) if files.exists(other) else None
             if link.path.startswith("/"):
                 found = file
             names.extendleft(reversed(link.path.split("/")))
@@ -71,8 +71,8 @@ class _Reach:
         return found
 
     def _allowed(self, path: str, other: str, what: str) -> str:
-        real = os.path.realpath(other)
-        if not self._is_anywhere and os.path.commonpath((self._folder, real)) != self._folder:
+        real = files.realpath(other)
+        if not self._is_anywhere and not is_below(real, self._folder):
             raise UnsupportedError(
                 f"{path}: {what} leads to {real}, outside of the folder of the file; put it there, or, where you trust it, convert with allow_external=True"
             )
@@ -82,9 +82,9 @@ class _Reach:
         """Check the plain files that hold the bytes of a dataset; their names count from the current folder."""
         left = data.size * data.dtype.itemsize
         for name, offset, most in data.external or ():
-            other = self._allowed(path, os.path.abspath(name), f"external storage of {data.name}")
+            other = self._allowed(path, abspath(name), f"external storage of {data.name}")
             files.check_regular(other)
-            needed, stored = min(left, most), max(0, os.path.getsize(other) - offset)
+            needed, stored = min(left, most), max(0, files.getsize(other) - offset)
             if stored < needed:
                 raise TruncatedError(f"{other}: has {stored} bytes from byte {offset} on, and {path}:{data.name} needs {needed}")
             left -= needed
@@ -97,8 +97,8 @@ class _Reach:
                 if self._is_anywhere:
                     continue
                 raise UnsupportedError(f"{path}:{data.name}: is made of all files and datasets {file_name}:{key}, which allow_external=True reads")
-            other = path if file_name == "." else self._allowed(path, os.path.join(os.path.dirname(path), file_name), f"the virtual dataset {data.name}")
-            place = (os.path.realpath(other), key)
+            other = path if file_name == "." else self._allowed(path, join(dirname(path), file_name), f"the virtual dataset {data.name}")
+            place = (files.realpath(other), key)
             if place in self._entered:
                 raise CorruptError(f"{path}:{data.name}: is made of itself")
             self._entered.add(place)

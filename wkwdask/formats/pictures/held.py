@@ -6,13 +6,13 @@ The file has no name, so that nothing is left of a process that is killed, and i
 from __future__ import annotations
 
 import os
-import tempfile
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import lz4.block
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -25,7 +25,7 @@ class Scratch:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._file: BinaryIO = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # it lives as long as the task
+        self._output, self._file = files.nameless(folder)
         self._places: dict[Hashable, tuple[int, int, tuple[int, ...], np.dtype[Any]]] = {}
         self._end = 0
 
@@ -37,17 +37,16 @@ class Scratch:
         """Keep an array."""
         data = memoryview(lz4.block.compress(np.ascontiguousarray(array), store_size=False))
         self._places[key] = (self._end, len(data), array.shape, array.dtype)
-        while data:
-            try:
-                count = os.pwrite(self._file.fileno(), data, self._end)
-            except OSError as error:  # a full disk or quota: say where
-                raise OSError(error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)") from None
-            data, self._end = data[count:], self._end + count
+        try:
+            self._output.write(data, self._end)
+        except OSError as error:  # a full disk or quota: say where
+            raise OSError(error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)") from None
+        self._end += len(data)
 
     def get(self, key: Hashable) -> npt.NDArray[Any]:
         """Give an array back."""
         offset, nbytes, shape, dtype = self._places[key]
-        data = os.pread(self._file.fileno(), nbytes, offset)
+        data = self._file.read_some(nbytes, offset)
         if len(data) < nbytes:
             raise IncompleteWriteError(f"{self._folder}: the scratch file ends at byte {offset + len(data)}, expected {nbytes} bytes from {offset} on")
         raw = lz4.block.decompress(data, uncompressed_size=int(np.prod(shape)) * dtype.itemsize)
@@ -55,4 +54,5 @@ class Scratch:
 
     def close(self) -> None:
         """Let the file go."""
+        self._output.close()
         self._file.close()

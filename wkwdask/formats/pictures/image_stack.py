@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -17,7 +16,9 @@ from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ class ImageStack:
     def token(self) -> tuple[Any, ...]:
         """Values that change when a file is replaced."""
         stamps = {page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages}
-        slices = tuple(tuple((os.path.basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
+        slices = tuple(tuple((basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
         return "images", self.format, self.corner, self.box, slices
 
     def slice_at(self, z: int) -> Slice:
@@ -165,7 +166,7 @@ class ImageStack:
         except CorruptError as error:
             if self.notes is None:
                 raise
-            os.makedirs(self.notes, exist_ok=True)
+            files.makedirs(self.notes)
             publish_bytes(f"{self.notes}/{z}", str(error).encode())
             return None
         return pixels
@@ -206,11 +207,11 @@ class _Held(ImageStack):
 def read_notes(folder: str) -> list[str]:
     """List what was written down about slices that could not be decoded, by their z."""
     try:
-        names = sorted((name for name in os.listdir(folder) if name.isdecimal()), key=int)
+        names = sorted((name for name in files.listdir(folder) if name.isdecimal()), key=int)
     except FileNotFoundError:
         return []
     found = []
     for name in names:
-        with open(f"{folder}/{name}", "rb") as file:
+        with files.open_stream(f"{folder}/{name}") as file:
             found.append(file.read().decode())
     return found

@@ -5,7 +5,6 @@ Pixels are given as they are stored: indices where an image has a palette, 0 and
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def _deep_png(path: str, file: Any) -> tuple[str, int] | None:
 
 
 def _image_slice(path: str) -> Slice:
-    with open(path, "rb") as file:
+    with files.open_stream(path) as file:
         deep = _deep_png(path, file)
         image = _open_image(path, file)
         known = deep or _MODES.get(image.mode)
@@ -98,12 +97,12 @@ def _image_slice(path: str) -> Slice:
         dtype, channels = known
         if min(image.size) < 1:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")
-        check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, os.fstat(file.fileno()).st_size, "the header")
+        check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, files.getsize(path), "the header")
         return Slice((Page(path),), Format(image.width, image.height, channels, dtype), (image.width, image.height))
 
 
 def _read_image(path: str) -> npt.NDArray[Any]:
-    with open(path, "rb") as file:
+    with files.open_stream(path) as file:
         deep = _deep_png(path, file)
         if deep is not None and deep[1] > 1:
             array: npt.NDArray[Any] = need("imagecodecs", path).png_decode(file.read())

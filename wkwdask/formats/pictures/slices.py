@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.store import files
 
 _SMALL_NBYTES = 64 << 20
 _MOST_EXPANDED = 1 << 16
@@ -85,7 +85,7 @@ def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
 def file_stamp(path: str) -> tuple[int, int]:
     """Give size and time of modification of a file, zeros where it is gone."""
     try:
-        status = os.stat(path)
+        status = files.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return 0, 0
     return status.st_size, status.st_mtime_ns

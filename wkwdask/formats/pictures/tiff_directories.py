@@ -5,7 +5,6 @@ Directories of a sound file never overlap: together they are no larger than the 
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,24 +45,21 @@ def _dialect(order: str, *, is_big: bool) -> _Dialect:
 
 def smallest_page(path: str) -> int:
     """Make sure that the directories of a TIFF file are finite, and find the smallest of its pages."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return _Walk(fd, path).smallest()
-    finally:
-        os.close(fd)
+    with files.open_file(path) as file:
+        return _Walk(file).smallest()
 
 
 class _Walk:
     """One walk through all directories."""
 
-    def __init__(self, fd: int, path: str) -> None:
-        self._fd, self._path, self._nbytes = fd, path, os.fstat(fd).st_size
+    def __init__(self, file: files.OpenFile) -> None:
+        self._file, self._path, self._nbytes = file, file.name, file.nbytes
         self._directories_nbytes = self._values_nbytes = 0
         head = self._read(0, 4, "header")
         order = {b"II": "<", b"MM": ">"}.get(head[:2])
         version = struct.unpack(f"{order}H", head[2:])[0] if order else 0
         if version not in (42, 43):
-            raise CorruptError(f"{path}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does")
+            raise CorruptError(f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does")
         self._dialect = _dialect(order or "<", is_big=version == 43)
         self._first = 8 if version == 43 else 4
 
@@ -77,7 +74,7 @@ class _Walk:
         return max(1, min(sizes, default=1))
 
     def _read(self, offset: int, nbytes: int, what: str) -> bytes:
-        data = os.pread(self._fd, nbytes, offset) if offset + nbytes <= self._nbytes else b""
+        data = self._file.read_some(nbytes, offset) if offset + nbytes <= self._nbytes else b""
         if len(data) < nbytes:
             raise CorruptError(f"{self._path}: the {what} at byte {offset} takes {nbytes} bytes, and the file has {self._nbytes}")
         return data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -14,6 +13,8 @@ from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible
 from wkwdask.formats.pictures.tiff_directories import smallest_page
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
+from wkwdask.store import files
+from wkwdask.store.paths import dirname, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,15 +59,15 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
         return  # tifffile does not use it either
-    folder, seen = os.path.dirname(os.path.realpath(path)), {os.path.realpath(path)}
+    folder, seen = dirname(files.realpath(path)), {files.realpath(path)}
     claimed = 0.0
     for element in root.iter():
         kind, values = element.tag.rpartition("}")[2], element.attrib
         if kind == "UUID" and "FileName" in values:
-            other = os.path.realpath(os.path.join(os.path.dirname(path), values["FileName"]))
-            if os.path.dirname(other) != folder:
+            other = files.realpath(join(dirname(path), values["FileName"]))
+            if dirname(other) != folder:
                 raise UnsupportedError(f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder")
-            if other not in seen and os.path.isfile(other):
+            if other not in seen and files.isfile(other):
                 smallest = min(smallest, smallest_page(other))
             seen.add(other)
         elif kind == "Pixels":

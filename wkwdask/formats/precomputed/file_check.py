@@ -18,6 +18,7 @@ from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.formats.wkw.listing import temporary_fault
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,10 +50,10 @@ class ScaleListing:
 def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = ()) -> ScaleListing:
     """List the files of a scale."""
     folder, scale = volume.folder, volume.scale
-    if os.path.islink(folder) and not os.path.exists(folder):
-        return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {os.readlink(folder)}", "a folder"),))
-    if not os.path.isdir(folder):
-        there = os.path.lexists(folder)
+    if files.islink(folder) and not files.exists(folder):
+        return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder"),))
+    if not files.isdir(folder):
+        there = files.lexists(folder)
         return ScaleListing((), (), (Fault("folder.no_folder", folder, "a file", "a folder"),) if there else ())
     try:
         found = list_chunks(folder, scale) if scale.sharding is None else None
@@ -76,7 +77,7 @@ def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = 
 
 
 def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
-    with os.scandir(folder) as entries:
+    with files.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name not in known)
     for name in names:
         path = f"{folder}/{name}"
@@ -86,7 +87,7 @@ def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
         elif _looks_like_data(name):
             yield Fault("name.unread", path, name, "the name of a chunk of the grid" if is_alone else "the name of a shard")
         elif not name.startswith(".wkwdask"):
-            yield Fault("name.stray", path, "a folder" if os.path.isdir(path) else "a file")
+            yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
 
 
 def _looks_like_data(name: str) -> bool:
@@ -192,10 +193,10 @@ class PrecomputedCheck:
 def _looked_at(path: str) -> tuple[int | None, Fault | None]:
     """Give the size of a file, or what is wrong with it; neither where it has vanished."""
     try:
-        status = os.stat(path)
+        status = files.stat(path)
     except FileNotFoundError:
-        if os.path.islink(path):
-            return None, Fault("file.dangling", path, f"a symbolic link to {os.readlink(path)}", "a file")
+        if files.islink(path):
+            return None, Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file")
         return None, None
     except OSError as error:
         return None, Fault("file.unreadable", path, os.strerror(error.errno or 0))

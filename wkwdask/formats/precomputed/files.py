@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import stat
 from itertools import product
@@ -21,6 +20,7 @@ from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.model.extras import need
 from wkwdask.model.states import summed_states
 from wkwdask.plans.chunks import group_of_chunks
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.store import StoredEntry
     from wkwdask.plans.cells import CellMap
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
@@ -137,7 +138,7 @@ class ChunkFiles(NamedTuple):
 
     cells: npt.NDArray[np.int64]
     """Their cells along x, y, z, shape (n, 3)."""
-    entries: list[os.DirEntry[str]]
+    entries: list[StoredEntry]
     """What the folder says of each."""
     suffixes: npt.NDArray[np.int64]
     """The place of each one's ending in ``SUFFIXES``."""
@@ -163,11 +164,11 @@ def list_chunks(folder: str, scale: Scale) -> ChunkFiles:
     return ChunkFiles(cells[kept], [entries[n] for n in kept.tolist()], np.array(suffixes, np.int64)[kept])
 
 
-def list_shards(folder: str, scale: Scale) -> dict[int, list[os.DirEntry[str]]]:
+def list_shards(folder: str, scale: Scale) -> dict[int, list[StoredEntry]]:
     """List the files of shards by their numbers; names that no shard has are left out."""
     sharding = scale.sharding
     assert sharding is not None
-    found: dict[int, list[os.DirEntry[str]]] = {}
+    found: dict[int, list[StoredEntry]] = {}
     for entry in _entries(folder):
         named = _SHARD_NAME.fullmatch(entry.name)
         if named is not None and len(named[1]) <= 16:
@@ -177,9 +178,9 @@ def list_shards(folder: str, scale: Scale) -> dict[int, list[os.DirEntry[str]]]:
     return found
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str) -> Iterator[StoredEntry]:
     try:
-        with os.scandir(folder) as entries:
+        with files.scandir(folder) as entries:
             yield from entries
     except (FileNotFoundError, NotADirectoryError):
         check_folder(folder)
@@ -297,7 +298,7 @@ def _rows_of(folder: str, scale: Scale, shard_cells: Vec3, index: Vec3) -> Itera
 def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> tuple[int, ...] | None:
     """Look at a file: the index that it belongs to, what it is, size and time; None where it is absent."""
     try:
-        status = os.stat(path)
+        status = files.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return (*index, *what, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None

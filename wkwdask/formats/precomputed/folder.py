@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.precomputed.files import SUFFIXES
+from wkwdask.store import files
 from wkwdask.store.provenance import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from wkwdask.model.store import StoredEntry
 
 _RANGE = r"-?\d+--?\d+"
 _DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")
@@ -20,7 +22,7 @@ _LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Stor
 
 def is_scale(folder: str) -> bool:
     """Tell whether a folder is a scale and nothing else, so that it can be replaced: chunks or shards, records and left-overs."""
-    is_one = os.path.isfile(f"{folder}/{PROVENANCE_NAME}") or scale_file(folder) is not None
+    is_one = files.isfile(f"{folder}/{PROVENANCE_NAME}") or scale_file(folder) is not None
     return is_one and next(_strays(folder), None) is None
 
 
@@ -38,13 +40,13 @@ def _strays(folder: str) -> Iterator[str]:
     return (entry.path for entry in _entries(folder) if not _is_data_file(entry) and not _LEFT_BY_SOFTWARE.fullmatch(entry.name))
 
 
-def _is_data_file(entry: os.DirEntry[str]) -> bool:
+def _is_data_file(entry: StoredEntry) -> bool:
     return _DATA_FILE.fullmatch(entry.name) is not None and entry.is_file()
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str) -> Iterator[StoredEntry]:
     try:
-        with os.scandir(folder) as entries:
+        with files.scandir(folder) as entries:
             yield from entries
     except (FileNotFoundError, NotADirectoryError):
         return

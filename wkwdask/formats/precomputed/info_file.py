@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Opened:
 def look(store: Store, key: str) -> Opened | None:
     """Look at what says that a scale of a local volume is the one that was opened; None where its ``info`` is absent."""
     try:
-        status = os.stat(store.path_of(FILE_NAME))
+        status = files.stat(store.path_of(FILE_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Opened((status.st_ino, status.st_mtime_ns, status.st_size), folder_state(store, key))
@@ -40,7 +40,7 @@ def look(store: Store, key: str) -> Opened | None:
 def folder_state(store: Store, key: str) -> int | None:
     """Give the inode of a scale's folder, None where it is absent."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return os.stat(store.path_of(key)).st_ino
+        return files.stat(store.path_of(key)).st_ino
     return None
 
 

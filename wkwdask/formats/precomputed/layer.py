@@ -21,7 +21,8 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import is_remote, local_path, split
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -91,7 +92,7 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
     location = location_of(url)
     key = None
     store: Store = open_store(location)
-    if store.is_local and not os.path.exists(store.path_of(FILE_NAME)):
+    if store.is_local and not files.exists(store.path_of(FILE_NAME)):
         above = volume_above(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
@@ -139,7 +140,7 @@ def is_precomputed(url: object) -> bool:
 
 def is_wkw_itself(path: str) -> bool:
     """Tell whether a folder is a WKW dataset with a JSON, or a mag."""
-    return os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+    return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
 
 def holds_wkw(path: str) -> bool:
@@ -147,8 +148,8 @@ def holds_wkw(path: str) -> bool:
     if is_wkw_itself(path):
         return True
     try:
-        with os.scandir(path) as entries:
-            return any(os.path.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
+        with files.scandir(path) as entries:
+            return any(files.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
     except OSError:
         return False
 
@@ -156,9 +157,9 @@ def holds_wkw(path: str) -> bool:
 def _is_info(path: str) -> bool:
     """Tell whether a file is the ``info`` of a precomputed volume, and not that of something else, such as of meshes; a broken one is."""
     try:
-        if not os.path.isfile(path):
+        if not files.isfile(path):
             return False
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             raw = file.read(_LOOKED_AT_NBYTES)
     except OSError:
         return False
@@ -173,7 +174,7 @@ def volume_above(path: str) -> tuple[str, str] | None:
     """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
     folder, rest = path, ""
     for _ in range(_MOST_FOLDERS_IN_KEY):
-        folder, name = os.path.split(folder)
+        folder, name = split(folder)
         rest = f"{name}/{rest}" if rest else name
         if not name:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +15,7 @@ from wkwdask.store import files
 from wkwdask.store.json_edit import update_json
 from wkwdask.store.locks import locked_file, remove_dead_lock
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -62,18 +62,18 @@ class InfoEdit(MetadataEdit):
         """Change ``info``, or make it."""
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
-        if os.path.lexists(path):
+        if files.lexists(path):
             remove_dead_lock(path)
             return
         with locked_file(path, f"making of {path}"):
             files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
-            if not os.path.lexists(path):
+            if not files.lexists(path):
                 publish_bytes(path, format_info(self.provenance).encode())
 
     def check_writable(self) -> None:
         """Make sure, before any work, that ``info`` can be changed after it."""
-        changed = os.path.dirname(os.path.realpath(f"{self.folder}/{FILE_NAME}"))
-        if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+        changed = dirname(files.realpath(f"{self.folder}/{FILE_NAME}"))
+        if files.isdir(changed) and not files.is_writable(changed):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
 
     def check_current(self) -> None:

@@ -5,7 +5,6 @@ That lasts for a moment, or, after a job that was killed right there, until anot
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ReplacedError
@@ -14,6 +13,7 @@ from wkwdask.formats.precomputed.info_edits import with_scales
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
+from wkwdask.store import files
 from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
     """Make sure that ``info`` describes what is in the folder of a scale."""
-    real = os.path.realpath(folder)
-    for root, _ in job_folders(os.path.realpath(volume)):
+    real = files.realpath(folder)
+    for root, _ in job_folders(files.realpath(volume)):
         publication = read_publication(RecordPaths(root))
         if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
             continue
         is_there = read_provenance(real).get("publication") == publication.mark
-        is_gone = not os.path.lexists(real)  # between two renames, where there is no swapping
+        is_gone = not files.lexists(real)  # between two renames, where there is no swapping
         if is_gone or (is_there and with_scales(info.document, publication.edit.scales) != info.document):
             what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
             raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so (wkwdask status names it)")

@@ -6,7 +6,6 @@ that is stored counts as a whole, zeros included.
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,12 @@ from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
+from wkwdask.store import files
 from wkwdask.store.archive import ArchiveFile, Folder, Zip
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import basename, local_path
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
 
     import numpy.typing as npt
@@ -114,10 +115,10 @@ class VolumeLayer:
 
     def is_called(self, name: str) -> bool:
         """Tell whether a user means this layer: by its name, or by that of its zip."""
-        return name in (self.name, os.path.basename(self.member))
+        return name in (self.name, basename(self.member))
 
     def __str__(self) -> str:
-        file = os.path.basename(self.member)
+        file = basename(self.member)
         called = file if self.name is None else f"{self.name} ({file})"
         return called if self.fallback is None else f"{called}, made on layer {self.fallback}"
 
@@ -156,7 +157,7 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
     if not inner:
         what = "its volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
         raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
-    found = ArchiveFile(f"{file.path}/{inner[0]}") if os.path.isdir(file.path) else ArchiveFile(file.path, inner[0])
+    found = ArchiveFile(f"{file.path}/{inner[0]}") if files.isdir(file.path) else ArchiveFile(file.path, inner[0])
     if not any(_BLOCK.fullmatch(name) for name in found.open().names()) and any(True for _ in found.open().names()):
         raise UnsupportedError(f"{found.name}: its data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
     return found, note
@@ -183,7 +184,7 @@ def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], fil
             with reading(f"{file.name}:{name}", "NML"):
                 root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
             described.update({volume.get("location"): volume for volume in root.iter("volume")})
-    found = [(member, described.get(os.path.basename(member))) for member in inner]
+    found = [(member, described.get(basename(member))) for member in inner]
     return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
 
 

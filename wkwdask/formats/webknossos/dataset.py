@@ -18,9 +18,10 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRe
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Found, Image, Level
+from wkwdask.store import files
 from wkwdask.store.json_edit import update_json
 from wkwdask.store.lru import Lru
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store.paths import abspath, basename, dirname, is_absolute, is_remote, join, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ def read_datasource(folder: str) -> DataSource | None:
     """Read the ``datasource-properties.json`` of a folder, None where there is none."""
     path = f"{folder}/{FILE_NAME}"
     try:
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -44,8 +45,8 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
     Other software does not honour the lock: what it writes between the reading and the writing here, which are milliseconds apart, is lost.
     """
-    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
-    if not os.path.isdir(os.path.dirname(path)):
+    path = files.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
+    if not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such folder")
     check_datasource_writable(folder)
     update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
@@ -58,8 +59,8 @@ def _document(folder: str) -> dict[str, Any] | None:
 
 def check_datasource_writable(folder: str) -> None:
     """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it."""
-    changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
-    if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+    changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
+    if files.isdir(changed) and not files.is_writable(changed):
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
 
 
@@ -105,11 +106,11 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
             yield _level(layer_folder, name, layer, entry.mag, _listed_folder(layer_folder, layer.dataset_folder, entry.mag, entry.path))
         return
     found = {}
-    with os.scandir(layer_folder) as entries:
+    with files.scandir(layer_folder) as entries:
         for one in entries:
             with contextlib.suppress(ValueError):
                 mag = Mag.parse(one.name)
-                if os.path.isfile(f"{one.path}/{HEADER_NAME}"):
+                if files.isfile(f"{one.path}/{HEADER_NAME}"):
                     found[mag] = one.path
     for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors)):
         yield _level(layer_folder, name, layer, mag, found[mag])
@@ -123,9 +124,9 @@ def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path
     """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
     if path is not None:
         # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
-        return path if is_remote(path) else local_path(path if "://" in path else os.path.join(str(dataset_folder), path))
+        return path if is_remote(path) else local_path(path if "://" in path else join(str(dataset_folder), path))
     for name in (mag.name, mag.long_name):
-        if os.path.isdir(f"{layer_folder}/{name}"):
+        if files.isdir(f"{layer_folder}/{name}"):
             return f"{layer_folder}/{name}"
     return f"{layer_folder}/{mag.name}"
 
@@ -157,14 +158,14 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Foun
 
 def listed_arrays(path: str) -> Found | None:
     """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
-    parent = os.path.dirname(path)
-    for dataset, folder in ((parent, path), (os.path.dirname(parent), parent)):
+    parent = dirname(path)
+    for dataset, folder in ((parent, path), (dirname(parent), parent)):
         datasource = read_datasource(dataset)
         layer = None if datasource is None else layer_in(dataset, datasource, folder)
         if layer is None or not is_arrays_layer(layer):
             continue
-        real = os.path.realpath(path)
-        mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and os.path.realpath(listed) == real), None)
+        real = files.realpath(path)
+        mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and files.realpath(listed) == real), None)
         if mag is not None or folder == path:
             return Found(path, (layer,), mag)
     return None
@@ -172,8 +173,8 @@ def listed_arrays(path: str) -> Found | None:
 
 def dataset_above(layer_folder: str) -> str | None:
     """Name the dataset in whose folder that of a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
-    folder = os.path.dirname(layer_folder)
-    return folder if os.path.isfile(f"{folder}/{FILE_NAME}") else None
+    folder = dirname(layer_folder)
+    return folder if files.isfile(f"{folder}/{FILE_NAME}") else None
 
 
 def with_external(layer: Image) -> Image:
@@ -186,14 +187,14 @@ def _located(path: str) -> Found:
     if datasource is not None and (datasource.layers or datasource.odd):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
         return Found(path, layers, odd=datasource.odd)
-    if os.path.isfile(f"{path}/{HEADER_NAME}"):
+    if files.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
-    if layer.container.record is not None or (os.path.isdir(path) and layer.mags):
+    if layer.container.record is not None or (files.isdir(path) and layer.mags):
         return Found(path, (layer,))
     if datasource is not None:
         return Found(path, ())
-    if not os.path.isdir(path):
+    if not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
 
@@ -202,22 +203,22 @@ def _locate_mag(path: str) -> Found:
     """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
     mag = None
     with contextlib.suppress(ValueError):
-        mag = Mag.parse(os.path.basename(path))
-    parent = os.path.dirname(path)
-    for folder in (parent, os.path.dirname(parent)):
+        mag = Mag.parse(basename(path))
+    parent = dirname(path)
+    for folder in (parent, dirname(parent)):
         datasource = read_datasource(folder)
         if datasource is None:
             continue
         for record in datasource.layers:
             layer = listed_layer(folder, datasource, record)
             for listed, listed_folder in layer.mags.items():
-                if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
+                if listed_folder == path or files.realpath(listed_folder) == files.realpath(path):
                     return Found(path, (layer,), listed)
     layer = _layer_above(parent)
     mag = mag or Mag(1, 1, 1)
-    if layer.container.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
+    if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
         return Found(path, (_with_mag(layer, mag, path),), mag)
-    return Found(path, (_with_mag(make_layer(parent, os.path.basename(parent)), mag, path),), mag)
+    return Found(path, (_with_mag(make_layer(parent, basename(parent)), mag, path),), mag)
 
 
 def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
@@ -227,22 +228,22 @@ def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
 
 def _layer_above(path: str) -> Image:
     """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
-    for folder in (path, os.path.dirname(path)):
+    for folder in (path, dirname(path)):
         datasource = read_datasource(folder)
         found = layer_in(folder, datasource, path) if datasource is not None else None
         if found is not None:
             return found
-    return make_layer(path, os.path.basename(path))
+    return make_layer(path, basename(path))
 
 
 def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Image | None:
     """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name."""
-    real = os.path.realpath(layer_folder)
+    real = files.realpath(layer_folder)
     for record in datasource.layers:
         layer = listed_layer(dataset_folder, datasource, record)
-        if any(os.path.realpath(os.path.dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
+        if any(files.realpath(dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
             return listed_layer(dataset_folder, datasource, record, layer_folder)
-    record_of_name = datasource.layer(os.path.basename(layer_folder))
+    record_of_name = datasource.layer(basename(layer_folder))
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
@@ -288,14 +289,14 @@ _volumes: Lru[_Recent] = Lru(64)
 def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
     """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
-    key = (path if path.startswith("/") else os.path.join(os.getcwd(), path), layer, mag)
+    key = (path if is_absolute(path) else abspath(path), layer, mag)
     kept = _volumes.get(key)
     if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
         return kept.volume
     volume, chosen, located = _open(url, layer, mag)
     if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
-        layer_folder = located.path if located.mag is None else os.path.dirname(located.path)
-        folders = [layer_folder, os.path.dirname(layer_folder), chosen.container.dataset_folder or layer_folder]
+        layer_folder = located.path if located.mag is None else dirname(located.path)
+        folders = [layer_folder, dirname(layer_folder), chosen.container.dataset_folder or layer_folder]
         records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
         _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
     return volume
@@ -303,7 +304,7 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        status = os.stat(path)
+        status = files.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
@@ -313,5 +314,5 @@ def elsewhere(dataset: str, folder: str) -> str | None:
     """Say where a folder really is, None where that is inside of its dataset."""
     if is_remote(folder):
         return folder
-    real, inside = os.path.realpath(folder), os.path.realpath(dataset)
+    real, inside = files.realpath(folder), files.realpath(dataset)
     return None if real == inside or real.startswith(f"{inside}/") else real

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
@@ -11,7 +10,8 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.paths import local_path
+from wkwdask.store import files
+from wkwdask.store.paths import dirname, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ class WebknossosFormat(ArrayFormat):
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
-        return os.path.exists(f"{path}/{FILE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+        return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
     def claims(self, path: str) -> bool:
         """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""
@@ -60,7 +60,7 @@ class WebknossosFormat(ArrayFormat):
     def record_of(self, folder: str) -> str | None:
         """Name the header."""
         path = f"{folder}/{HEADER_NAME}"
-        return path if os.path.exists(path) else None
+        return path if files.exists(path) else None
 
     def stray(self, folder: str) -> str:
         """Say what else a folder holds than a mag."""
@@ -68,7 +68,7 @@ class WebknossosFormat(ArrayFormat):
 
     def container_around(self, folder: str) -> str | None:
         """Name the dataset: the folder, or the one above it."""
-        return next((path for path in (folder, os.path.dirname(folder)) if os.path.isfile(f"{path}/{FILE_NAME}")), None)
+        return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
 
 
 FORMAT = WebknossosFormat()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from wkwdask.formats.webknossos.datasource_edits import with_largest_id, with_la
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
+from wkwdask.store.paths import basename
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LayerEdit(MetadataEdit):
                 document = with_layer(document, self.layer, category, self._grown(box, document), elements, num_channels, self.attributes)
             return self._with_largest(with_mags(document, self.layer, self.mags))
 
-        new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
+        new = None if self.voxel_size_nm is None else new_document(basename(self.dataset_folder), self.voxel_size_nm)
         update_datasource(self.dataset_folder, change, new)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:

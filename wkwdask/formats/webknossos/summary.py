@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,11 @@ from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class
+from wkwdask.store import files
 
 if TYPE_CHECKING:
+    import os
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
@@ -126,17 +128,17 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     if is_arrays_layer(layer):
         return _summarize_array(layer, mag, folder)
-    files = nbytes = 0
+    num_files = nbytes = 0
     try:
         volume = wkw_volume(layer, mag)
         for index in list_files(folder):
-            files += 1
-            nbytes += os.stat(file_path(folder, index)).st_size
+            num_files += 1
+            nbytes += files.stat(file_path(folder, index)).st_size
     except (WkwDaskError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
     header = volume.header
     return MagSummary(
-        mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes,
+        mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, num_files, nbytes,
         elsewhere=_elsewhere(layer, folder),
     )  # fmt: skip
 

@@ -158,7 +158,7 @@ class SoundFile:
         start, end = self._sound.bounds[code].tolist()
         if not end:
             return None
-        with open(self._path, "rb") as file:
+        with files.open_stream(self._path) as file:
             file.seek(start)
             return decode_block(file.read(end - start), header, self._path, code, start)
 

@@ -15,6 +15,7 @@ from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.marks import is_view
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
+from wkwdask.store.paths import basename, join
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import StoredEntry
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
 _KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
@@ -45,7 +47,7 @@ class Listing:
 def list_mag(folder: str) -> Listing:
     """List the files of a mag."""
     faults: list[Fault] = []
-    shards = list(_walk(folder, 0, (), faults)) if os.path.isdir(folder) else []
+    shards = list(_walk(folder, 0, (), faults)) if files.isdir(folder) else []
     found = np.array(shards, np.int64).reshape(-1, 3)
     return Listing(found[np.lexsort(found.T)], tuple(faults))
 
@@ -53,7 +55,7 @@ def list_mag(folder: str) -> Listing:
 def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) -> Iterator[Vec3]:
     """Go through one folder of a mag: that of all z, of one z, or of one y."""
     try:
-        with os.scandir(folder) as scanned:
+        with files.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
     except OSError as error:
         faults.append(Fault("folder.unreadable", folder, os.strerror(error.errno or 0)))
@@ -76,18 +78,18 @@ def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) 
 
 def _no_folder(path: str) -> Fault | None:
     try:
-        mode = os.stat(path).st_mode
+        mode = files.stat(path).st_mode
     except OSError:
-        return Fault("folder.dangling", path, f"a symbolic link to {os.readlink(path)}" if os.path.islink(path) else "nothing", "a folder")
+        return Fault("folder.dangling", path, f"a symbolic link to {files.readlink(path)}" if files.islink(path) else "nothing", "a folder")
     return None if stat.S_ISDIR(mode) else Fault("folder.no_folder", path, "a file", "a folder")
 
 
-def _odd_name(entry: os.DirEntry[str], depth: int) -> Fault | None:
+def _odd_name(entry: StoredEntry, depth: int) -> Fault | None:
     """Judge a name that is not that of a data file or of a folder of them."""
     if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
         return None
     if depth == 0 and entry.name == QUARANTINE_NAME:
-        count = sum(len(names) for _, _, names in os.walk(entry.path))
+        count = sum(len(names) for _, _, names in files.walk(entry.path))
         return Fault("quarantine", entry.path, f"{count} files")
     leftover = temporary_fault(entry.path)
     if leftover is not None:
@@ -99,7 +101,7 @@ def _odd_name(entry: os.DirEntry[str], depth: int) -> Fault | None:
 
 def temporary_fault(path: str) -> Fault | None:
     """Tell whether a file is one that is being written, or was, by its name."""
-    name = os.path.basename(path)
+    name = basename(path)
     if name.endswith(files.TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
         return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
     return None
@@ -113,10 +115,10 @@ def is_foreign_temporary(path: str) -> bool:
 def age_seconds(path: str) -> float:
     """Tell when a file was written last, or anything below a folder [seconds ago]; one that is gone is as old as can be."""
     latest = 0.0
-    for folder, _, names in [("", [], [path]), *os.walk(path)]:
+    for folder, _, names in [("", [], [path]), *files.walk(path)]:
         for name in names:
             try:
-                latest = max(latest, os.lstat(os.path.join(folder, name)).st_mtime)
+                latest = max(latest, files.lstat(join(folder, name)).st_mtime)
             except FileNotFoundError:
                 continue
     return time.time() - latest

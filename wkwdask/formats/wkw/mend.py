@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.pieces import Pieces
 from wkwdask.store import files
-from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.new_files import NewFile, copy_file, move, publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
@@ -108,12 +107,12 @@ def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep:
     files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:
-        shutil.move(path, place)
+        move(path, place)
         return place
     try:
         files.link(path, place)
-    except OSError:  # another disk, or no hard links: a copy
-        shutil.copy2(path, place)
+    except OSError:  # another disk, or no hard links
+        copy_file(path, place)
     return place
 
 

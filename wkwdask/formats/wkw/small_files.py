@@ -17,6 +17,8 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header
 from wkwdask.formats.wkw.stored_file import mag_is_gone, read_buffer
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z
+from wkwdask.store import files
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +65,7 @@ def read_small_files(header_path: str, header: WkwHeader, files: tuple[range, ra
         nonzero += decoded
         if absent.any():
             reading.has_absent = True
-            reading.absent.update({(y, z): f"{os.path.dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
+            reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
             reading.zeros.add(table[absent], header.block_len)
         for x, y, z in broken + index[~sound & ~absent].tolist():  # only now: each takes the memory for itself
             nonzero += read_one(reading, (x, y, z))
@@ -72,7 +74,7 @@ def read_small_files(header_path: str, header: WkwHeader, files: tuple[range, ra
 
 def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
     """Read files until the memory is full; gives index, place in the memory and size of each."""
-    folder, view, end = os.path.dirname(header_path), memory.data, 0
+    folder, view, end = dirname(header_path), memory.data, 0
     found = []
     try:
         mag = os.open(folder, _MAG_FLAGS)
@@ -83,7 +85,7 @@ def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, mem
                 end += max(size, 0)
                 if end + most_nbytes > len(view):
                     break
-            if all(size != _ABSENT for *_, size in found) or os.path.samestat(os.fstat(mag), os.stat(folder)):
+            if all(size != _ABSENT for *_, size in found) or os.path.samestat(os.fstat(mag), files.stat(folder)):
                 return found
         finally:
             os.close(mag)

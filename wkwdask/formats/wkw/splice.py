@@ -6,7 +6,6 @@ cubes are as large as stay aligned. A file that becomes one file of the same blo
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +24,7 @@ from wkwdask.model.receipts import Receipt
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ class _Splice:
         self._absent: list[str] = []
 
     def _open_file(self) -> NewFile:
-        files.make_folders_below(self._target.folder, os.path.dirname(self._path))
+        files.make_folders_below(self._target.folder, dirname(self._path))
         return NewFile(self._path, self._target.parts_folder)
 
     def run(self) -> Receipt:
@@ -150,7 +150,7 @@ class _Splice:
 
     def _published(self, file: WrittenFile) -> Receipt:
         file.publish(flush_folder=self._target.is_living, keep_equal=True)
-        status = os.stat(self._path)
+        status = files.stat(self._path)
         return Receipt(self._shard, self._box, voxels=self._box.volume, path=self._path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
     def _splice(self) -> Receipt:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 
+from wkwdask.store import files
 from wkwdask.store.json_edit import read_object
 
 _RECORDS = ("zarr.json", ".zarray", ".zattrs")
@@ -20,7 +20,7 @@ def is_array(folder: str) -> bool:
 
 def array_record(folder: str) -> str | None:
     """Find the file that describes the array of a folder, None where there is none."""
-    if os.path.isfile(f"{folder}/.zarray"):
+    if files.isfile(f"{folder}/.zarray"):
         return f"{folder}/.zarray"
     path = f"{folder}/zarr.json"
     document = read_object(path)
@@ -29,7 +29,7 @@ def array_record(folder: str) -> str | None:
 
 def array_stray(folder: str) -> str:
     """Name something in a folder that is no part of an array, an empty text where there is nothing."""
-    with os.scandir(folder) as entries:
+    with files.scandir(folder) as entries:
         for entry in entries:
             is_ours = entry.name in _RECORDS or _LEFT_BY_SOFTWARE.fullmatch(entry.name) or _FIRST.fullmatch(entry.name)
             if not is_ours or entry.is_symlink():

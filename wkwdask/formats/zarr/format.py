@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
@@ -11,6 +10,7 @@ from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ class ZarrFormat(ArrayFormat):
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
-        return not os.path.exists(f"{folder}/{HEADER_NAME}") and is_array(folder)
+        return not files.exists(f"{folder}/{HEADER_NAME}") and is_array(folder)
 
     def record_of(self, folder: str) -> str | None:
         """Name the file that describes the array."""

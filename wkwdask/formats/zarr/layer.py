@@ -21,7 +21,8 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.store.store import open_store, remote_options, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -47,9 +48,9 @@ def is_zarr(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    if os.path.isfile(f"{path}/.zarray"):  # whose many folders are not looked at
+    if files.isfile(f"{path}/.zarray"):  # whose many folders are not looked at
         return not is_wkw_itself(path)
-    return any(os.path.isfile(f"{path}/{name}") for name in _RECORDS) and not holds_wkw(path)
+    return any(files.isfile(f"{path}/{name}") for name in _RECORDS) and not holds_wkw(path)
 
 
 def is_plain_zarr(url: object) -> bool:
@@ -79,7 +80,7 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     item = _open(location)
     if item is None:
         raise MissingError(f"{location}: no Zarr array or group here")
-    name = os.path.basename(location)
+    name = basename(location)
     if not hasattr(item, "shape"):
         found = tuple(_of_group(item, location, name, 0))
         if not found:
@@ -108,14 +109,14 @@ def _open(location: str) -> Any:
 def _image_above(location: str) -> Image | None:
     """Open the image that an array is a level of, None where there is none."""
     folder = location.rpartition("/")[0]
-    if is_remote(location) or not any(os.path.isfile(f"{folder}/{name}") for name in _RECORDS):
+    if is_remote(location) or not any(files.isfile(f"{folder}/{name}") for name in _RECORDS):
         return None
     try:
         group = _open(folder)
         image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs), folder)
     except (CorruptError, UnsupportedError):
         return None
-    return None if image is None else _of_image(group, image, folder, os.path.basename(folder))
+    return None if image is None else _of_image(group, image, folder, basename(folder))
 
 
 def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Image]:
@@ -160,8 +161,8 @@ def members_of(group: Any, location: str) -> list[tuple[str, Any]]:
         except Exception:  # of stores that cannot be listed, each raises its own
             return []
     found: list[tuple[str, Any]] = []
-    for name in sorted(os.listdir(location)):
-        if any(os.path.isfile(f"{location}/{name}/{record}") for record in _RECORDS):
+    for name in sorted(files.listdir(location)):
+        if any(files.isfile(f"{location}/{name}/{record}") for record in _RECORDS):
             try:
                 found.append((name, _open(f"{location}/{name}")))
             except CorruptError as error:

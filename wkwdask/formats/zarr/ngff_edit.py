@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import errno
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +18,7 @@ from wkwdask.model.levels import is_number
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -88,11 +88,11 @@ def _is_scale(value: Any) -> bool:
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the attributes of a group, which is made where there is none; they appear whole."""
-    os.makedirs(folder, exist_ok=True)
+    files.makedirs(folder)
     name = FILE_NAME if zarr_format == 3 else _ATTRIBUTES
-    path = os.path.realpath(f"{folder}/{name}")
+    path = files.realpath(f"{folder}/{name}")
     with locked_file(path, f"change of {path}"):
-        files.remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        files.remove_temporaries(*split(path))  # whoever wrote one held this lock, and is dead
         document = _read(path)
         if zarr_format == 3:
             before = group_document({}) if document is None else document
@@ -100,7 +100,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
             after.pop("consolidated_metadata", None)  # it tells of the group as it was
         else:
             files.remove_temporaries(folder, _GROUP)
-            if not os.path.exists(f"{folder}/{_GROUP}"):
+            if not files.exists(f"{folder}/{_GROUP}"):
                 publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}))
             after = change(copy.deepcopy(document or {}))
         if after != document:
@@ -132,9 +132,9 @@ class NgffEdit(MetadataEdit):
 
     def apply(self) -> None:
         """Change the group, or make it; list it where it is one of the labels of an image."""
-        above, name = os.path.split(self.folder)
-        if os.path.basename(above) == LABELS:
-            update_attributes(os.path.dirname(above), self._zarr_format, lambda attributes: attributes)
+        above, name = split(self.folder)
+        if basename(above) == LABELS:
+            update_attributes(dirname(above), self._zarr_format, lambda attributes: attributes)
             update_attributes(above, self._zarr_format, lambda attributes: self._listed(attributes, name))
         update_attributes(self.folder, self._zarr_format, self._changed)
 
@@ -150,13 +150,13 @@ class NgffEdit(MetadataEdit):
         inner = attributes.get("ome", {}) if self.version == "0.5" else attributes
         listed = inner.get("labels", []) if isinstance(inner, dict) else None
         if not isinstance(listed, list):
-            raise CorruptError(f"{os.path.dirname(self.folder)}: labels: expected a list of names")
+            raise CorruptError(f"{dirname(self.folder)}: labels: expected a list of names")
         names = [*listed, *([] if name in listed else [name])]
         return {**attributes, **label_attributes(names, self.version)}
 
     def check_writable(self) -> None:
         """Make sure, before any work, that the group can be changed after it."""
-        if os.path.isdir(self.folder) and not os.access(self.folder, os.W_OK):
+        if files.isdir(self.folder) and not files.is_writable(self.folder):
             raise PermissionError(errno.EACCES, "the image's metadata could not be updated", self.folder)
 
     def check_current(self) -> None:

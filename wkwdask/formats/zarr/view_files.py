@@ -6,8 +6,6 @@ An array begins at absolute voxel 0 of its mag and ends with the layer's boundin
 from __future__ import annotations
 
 import contextlib
-import glob
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, 
 from wkwdask.formats.zarr.views import labels_of, rgb_range
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import is_remote
+from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +73,7 @@ def _root(plan: ViewPlan, folder: str) -> dict[str, Any]:
     below = dict(plan.documents)
     for link, target in plan.links.items():
         below[link] = plan.documents[target]
-    members = {os.path.relpath(path, folder): document for path, document in sorted(below.items())}
+    members = {relpath(path, folder): document for path, document in sorted(below.items())}
     inside = {path: document for path, document in members.items() if not path.startswith("..")}
     return {**group_document({MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
 
@@ -103,7 +101,7 @@ def _array(volume: WkwVolume, mag: Mag) -> dict[str, Any]:
 
 
 def _levels(layer: Image, volumes: dict[Mag, WkwVolume]) -> list[Level]:
-    return [level_of(os.path.basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
+    return [level_of(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
 
 
 def _image(layer: Image, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
@@ -116,7 +114,7 @@ def _image(layer: Image, volumes: dict[Mag, WkwVolume], *, is_label: bool = Fals
 
 def _group_folder(layer: Image, volumes: dict[Mag, WkwVolume]) -> str:
     """Name the folder that holds all mags of a layer."""
-    folders = {os.path.dirname(volume.folder) for volume in volumes.values()}
+    folders = {dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:
         raise UnsupportedError(
             f"{layer.folder}: the mags of layer {layer.name} are in several folders ({', '.join(sorted(folders))}), and a Zarr group is one: "
@@ -127,9 +125,9 @@ def _group_folder(layer: Image, volumes: dict[Mag, WkwVolume]) -> str:
 
 def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
     """Refuse to write where links lead out of the dataset."""
-    root = os.path.realpath(layer.container.dataset_folder or layer.folder)
-    real = os.path.realpath(folder)
-    if not allow_external and os.path.commonpath([root, real]) != root:
+    root = files.realpath(layer.container.dataset_folder or layer.folder)
+    real = files.realpath(folder)
+    if not allow_external and not is_below(real, root):
         raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True writes there too")
 
 
@@ -142,33 +140,33 @@ def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: It
         volumes = {mag: found[mag] for mag in mags if mag in found}
         plan.documents[f"{folder}/{one.name}"] = group_document({**_image(one, volumes, is_label=True), MARK: 1})
         for volume in volumes.values():
-            plan.links[f"{folder}/{one.name}/{os.path.basename(volume.folder)}"] = volume.folder
+            plan.links[f"{folder}/{one.name}/{basename(volume.folder)}"] = volume.folder
 
 
 def write_view(plan: ViewPlan) -> tuple[str, ...]:
     """Write the files of a view; those that are there and the same stay."""
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
-        if os.path.lexists(path) and not is_view(path):
+        if files.lexists(path) and not is_view(path):
             raise ExistsError(f"{path}: already exists and was made by something else; it is not replaced")
     for link in plan.links:
-        if os.path.lexists(link) and not os.path.islink(link):
+        if files.lexists(link) and not files.islink(link):
             raise ExistsError(f"{link}: already exists, and is no link to the array of a segmentation")
     _remove_stale_labels(plan)
     paths = []
     for folder, document in plan.documents.items():
-        os.makedirs(folder, exist_ok=True)
+        files.makedirs(folder)
         path = f"{folder}/{FILE_NAME}"
         data = format_document(document)
         if not _holds(path, data):
             publish_bytes(path, data)
         paths.append(path)
     for link, target in plan.links.items():
-        relative = os.path.relpath(os.path.realpath(target), os.path.realpath(os.path.dirname(link)))
-        if not os.path.islink(link) or os.readlink(link) != relative:
+        relative = relpath(files.realpath(target), files.realpath(dirname(link)))
+        if not files.islink(link) or files.readlink(link) != relative:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(link)
-            os.symlink(relative, link, target_is_directory=True)
+                files.unlink(link)
+            files.symlink(relative, link)
         paths.append(link)
     return tuple(paths)
 
@@ -182,15 +180,16 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
         if folder not in plan.documents:
             _remove_labels(folder, [])
             continue
-        for path in glob.glob(f"{glob.escape(folder)}/*/*"):
-            if os.path.islink(path) and path not in plan.links and is_view(f"{os.path.dirname(path)}/{FILE_NAME}"):
-                os.unlink(path)
+        for path in [
+            f"{folder}/{name}/{below}" for name in files.listdir(folder) if files.isdir(f"{folder}/{name}") for below in files.listdir(f"{folder}/{name}")
+        ]:
+            if files.islink(path) and path not in plan.links and is_view(f"{dirname(path)}/{FILE_NAME}"):
+                files.unlink(path)
 
 
 def _holds(path: str, data: bytes) -> bool:
     try:
-        with open(path, "rb") as file:
-            return file.read() == data
+        return files.read_bytes(path) == data
     except FileNotFoundError:
         return False
 
@@ -203,7 +202,7 @@ def remove_view(located: Found, layer: str | None) -> tuple[str, ...]:
         for folder in folders:
             _remove(folder, removed)
         if located.mag is None:
-            for group in dict.fromkeys(os.path.dirname(folder) for folder in folders):
+            for group in dict.fromkeys(dirname(folder) for folder in folders):
                 _remove_labels(f"{group}/{LABELS}", removed)
                 _remove(group, removed)
     if located.mag is None:
@@ -215,14 +214,13 @@ def remove_view(located: Found, layer: str | None) -> tuple[str, ...]:
 
 def _remove_orphans(folder: str, removed: list[str]) -> None:
     """Remove what a view put into folders of layers that were removed since."""
-    for path in sorted(glob.glob(f"{glob.escape(folder)}/*/{FILE_NAME}")):
-        layer = os.path.dirname(path)
-        if os.path.islink(layer):
+    for layer in sorted(f"{folder}/{name}" for name in files.listdir(folder)):
+        if files.islink(layer) or not files.exists(f"{layer}/{FILE_NAME}"):
             continue
         _remove_labels(f"{layer}/{LABELS}", removed)
         _remove(layer, removed)
         with contextlib.suppress(OSError):
-            os.rmdir(layer)
+            files.rmdir(layer)
 
 
 def _remove(folder: str, removed: list[str]) -> bool:
@@ -238,18 +236,18 @@ def _remove_labels(folder: str, removed: list[str]) -> None:
     """Remove the groups of labels with their links."""
     if not is_view(f"{folder}/{FILE_NAME}"):
         return
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(files.listdir(folder)):
         group = f"{folder}/{name}"
         if not is_view(f"{group}/{FILE_NAME}"):
             continue
-        for entry in sorted(os.listdir(group)):
-            if os.path.islink(f"{group}/{entry}"):
-                os.unlink(f"{group}/{entry}")
+        for entry in sorted(files.listdir(group)):
+            if files.islink(f"{group}/{entry}"):
+                files.unlink(f"{group}/{entry}")
                 removed.append(f"{group}/{entry}")
         _remove(group, removed)
         with contextlib.suppress(OSError):
-            os.rmdir(group)
+            files.rmdir(group)
     _remove(folder, removed)
     with contextlib.suppress(OSError):
-        os.rmdir(folder)
-        files.fsync_folder(os.path.dirname(folder))
+        files.rmdir(folder)
+        files.fsync(dirname(folder))

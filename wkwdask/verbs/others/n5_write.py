@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,15 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.runs.stage import check_existing, stage, stage_array
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.paths import is_remote
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store
 from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.rechunk import copied
 
 if TYPE_CHECKING:
+    import os
+
     from wkwdask.formats.n5.options import N5Options
     from wkwdask.model.levels import Lengths
     from wkwdask.model.placement import Placement
@@ -73,7 +75,7 @@ class N5Place:
     @property
     def parent(self) -> str:
         """The folder above it."""
-        return os.path.dirname(self.folder)
+        return dirname(self.folder)
 
 
 def n5_folder(url: str | os.PathLike[str]) -> str:
@@ -87,24 +89,24 @@ def n5_folder(url: str | os.PathLike[str]) -> str:
     text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
-    return os.path.realpath(location_of(text))
+    return files.realpath(location_of(text))
 
 
 def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
     """Find out what is around a dataset that is written."""
-    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
-    for path in (folder, os.path.dirname(folder)) if levels else (folder,):
+    levels = level_number(basename(folder)) is not None if is_level is None else is_level
+    for path in (folder, dirname(folder)) if levels else (folder,):
         if holds_wkw(path):
             raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
-    above, root = os.path.dirname(folder), None
+    above, root = dirname(folder), None
     while above not in ("/", ""):
         document = read_attributes(FolderStore(above))
         if document is not None and is_dataset(document):
             raise ExistsError(f"{folder}: lies inside of the N5 dataset {above}, whose blocks are stored there")
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
             root = above
-        above = os.path.dirname(above)
-    group = os.path.dirname(folder) if levels and (root is None or root != folder) else None
+        above = dirname(above)
+    group = dirname(folder) if levels and (root is None or root != folder) else None
     return N5Place(folder, root or group or folder, group, None if group is None else _known_lengths(group))
 
 
@@ -120,8 +122,8 @@ def _known_lengths(group: str) -> Lengths | None:
 
 def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str]:
     """List the levels of a group that stay as they are where the first ones are written."""
-    numbers = [number for number in map(level_number, os.listdir(group)) if number is not None] if os.path.isdir(group) else []
-    others = [f"s{number}" for number in sorted(numbers) if number >= count and os.path.isfile(f"{group}/s{number}/{FILE_NAME}")]
+    numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
+    others = [f"s{number}" for number in sorted(numbers) if number >= count and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
     before = _known_lengths(group) if others else None
     if others and not (before is None and lengths_nm is None) and (before is None or lengths_nm is None or not np.allclose(before, lengths_nm, rtol=1e-6)):
         what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths_nm} nm in s0; those that are there are {before} nm long"
@@ -133,7 +135,7 @@ def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag,
     staged = draft.staged("dataset")
     document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
     target = n5_placement(open_store(staged), open_store(f"{staged}.parts"), replace(dataset, document=document), mag, at.offset)
-    return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
+    return target, N5Edit(place.root, place.group, basename(place.folder), len(dataset.dimensions), at)
 
 
 def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,12 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.info import FILE_NAME, default_key, mags_of
 from wkwdask.formats.precomputed.layer import holds_wkw, stripped, volume_above
 from wkwdask.formats.precomputed.metadata_edit import find_info
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import is_below, is_remote, local_path, normpath
 
 if TYPE_CHECKING:
+    import os
+
     from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag
 
@@ -32,7 +34,7 @@ class VolumePlace:
         """Say where a scale is or will be."""
         source = f"{self.folder}/{FILE_NAME}"
         folder = self._path(key)
-        if os.path.commonpath([folder, self.folder]) != self.folder or folder == self.folder:
+        if not is_below(folder, self.folder) or folder == self.folder:
             raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
         alike = [scale for scale in self._listed if self._path(scale.key) == folder]
         if len(alike) > 1 or any(scale.key != key for scale in alike):
@@ -43,7 +45,7 @@ class VolumePlace:
         return folder
 
     def _path(self, key: str) -> str:
-        return os.path.normpath(f"{self.folder}/{key}")
+        return normpath(f"{self.folder}/{key}")
 
     @property
     def _listed(self) -> tuple[Scale | OddScale, ...]:
@@ -106,7 +108,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
 
 def volume_place(url: str | os.PathLike[str]) -> VolumePlace:
     """Find out what is in the folder of a volume that is written."""
-    folder = os.path.realpath(volume_folder(url))
+    folder = files.realpath(volume_folder(url))
     info = find_info(folder)
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
+from wkwdask.store import files
 from wkwdask.verbs.others.precomputed_places import SAME, volume_place
 from wkwdask.verbs.others.precomputed_scales import source_settings, stored_like
 from wkwdask.verbs.others.precomputed_write import VolumeType, lay_out_scales
@@ -26,6 +26,8 @@ from wkwdask.verbs.pyramid import Pyramid, check_method
 from wkwdask.verbs.wkw.mags import check_not_replaced
 
 if TYPE_CHECKING:
+    import os
+
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.formats.precomputed.layer import AbsoluteVolume
     from wkwdask.geometry.mag import Mag
@@ -93,7 +95,7 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
         source = layer.volume(options.finest)
     finest = source.volume.scale
     place = volume_place(layer.folder)
-    if not os.path.isdir(source.name):  # an empty one is a scale of zeros
+    if not files.isdir(source.name):  # an empty one is a scale of zeros
         raise MissingError(f"{source.name}: not found: the scale has no files")
     volume = VolumeType(layer.details.info.type, source.dtype, source.num_channels)
     method = choose_method(options, volume.kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,9 +13,12 @@ from wkwdask.formats.precomputed.layer import location_of, open_precomputed_laye
 from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.model.faults import Fault
 from wkwdask.runs.job import FlatJob, Result, Task
+from wkwdask.store import files
+from wkwdask.store.paths import basename
 from wkwdask.verbs.verify import MagFindings, Verification, VerifyReport, sorted_faults
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.precomputed.info import Scale
@@ -106,8 +108,8 @@ class ScaleVerification(Verification):
             size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
             self._scopes.append(_ScaleScope((scale.key if mag is None else mag.name) + size, volume, listing))
         folder = volumes[0].folder
-        if not any(len(scope.listing) for scope in self._scopes[-len(volumes) :]) and (os.path.isdir(folder) or not os.path.lexists(folder)):
-            self._faults.append(Fault("mag.empty", folder, "0 files" if os.path.isdir(folder) else "no folder"))
+        if not any(len(scope.listing) for scope in self._scopes[-len(volumes) :]) and (files.isdir(folder) or not files.lexists(folder)):
+            self._faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
 
     def file_job(self) -> FlatJob:
         """Make the job that reads the files."""
@@ -142,7 +144,7 @@ class ScaleVerification(Verification):
         mags = []
         for scope in self._scopes:
             found = self._found.get(_key(scope.volume), Findings())
-            name = os.path.basename(self.path)
+            name = basename(self.path)
             mags.append(MagFindings(name, scope.name, scope.volume.folder, found.files, found.nbytes, found.blocks, found.largest))
         return VerifyReport(self.path, self._decode, tuple(mags), sorted_faults(self._faults), time.monotonic() - self._started)
 

@@ -11,7 +11,8 @@ from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.folder import array_record
 from wkwdask.formats.zarr.ngff_edit import LABELS, image_of, read_attributes
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -93,18 +94,18 @@ def image_place(url: str | os.PathLike[str]) -> ImagePlace:
     text = os.fspath(url).removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it there, such as with aws s3 or gsutil")
-    folder = os.path.realpath(local_path(text))
+    folder = files.realpath(local_path(text))
     if holds_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write an image to a folder of its own (write_zarr_view shows WKW as Zarr where it is)")
     if array_record(folder) is not None:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
-    if os.path.lexists(folder) and not os.path.isdir(folder):
+    if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     there = read_attributes(folder)
     found = None if there is None else image_of(there[1], folder)
-    if os.path.basename(folder) == LABELS and _is_image(os.path.dirname(folder)):
+    if basename(folder) == LABELS and _is_image(dirname(folder)):
         raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
-    other = _something_else(folder) if there is None and os.path.isdir(folder) else None
+    other = _something_else(folder) if there is None and files.isdir(folder) else None
     if other is not None:
         raise ExistsError(f"{folder}: holds something else than an image ({other})")
     return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0])
@@ -117,17 +118,17 @@ def _is_image(folder: str) -> bool:
 
 def _something_else(folder: str) -> str | None:
     """Name what is neither a job's nor an array that a job let appear and was killed before it could list it."""
-    return min((name for name in os.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None), default=None)
+    return min((name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None), default=None)
 
 
 def labels_note(url: str | os.PathLike[str]) -> str:
     """Say that labels have another number of arrays than their image, which breaks the specification; an empty text where they have not."""
     place = image_place(url)
-    above = os.path.dirname(place.folder)
-    if os.path.basename(above) != LABELS or place.image is None:
+    above = dirname(place.folder)
+    if basename(above) != LABELS or place.image is None:
         return ""
-    there = read_attributes(os.path.dirname(above))
-    image = None if there is None else image_of(there[1], os.path.dirname(above))
+    there = read_attributes(dirname(above))
+    image = None if there is None else image_of(there[1], dirname(above))
     if image is None or len(image[1]["datasets"]) == len(place.image["datasets"]):
         return ""
     return f"{place.folder}: has {len(place.image['datasets'])} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,15 @@ from wkwdask.formats.webknossos.datasource import check_layer_name
 from wkwdask.geometry.mag import Mag
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import basename, dirname, local_path
 from wkwdask.verbs.foreign_import import Import, SourceOptions, staged_import, token_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new
 from wkwdask.verbs.wkw.write import check_category, header_for, staged_target, stored_settings
 
 if TYPE_CHECKING:
+    import os
+
     from wkwdask.formats.pictures.foreign import Foreign
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.header import WkwHeader
@@ -47,7 +48,7 @@ class ImportOptions:
 def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | None, category: str) -> str:
     """Say where the mag goes that a user means with a dataset, a layer or a mag."""
     folder = local_path(target)
-    named = _mag_named(os.path.basename(folder))
+    named = _mag_named(basename(folder))
     if layer is None and named is not None and read_datasource(folder) is None:
         if mag is not None and mag != named:
             raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {mag}")
@@ -59,7 +60,7 @@ def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | 
         if datasource is None or datasource.layer(layer) is None:
             check_layer_name(layer)
         return f"{folder}/{layer}/{name}"
-    if read_datasource(os.path.dirname(folder)) is not None and read_datasource(folder) is None:
+    if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
     return f"{folder}/{category}/{name}"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.webknossos.dataset import locate, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.store.paths import is_remote
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.verbs.wkw.rechunk import find_moves
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Iterator, Sequence
 
     from wkwdask.geometry.mag import Mag
@@ -37,7 +38,7 @@ def find_copies(
 
 def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
     """Name datasets that layers come into, and whose voxels are of another size."""
-    for folder in {os.path.dirname(os.path.dirname(str(move.folder))) for move in moves}:
+    for folder in {dirname(dirname(str(move.folder))) for move in moves}:
         there, here = read_datasource(folder), moves[0].layer.container.datasource
         if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
             yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
@@ -56,12 +57,12 @@ def _left_behind(located: Found, taken: Sequence[Image], names: Sequence[str] | 
     yield from (f"layer {odd.name} (of which the JSON makes no sense)" for odd in located.odd)
     for layer in {layer.folder: layer for layer in taken}.values():
         yield from (folder for folder in layer.mags.values() if is_remote(folder))
-        yield from other_files(layer.folder, {os.path.basename(folder) for folder in layer.mags.values()})
+        yield from other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
     if names is None and taken and taken[0].folder != located.path:
         yield from other_files(located.path, {layer.name for layer in located.layers})
 
 
 def other_files(folder: str, known: Collection[str]) -> Iterator[str]:
     """Go through what is in a folder of a dataset and neither hidden, nor its JSON, nor known by its name."""
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    names = sorted(files.listdir(folder)) if files.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))

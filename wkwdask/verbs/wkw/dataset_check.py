@@ -28,7 +28,7 @@ from wkwdask.model.voxel_type import element_class
 from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, lock_owner
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
@@ -120,12 +120,12 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
 def is_inside(scope: Scope, path: str) -> bool:
     """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
     dataset = scope.dataset_folder or next((dataset_above(layer.folder) for layer in scope.layers), None)
-    return dataset is None or os.path.realpath(path).startswith(f"{os.path.realpath(dataset)}/")
+    return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Find the layers that a path means, with or without a JSON; a mag where it is one."""
-    if not os.path.isdir(path):
+    if not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     try:
         datasource = read_datasource(path)
@@ -135,9 +135,9 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
     if datasource is not None:
         faults += [Fault("json.broken", f"{path}/{FILE_NAME}", odd.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for odd in datasource.odd]
         known = [listed_layer(path, datasource, record) for record in datasource.layers]
-        places = {os.path.realpath(layer.folder) for layer in known}
-        places |= {os.path.realpath(os.path.dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
-        fresh = [layer for layer in _layers_in(path, datasource) if os.path.realpath(layer.folder) not in places]
+        places = {files.realpath(layer.folder) for layer in known}
+        places |= {files.realpath(dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
+        fresh = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in places]
         names = {odd.name for odd in datasource.odd}
         faults += [
             Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
@@ -158,30 +158,30 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
 
 
 def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
-    if os.path.isfile(f"{path}/{HEADER_NAME}"):
+    if files.isfile(f"{path}/{HEADER_NAME}"):
         located = locate(path)
         (layer,), mag = located.layers, located.mag or MAG_1
         return [layer], layer.container.dataset_folder, layer.container.datasource, mag
-    parent = os.path.dirname(path)
-    for dataset in (parent, os.path.dirname(parent)):  # the same as locate() does where there is a header.wkw
+    parent = dirname(path)
+    for dataset in (parent, dirname(parent)):  # the same as locate() does where there is a header.wkw
         datasource = read_datasource(dataset)
         for layer in () if datasource is None else [listed_layer(dataset, datasource, record) for record in datasource.layers]:
             for mag, folder in layer.mags.items():
-                if os.path.realpath(folder) == os.path.realpath(path):
+                if files.realpath(folder) == files.realpath(path):
                     return [layer], dataset, datasource, mag
     mag = {folder: mag for mag, folder in _mag_folders(parent)}.get(path, MAG_1)
-    return [with_mags(make_layer(parent, os.path.basename(parent)), {mag: path})], None, None, mag
+    return [with_mags(make_layer(parent, basename(parent)), {mag: path})], None, None, mag
 
 
 def looks_like_mag(folder: str) -> bool:
     """Tell whether a folder holds a mag, even one that lacks its header or all its files."""
-    return os.path.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
+    return files.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
     """Go through the folders of a layer that are named as a mag and hold one."""
     try:
-        with os.scandir(layer_folder) as scanned:
+        with files.scandir(layer_folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
     except OSError:
         return
@@ -196,10 +196,10 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
 
 def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     """List the folders of a dataset that hold mags."""
-    with os.scandir(path) as entries:
+    with files.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     odd = set() if datasource is None else {layer.name for layer in datasource.odd}
-    names = {folder: os.path.basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
+    names = {folder: basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
     return [make_layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
 
 
@@ -210,7 +210,7 @@ def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         return LayerScope(layer.name, layer.folder, record, ())
     listed = layer.mags
     there = list(_mag_folders(layer.folder))
-    if only is None and os.path.isdir(layer.folder):
+    if only is None and files.isdir(layer.folder):
         faults += _leftovers(layer.folder, is_layer=True)
         faults += _twice(there)
     folders = dict(listed)
@@ -226,7 +226,7 @@ def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         if is_remote(folders[mag]):
             faults.append(Fault("mag.remote", folders[mag], f"mag {mag.name}"))
         elif not looks_like_mag(folders[mag]):
-            faults.append(Fault("mag.missing", folders[mag], "an empty folder" if os.path.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
+            faults.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
         else:
             scopes.append(_look_at_mag(layer, mag, folders[mag], faults))
     if only is None:
@@ -279,9 +279,9 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be read for ever
+        if files.exists(path) and not files.isfile(path):  # a pipe would be read for ever
             raise OSError("no file")
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             header, found = check_mag_header(file.read(1 << 16), path)
             faults += found
     except FileNotFoundError:
@@ -310,9 +310,9 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
         x, y, z = shards[number].tolist()
         path = file_path(folder, (x, y, z))
         try:
-            if not os.path.isfile(path):
+            if not files.isfile(path):
                 continue
-            with open(path, "rb") as file:
+            with files.open_stream(path) as file:
                 header = parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
         except (OSError, FormatError, NotImplementedError):
             continue
@@ -358,7 +358,7 @@ def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 def _leftovers(folder: str, *, is_layer: bool) -> Iterator[Fault]:
     """Find what jobs of any software left in the folder of a layer or dataset."""
-    with os.scandir(folder) as scanned:
+    with files.scandir(folder) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
         fault = temporary_fault(entry.path)
@@ -367,7 +367,7 @@ def _leftovers(folder: str, *, is_layer: bool) -> Iterator[Fault]:
         elif _LEFT_FOLDER.fullmatch(entry.name) and entry.is_dir():
             yield Fault("leftover.folder", entry.path, f"a mag that webknossos builds, last written {describe_age(entry.path)} ago")
         elif entry.name == QUARANTINE_NAME:
-            yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in os.walk(entry.path))} files")
+            yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in files.walk(entry.path))} files")
         elif is_lock(entry.name):
             yield from _judge_lock(entry.path)
     for root, state in job_states(folder):

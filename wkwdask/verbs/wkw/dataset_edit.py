@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
@@ -17,7 +16,7 @@ from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
-from wkwdask.store.paths import is_remote
+from wkwdask.store.paths import dirname, is_absolute, is_remote, join, normpath, relpath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,8 +48,8 @@ def kept_idle(layer: Image) -> Iterator[None]:
     """Keep jobs from starting in a layer; a job that works or can resume there would not find it again."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
-        for folder in sorted({os.path.realpath(folder) for folder in _folders_of(layer)}):
-            if os.path.isdir(folder) and os.access(folder, os.W_OK):
+        for folder in sorted({files.realpath(folder) for folder in _folders_of(layer)}):
+            if files.isdir(folder) and files.is_writable(folder):
                 guards.enter_context(guarded(folder))
         _check_idle(layer)
         yield
@@ -58,12 +57,12 @@ def kept_idle(layer: Image) -> Iterator[None]:
 
 def _folders_of(layer: Image) -> list[str]:
     """List the folders in which jobs on a layer work."""
-    return sorted({layer.folder} | {os.path.dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
+    return sorted({layer.folder} | {dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
 
 
 def _check_idle(layer: Image) -> None:
     for folder in _folders_of(layer):
-        for root, state in job_states(folder) if os.path.isdir(folder) else ():
+        for root, state in job_states(folder) if files.isdir(folder) else ():
             if state is not JobState.DEAD:
                 raise LockedError(f"{root}: a job works in this layer, or can go on ({state.value}); let it end, or let repair remove what it left")
     for mag, folder in layer.mags.items():
@@ -90,22 +89,22 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     layer = stored_layer(dataset, old, datasource)
     with_new_name(datasource.document, old, new, str)  # says what is wrong before anything changes
     with kept_idle(layer):
-        if not os.path.isdir(here):
+        if not files.isdir(here):
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
-        if os.path.lexists(there) and not _leads_to(there, old):
+        if files.lexists(there) and not _leads_to(there, old):
             raise ExistsError(f"{there}: exists already, but is not a layer of the JSON; move it away or choose another name")
-        if not os.path.lexists(there):
-            os.symlink(old, there)
+        if not files.lexists(there):
+            files.symlink(old, there)
         update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))
         _swap(dataset, old, new)
         for folder in _folders_of(stored_layer(dataset, new)):
             with contextlib.suppress(OSError):
-                os.unlink(f"{folder}/{GUARD_NAME}")
+                files.unlink(f"{folder}/{GUARD_NAME}")
 
 
 def _leads_to(path: str, target: str) -> bool:
-    return os.path.islink(path) and os.readlink(path) == target
+    return files.islink(path) and files.readlink(path) == target
 
 
 def _swap(dataset: str, old: str, new: str) -> None:
@@ -115,18 +114,18 @@ def _swap(dataset: str, old: str, new: str) -> None:
         update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # where an earlier call could not swap them
         if not files.exchange(here, there):
             _stay(dataset, old, new)
-            os.unlink(there)
+            files.unlink(there)
             return
-        files.fsync_folder(dataset)
+        files.fsync(dataset)
     if _leads_to(here, old):  # what was the link leads to itself now
-        os.unlink(here)
+        files.unlink(here)
 
 
 def _stay(dataset: str, old: str, new: str) -> None:
     """Let the JSON lead to the folder under its old name."""
     mags = stored_layer(dataset, new).mags
     back = _mover(dataset, new, old)
-    paths = {mag: f"./{os.path.relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
+    paths = {mag: f"./{relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
     inside = {mag: back(path) for mag, path in paths.items() if path.startswith(f"./{new}/")}
     update_datasource(dataset, lambda document: with_explicit_paths(with_paths(document, back), new, inside))
 
@@ -139,11 +138,11 @@ def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
             return path
         prefix = "file://" if path.startswith("file://") else ""
         text = path.removeprefix(prefix)
-        absolute = os.path.normpath(os.path.join(dataset, text))
-        for root in (os.path.normpath(dataset), os.path.realpath(dataset)):
+        absolute = normpath(join(dataset, text))
+        for root in (normpath(dataset), files.realpath(dataset)):
             rest = absolute.removeprefix(f"{root}/{old}")
             if rest != absolute and (not rest or rest.startswith("/")):
-                return f"{prefix}{root}/{new}{rest}" if os.path.isabs(text) else f"./{new}{rest}"
+                return f"{prefix}{root}/{new}{rest}" if is_absolute(text) else f"./{new}{rest}"
         return path
 
     return moved
@@ -160,8 +159,8 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     def seen_from_here(folder: str) -> str:
         if is_remote(folder):
             return folder
-        real = os.path.realpath(folder)
-        return os.path.relpath(real, os.path.realpath(dataset)) if relative else real
+        real = files.realpath(folder)
+        return relpath(real, files.realpath(dataset)) if relative else real
 
     document = {"dataLayers": [copy.deepcopy(source.container.record.entry)]}
     paths: dict[Mag, str] = {mag: seen_from_here(folder) for mag, folder in source.mags.items()}
@@ -169,7 +168,7 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     attachments = {"attachments": entry.get("attachments")}
     for holder in path_holders(attachments):
         path = holder["path"]
-        holder["path"] = path if is_remote(path) else seen_from_here(os.path.join(source.container.dataset_folder, path.removeprefix("file://")))
+        holder["path"] = path if is_remote(path) else seen_from_here(join(source.container.dataset_folder, path.removeprefix("file://")))
     return {**entry, "name": name}
 
 

@@ -36,7 +36,7 @@ from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.locks import guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.owner import Owner
-from wkwdask.store.paths import local_path
+from wkwdask.store.paths import basename, dirname, local_path, split, splitext
 from wkwdask.verbs.export import ExportJob
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
 
@@ -99,13 +99,13 @@ class Export(Work[Report]):
     @property
     def root(self) -> str:
         """The hidden folder."""
-        folder, name = os.path.split(self.target)
+        folder, name = split(self.target)
         return f"{folder}/.{name}.wkwdask-export"
 
     @property
     def staged(self) -> str:
         """What is made, before it has its name."""
-        return f"{self.root}/{os.path.basename(self.target)}"
+        return f"{self.root}/{basename(self.target)}"
 
     @property
     def is_file(self) -> bool:
@@ -125,12 +125,12 @@ class Export(Work[Report]):
 
     def start(self) -> None:
         """Take the lock, and the hidden folder of an interrupted start or a new one."""
-        parent = os.path.dirname(self.target)
-        os.makedirs(parent, exist_ok=True)
+        parent = dirname(self.target)
+        files.makedirs(parent)
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
-            if not os.path.lexists(self.staged):
+            if not files.lexists(self.staged):
                 files.remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
             _check_free(self.target, self.existing, is_file=self.is_file)
             self._take_over()
@@ -141,13 +141,13 @@ class Export(Work[Report]):
     def _take_over(self) -> None:
         """Keep what an interrupted start left, where it is of the same export."""
         path = f"{self.root}/{_SETTINGS_NAME}"
-        if self.existing == "overwrite" or not os.path.exists(path):
+        if self.existing == "overwrite" or not files.exists(path):
             files.remove_tree(self.root)
         else:
             check_no_links(self.root)
             check_same_settings(self.root, self.settings, read_job_record(path) or {})
-        if not os.path.isdir(self.root):
-            os.mkdir(self.root)
+        if not files.isdir(self.root):
+            files.mkdir(self.root)
             publish_bytes(path, format_job_record(self.settings))
 
     def release(self) -> None:
@@ -183,19 +183,19 @@ class Export(Work[Report]):
 
     def write_tiff(self, done: Any) -> None:
         """Write one TIFF file, section by section."""
-        if os.path.exists(self.staged):
-            os.unlink(self.staged)
+        if files.exists(self.staged):
+            files.unlink(self.staged)
         write_tiff(self.staged, self.source, self.form, self.compression, ome=self.target.lower().endswith(_OME_SUFFIXES), done=done)
 
     def publish(self, seconds: float, note: str) -> Report:
         """Let the target appear."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
-        if os.path.isdir(self.staged):
+        if files.isdir(self.staged):
             files.publish_folder(self.staged, self.target)
         else:
-            os.replace(self.staged, self.target)
-            files.fsync_folder(os.path.dirname(self.target))
+            files.rename(self.staged, self.target)
+            files.fsync(dirname(self.target))
         files.remove_tree(self.root)
         box = self.form.box
         entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
@@ -209,12 +209,12 @@ def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: E
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
-    if not os.path.isdir(path) and not os.fspath(target).endswith("/"):
-        suffix = _UNKNOWN.search(os.path.basename(path))
+    if not files.isdir(path) and not os.fspath(target).endswith("/"):
+        suffix = _UNKNOWN.search(basename(path))
         if suffix is not None and not path.lower().endswith(_WRITTEN):
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
     with contextlib.suppress(ValueError):
-        Mag.parse(os.path.basename(path))
+        Mag.parse(basename(path))
         raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
     box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
@@ -238,8 +238,8 @@ def check_suffix(target: str | os.PathLike[str]) -> None:
     """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
-        suffix = os.path.splitext(text[:end])[1].lower()
-        if suffix in _READ_ONLY and not os.path.isdir(local_path(text)):
+        suffix = splitext(text[:end])[1].lower()
+        if suffix in _READ_ONLY and not files.isdir(local_path(text)):
             raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
 
 
@@ -258,25 +258,25 @@ def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     """Make sure that the target can be written: of a folder only one that an export could have made is replaced."""
-    if not os.path.lexists(target):
+    if not files.lexists(target):
         return
-    if os.path.islink(target):
+    if files.islink(target):
         raise ExistsError(f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it")
-    if os.path.isdir(target) and is_file:
+    if files.isdir(target) and is_file:
         raise ExistsError(f"{target}: is a folder, expected nothing or a file")
-    if os.path.isdir(target) and not os.listdir(target):
+    if files.isdir(target) and not files.listdir(target):
         return
     if existing != "overwrite":
         raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
-    if not os.path.isdir(target) and not is_file:
+    if not files.isdir(target) and not is_file:
         raise ExistsError(f"{target}: is a file, expected nothing or a folder")
-    if os.path.isdir(target) and not is_exported_zarr(target):
+    if files.isdir(target) and not is_exported_zarr(target):
         _check_sections(target)
 
 
 def _check_sections(target: str) -> None:
     """Make sure that a folder holds nothing but sections as exports name them."""
-    with os.scandir(target) as entries:
+    with files.scandir(target) as entries:
         other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
     if other is not None:
         raise ExistsError(f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced")
@@ -284,15 +284,11 @@ def _check_sections(target: str) -> None:
 
 def _flush(path: str) -> tuple[int, int]:
     """Let all that was written last, and give its bytes and files."""
-    paths = [f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names] if os.path.isdir(path) else [path]
+    paths = [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names] if files.isdir(path) else [path]
     nbytes = 0
     for one in paths:
-        fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-            nbytes += os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-    for folder, _, _ in os.walk(path, topdown=False):
-        files.fsync_folder(folder)
+        files.fsync(one)
+        nbytes += files.getsize(one)
+    for folder, _, _ in files.walk(path, topdown=False):
+        files.fsync(folder)
     return nbytes, len(paths)

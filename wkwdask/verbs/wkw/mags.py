@@ -17,7 +17,8 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.store.paths import is_remote
+from wkwdask.store import files
+from wkwdask.store.paths import is_below, is_remote
 from wkwdask.verbs.wkw.places import check_inside_dataset, json_path, real_folder
 from wkwdask.verbs.wkw.write import header_for
 
@@ -101,14 +102,14 @@ def is_current(source: StoredVolume) -> bool:
 
 def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
     """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
-    files = sampled = nbytes = 0
+    num_files = sampled = nbytes = 0
     for index in source.shards():
-        files += 1
+        num_files += 1
         if sampled < _SAMPLED_FILES:
             with contextlib.suppress(FileNotFoundError):
-                nbytes += os.stat(source.shard_path(index)).st_size
+                nbytes += files.stat(source.shard_path(index)).st_size
                 sampled += 1
-    return files, nbytes * files // max(1, sampled)
+    return num_files, nbytes * num_files // max(1, sampled)
 
 
 def aligned_mags(layer: Image, align_with: str | bool) -> list[Mag]:
@@ -150,9 +151,9 @@ def edit_of(layer: Image, mags: Sequence[Mag], folders: Sequence[str], headers: 
 def check_apart(layer: Image, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Refuse a JSON by which a new mag would take the place of other data."""
     known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
-    others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]
+    others = [files.realpath(folder) for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):
-        real = os.path.realpath(folder)
-        for other in others + [os.path.realpath(before) for before in folders[:number]]:
-            if os.path.commonpath([real, other]) in (real, other):
+        real = files.realpath(folder)
+        for other in others + [files.realpath(before) for before in folders[:number]]:
+            if is_below(real, other) or is_below(other, real):
                 raise FormatError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, pars
 from wkwdask.formats.wkw.mend import mend_file
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.runs.job import Result, Task
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ class ProbeSpec:
         """Give the headers that the file may have had; only such by which its bytes would be no file at all if they were wrong."""
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, self.shard))
-        nbytes = os.path.getsize(file_path(self.check.folder, self.shard))
+        nbytes = files.getsize(file_path(self.check.folder, self.shard))
         for block_type in (mag.block_type, BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW):
             header = mag.with_block_type(block_type).for_data_file()
             if own is None or (_is_other(own, header) if header.is_compressed else _fits_alone(own, header, nbytes)):
@@ -75,7 +75,7 @@ def _raw_nbytes(header: WkwHeader) -> int:
 
 def _own_header(path: str) -> WkwHeader | None:
     """Read the header of a data file, None where it is impossible."""
-    with open(path, "rb") as file:
+    with files.open_stream(path) as file:
         try:
             return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
         except (FormatError, UnsupportedError):

@@ -15,6 +15,7 @@ from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.store.paths import dirname
 from wkwdask.verbs.wkw.places import edit_for, place_of
 from wkwdask.verbs.wkw.rechunk import find_moves, header_of, lay_out
 
@@ -50,7 +51,7 @@ class Merge:
     @property
     def note(self) -> str:
         """All that a user should know, and what is still to be done."""
-        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {os.path.dirname(str(self.move.folder))}"])
+        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(str(self.move.folder))}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     place = place_of(str(move.folder), allow_external=options.allow_external)
     folder, edit = place.folder, _edit(move, place, merge.box, header, merge.largest)
     volume = MergedVolume(source, merge.annotations, merge.box)
-    return lay_out(source, volume, header, options, (folder, os.path.dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
+    return lay_out(source, volume, header, options, (folder, dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
 
 
 def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:

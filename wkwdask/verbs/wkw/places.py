@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,9 +18,10 @@ from wkwdask.model.voxel_type import element_class
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.runs.job_records import targets_of_jobs
 from wkwdask.store import files
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, local_path, relpath, split
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
@@ -46,7 +46,7 @@ class Place:
     @property
     def is_named_as_mag(self) -> bool:
         """Whether the folder has the name of the mag."""
-        return os.path.basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
+        return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
 
     def coarser_mags(self) -> tuple[Mag, ...]:
         """List the mags that could have been made from this one."""
@@ -58,8 +58,8 @@ class Place:
 def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Place:
     """Find out where a new mag that a user names belongs."""
     folder = local_path(url)
-    layer_folder, name = os.path.split(folder)
-    dataset_folder, layer_name = os.path.split(layer_folder)
+    layer_folder, name = split(folder)
+    dataset_folder, layer_name = split(layer_folder)
     try:
         mag = Mag.parse(name)
     except ValueError:
@@ -80,17 +80,17 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         layer = with_external(layer)
     check_inside_dataset(layer, folder)
     listed = layer.mags.get(mag) if layer.container.record is not None else None
-    if listed is not None and (is_remote(listed) or (is_taken(listed) and os.path.realpath(listed) != os.path.realpath(folder))):
+    if listed is not None and (is_remote(listed) or (is_taken(listed) and files.realpath(listed) != files.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
-    return Place(folder, mag, layer) if real == folder else Place(real, mag, replace(layer, folder=os.path.dirname(real)), folder)
+    return Place(folder, mag, layer) if real == folder else Place(real, mag, replace(layer, folder=dirname(real)), folder)
 
 
 def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> Place:
     """Give a place as it will be when the JSON of its dataset is there, which appears with the mag."""
     layer = place.layer
-    dataset = os.path.dirname(layer.folder)
-    text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
+    dataset = dirname(layer.folder)
+    text = format_datasource(new_document(basename(dataset), voxel_size_nm))
     datasource = parse_datasource(text, f"{dataset}/{FILE_NAME}")
     layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
     check_inside_dataset(layer, place.folder)
@@ -102,14 +102,14 @@ def is_room_for_dataset(url: str | os.PathLike[str]) -> bool:
 
     Ask it before :func:`place_of`, which reads the JSON: a job that ends in between has written one by then.
     """
-    dataset = os.path.dirname(os.path.dirname(local_path(url)))
-    return not os.path.isdir(dataset) or all(_is_made_by_jobs(f"{dataset}/{name}") for name in os.listdir(dataset) if not name.startswith("."))
+    dataset = dirname(dirname(local_path(url)))
+    return not files.isdir(dataset) or all(_is_made_by_jobs(f"{dataset}/{name}") for name in files.listdir(dataset) if not name.startswith("."))
 
 
 def _is_made_by_jobs(layer_folder: str) -> bool:
     """Tell whether all that is in a layer's folder are mags of jobs that run, were interrupted, or are just ending."""
     try:
-        names = [name for name in os.listdir(layer_folder) if not name.startswith(".")]
+        names = [name for name in files.listdir(layer_folder) if not name.startswith(".")]
     except FileNotFoundError:
         return True
     except NotADirectoryError:
@@ -136,7 +136,7 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
 
 def voxel_size_of_new(place: Place, found: Lengths | None, given: Lengths | None) -> Lengths | None:
     """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same."""
-    dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
+    dataset = dirname(dirname(place.named or place.folder))
     datasource = read_datasource(dataset)
     if datasource is not None:
         known = datasource.voxel_size_nm
@@ -153,12 +153,10 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
     """Name the other layers of a dataset that list the mag in a folder."""
     if layer.container.datasource is None:
         return []
-    real = os.path.realpath(folder)
+    real = files.realpath(folder)
     others = [listed_layer(layer.container.dataset_folder, layer.container.datasource, record) for record in layer.container.datasource.layers]
     return [
-        other.name
-        for other in others
-        if other.name != layer.name and any(not is_remote(path) and os.path.realpath(path) == real for path in other.mags.values())
+        other.name for other in others if other.name != layer.name and any(not is_remote(path) and files.realpath(path) == real for path in other.mags.values())
     ]
 
 
@@ -181,7 +179,7 @@ def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None
             continue
         inside = (path for y, path in files.numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
         for path in (z_folder, *inside):
-            if os.path.islink(path):
+            if files.islink(path):
                 check_inside_dataset(layer, path)
 
 
@@ -205,8 +203,8 @@ def parent_of(layer: Image, folders: Sequence[str]) -> str:
     """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder
-    parents = list(dict.fromkeys(os.path.dirname(folder) for folder in folders))
-    disks = {os.stat(parent).st_dev for parent in parents if os.path.isdir(parent)}
+    parents = list(dict.fromkeys(dirname(folder) for folder in folders))
+    disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
     if len(disks) > 1:
         raise UnsupportedError(f"{layer.folder}: mags of the layer lie on several disks, in {', '.join(parents)}; name those of one with mags=")
     return parents[0]
@@ -217,11 +215,11 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
     dataset = str(layer.container.dataset_folder)
     record = layer.container.record
     listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
-    if listed is not None and os.path.realpath(layer.mags[mag]) == os.path.realpath(folder):
+    if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
         return listed
-    named = f"{dataset}/{layer.name}/{os.path.basename(folder)}"
-    inside = [path for path in (folder, named) if outside_of(layer, path) is None or (path == named and os.path.realpath(path) == os.path.realpath(folder))]
-    return f"./{os.path.relpath(inside[0], dataset)}" if inside else folder
+    named = f"{dataset}/{layer.name}/{basename(folder)}"
+    inside = [path for path in (folder, named) if outside_of(layer, path) is None or (path == named and files.realpath(path) == files.realpath(folder))]
+    return f"./{relpath(inside[0], dataset)}" if inside else folder
 
 
 def default_category(header: WkwHeader) -> str:
@@ -235,7 +233,7 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     if layer.container.dataset_folder is None:
         return None
     check_one_ladder(layer.folder, [] if layer.container.record is None else [entry.mag for entry in layer.container.record.mags], [place.mag])
-    named = f"./{os.path.relpath(place.named, layer.container.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
+    named = f"./{relpath(place.named, layer.container.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
     mags = ((place.mag, named, header.file_len_vx),)
     own_box = box.in_mag(Mag(1, 1, 1))
     elements = element_class(header.dtype, header.num_channels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,8 @@ from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job_records import find_unfinished, is_untouched
 from wkwdask.runs.stage import check_existing, stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.rechunk import Rechunk
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token
@@ -31,6 +31,7 @@ from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layer
 from wkwdask.verbs.wkw.write import header_for, staged_target, stored_settings
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
@@ -85,7 +86,7 @@ def find_moves(
     """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag."""
     located = locate(url, allow_external=allow_external)
     root = None if target is None else local_path(target)
-    if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
+    if root is not None and files.realpath(root) == files.realpath(located.path):
         raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
     moves = [
         Move(layer, mag, None if root is None else _place_in(root, located, layer, mag))
@@ -121,7 +122,7 @@ def _place_in(root: str, located: Found, layer: Image, mag: Mag) -> str:
 def _check_name(folder: str, located: Found, mag: Mag) -> None:
     """Refuse to let voxels of one mag appear as another one."""
     try:
-        named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))
+        named, _ = Mag.parse(basename(folder)), Mag.parse(basename(located.path))
     except ValueError:  # one of the names says nothing
         return
     if named != mag:
@@ -136,8 +137,8 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
         return
     root = local_path(target)
     if read_datasource(root) is None:
-        os.makedirs(root, exist_ok=True)
-        update_datasource(root, lambda document: document, with_name(datasource.document, os.path.basename(root)))
+        files.makedirs(root)
+        update_datasource(root, lambda document: document, with_name(datasource.document, basename(root)))
 
 
 def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
@@ -162,7 +163,7 @@ def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers:
         folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], [header])
     else:
         place = place_of(move.folder, allow_external=options.allow_external)
-        folder, parent = place.folder, os.path.dirname(place.folder)
+        folder, parent = place.folder, dirname(place.folder)
         edit = _edit_elsewhere(move, place, volume.box, header, options)
     staged = lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
     if not in_place:
@@ -253,21 +254,16 @@ def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -
             _check_listed_once(move.layer, source, header_of(source, options))
         else:
             _check_target(local_path(move.folder), source.folder, existing)
-    listed = [os.path.realpath(move.layer.mags[move.mag]) for move in moves if move.folder is None]
+    listed = [files.realpath(move.layer.mags[move.mag]) for move in moves if move.folder is None]
     if len(set(listed)) < len(listed):
         raise ValueError("several layers list the same mag: name one of them with layer=")
 
 
 def _check_target(folder: str, source: str, existing: str) -> None:
-    real, inside = os.path.realpath(folder), os.path.realpath(source)
-    if os.path.commonpath([real, inside]) == inside and real != inside:
+    real, inside = files.realpath(folder), files.realpath(source)
+    if is_below(real, inside) and real != inside:
         raise ValueError(f"{folder}: lies inside of {source}, which is copied")
-    if (
-        existing == "error"
-        and is_taken(folder)
-        and find_unfinished(os.path.dirname(folder), [folder]) is None
-        and is_untouched(os.path.dirname(folder), [folder])
-    ):
+    if existing == "error" and is_taken(folder) and find_unfinished(dirname(folder), [folder]) is None and is_untouched(dirname(folder), [folder]):
         check_targets([folder], existing)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,11 +21,13 @@ from wkwdask.runs.stage import check_existing, stage_array
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
+from wkwdask.store.paths import dirname
 from wkwdask.store.records import RECORD_NAME, merge_record
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import check_files_inside, check_inside_dataset, real_folder
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from wkwdask.formats.wkw.options import WkwOptions
@@ -52,7 +53,7 @@ class StagedRegion(StagedMags):
     def check_free(self) -> None:
         """Make sure that the folder can be written; who else writes is found out at the start."""
         (target,) = self.targets
-        if os.path.isdir(target.folder) and not os.access(target.folder, os.W_OK):
+        if files.isdir(target.folder) and not files.is_writable(target.folder):
             raise PermissionError(13, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
@@ -103,12 +104,12 @@ def lay_out_region(
     layer = locate(url, allow_external=allow_external).pick(None)
     check_inside_dataset(layer, volume.folder)
     folder = real_folder(layer, volume.folder)
-    volume = replace(volume, folder=os.path.realpath(folder) if os.path.islink(folder) else folder)  # its locks are known by one name
+    volume = replace(volume, folder=files.realpath(folder) if files.islink(folder) else folder)  # its locks are known by one name
     settings = settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=stored.level or 0)
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     check_files_inside(layer, volume.folder, shards)
-    parent = os.path.dirname(volume.folder)
+    parent = dirname(volume.folder)
     draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, content, shards)
     parts = f"{draft.staged(region.mag.long_name)}.parts"
     target = WkwTarget(volume.folder, parts, volume.header, stored.chosen_level, region, is_living=True, merges=True)

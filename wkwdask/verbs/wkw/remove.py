@@ -22,7 +22,7 @@ from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.owner import Owner
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, join, local_path
 from wkwdask.verbs.remove import RemoveJob
 from wkwdask.verbs.wkw.copy import data_format, other_files
 from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, real_folder
@@ -74,8 +74,8 @@ class Removal:
             discard_dead_jobs(self.parent)
             remove_if_empty(self.parent)
         for link in (*self.links, self.layer.folder):
-            if os.path.islink(link) and not os.path.exists(link):
-                os.unlink(link)
+            if files.islink(link) and not files.exists(link):
+                files.unlink(link)
 
     def count(self) -> tuple[int, int]:
         """Count the files and their bytes."""
@@ -104,20 +104,20 @@ class Removals:
     def clear(self) -> None:
         """Remove the dataset's folder, with a JSON that lists no layer any more, if nothing else is in it."""
         for root in self.roots:
-            remove_if_empty(os.path.dirname(root))
+            remove_if_empty(dirname(root))
         if self.dataset is None:
             return
-        if os.path.exists(f"{self.dataset}/{FILE_NAME}") and not any(other_files(self.dataset, ())):
+        if files.exists(f"{self.dataset}/{FILE_NAME}") and not any(other_files(self.dataset, ())):
             self._clear_json(self.dataset)
         remove_if_empty(self.dataset)
 
     @staticmethod
     def _clear_json(dataset: str) -> None:
         path = f"{dataset}/{FILE_NAME}"
-        with locked_file(os.path.realpath(path), f"{REMOVAL}{dataset}"):
+        with locked_file(files.realpath(path), f"{REMOVAL}{dataset}"):
             datasource = read_datasource(dataset)
             if datasource is not None and not datasource.document.get("dataLayers"):
-                os.unlink(path)
+                files.unlink(path)
 
 
 class Removing(Work[tuple[int, int]]):
@@ -146,7 +146,7 @@ class Removing(Work[tuple[int, int]]):
 
     def _delete(self, roots: Sequence[str]) -> Generator[Phase, str, None]:
         job = RemoveJob(roots)
-        yield Phase(job, f"deleting in {os.path.dirname(roots[0])}")
+        yield Phase(job, f"deleting in {dirname(roots[0])}")
         job.finish()
         self._files += job.files
         self._nbytes += job.nbytes
@@ -155,8 +155,8 @@ class Removing(Work[tuple[int, int]]):
 def remove_if_empty(folder: str) -> None:
     """Remove a folder in which there is nothing."""
     with contextlib.suppress(OSError):
-        if not os.path.islink(folder):
-            os.rmdir(folder)
+        if not files.islink(folder):
+            files.rmdir(folder)
 
 
 def lay_out_removals(
@@ -164,14 +164,14 @@ def lay_out_removals(
 ) -> Removals:
     """Find out what is to be removed, and make sure that all of it can be."""
     path = local_path(url)
-    if os.path.islink(path) and not allow_external:
+    if files.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
     unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(path)]
     roots = tuple(root for found, _ in unfinished for root in found)
     try:
         located = locate(path, allow_external=allow_external)
     except MissingError:
-        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        real = join(files.realpath(dirname(path)), basename(path))
         if not any(folder in (path, real) or folder.startswith((f"{path}/", f"{real}/")) for _, folders in unfinished for folder in folders):
             raise
         return Removals((), (), roots, None)
@@ -183,10 +183,10 @@ def lay_out_removals(
 
 def _parents(path: str) -> list[str]:
     """List the folders in which jobs that removed a path's mags worked."""
-    folders = [os.path.dirname(path), path]
-    if os.path.exists(f"{path}/{HEADER_NAME}"):
+    folders = [dirname(path), path]
+    if files.exists(f"{path}/{HEADER_NAME}"):
         return folders[:1]
-    with contextlib.suppress(OSError), os.scandir(path) as entries:
+    with contextlib.suppress(OSError), files.scandir(path) as entries:
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
     return folders
 
@@ -215,23 +215,23 @@ def _stage(located: Found, layer: Image, mags: Sequence[Mag] | None) -> Iterator
     if missing:
         raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
     chosen = {mag: folder for mag, folder in there.items() if mags is None or mag in mags}
-    links = {folder for folder in chosen.values() if os.path.islink(folder)}
+    links = {folder for folder in chosen.values() if files.islink(folder)}
     for mag, folder in chosen.items():
         _check_removable(layer, folder)
         chosen[mag] = real_folder(layer, folder)
         for other in other_layers_with(layer, folder):
             raise UnsupportedError(f"{folder}: layer {other} lists this mag too; take it off the JSON of one of them first")
     is_whole = mags is None and located.mag is None
-    for parent in dict.fromkeys(os.path.dirname(folder) for folder in chosen.values()):
-        here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
+    for parent in dict.fromkeys(dirname(folder) for folder in chosen.values()):
+        here = {mag: folder for mag, folder in chosen.items() if dirname(folder) == parent}
         if is_whole:
             check_no_job(parent)
         yield Removal(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
 
 
 def _check_removable(layer: Image, folder: str) -> None:
-    for changed in (os.path.dirname(folder), layer.container.dataset_folder or os.path.dirname(folder)):
-        if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+    for changed in (dirname(folder), layer.container.dataset_folder or dirname(folder)):
+        if files.isdir(changed) and not files.is_writable(changed):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
     if layer.container.dataset_folder is not None:
         check_datasource_writable(layer.container.dataset_folder)
@@ -242,17 +242,17 @@ def _check_removable(layer: Image, folder: str) -> None:
             "layer off the JSON and leaves its files, allow_external=True deletes them there"
         )
     folder = real_folder(layer, folder)
-    if os.path.islink(os.path.dirname(folder)):
-        raise UnsupportedError(f"{os.path.dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")
-    if os.path.islink(folder):
+    if files.islink(dirname(folder)):
+        raise UnsupportedError(f"{dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")
+    if files.islink(folder):
         raise UnsupportedError(f"{folder}: is a symbolic link; remove the link itself, or the mag that it points to")
-    if os.path.lexists(folder) and not (os.path.isdir(folder) and is_mag(folder)):
+    if files.lexists(folder) and not (files.isdir(folder) and is_mag(folder)):
         raise UnsupportedError(f"{folder}: is not a mag, or holds other files too{what_else(folder)}, and is not removed")
 
 
 def _left(located: Found, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
     """Name what stays in the folders of a layer, or of all layers and their dataset."""
     for parent in dict.fromkeys(stage.parent for stage in staged):
-        yield from other_files(parent, {os.path.basename(folder) for stage in staged for folder in stage.folders})
+        yield from other_files(parent, {basename(folder) for stage in staged for folder in stage.folders})
     if whole:
-        yield from other_files(located.path, {os.path.basename(stage.parent) for stage in staged})
+        yield from other_files(located.path, {basename(stage.parent) for stage in staged})

@@ -6,7 +6,6 @@ touched only where the user says so.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -21,7 +20,9 @@ from wkwdask.plans.pyramid import plan_pass
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
+from wkwdask.store import files
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import dirname
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.pyramid import RegionSpec
@@ -170,8 +171,8 @@ class Repair:
         broken = sorted(self._broken_files(scope).items(), key=lambda item: item[0][::-1])
         rebuilding = self._rebuilding(layer, scope) if broken else None
         for shard, faults in broken:
-            if self._is_elsewhere(os.path.dirname(file_path(scope.folder, shard))):
-                self._leave_elsewhere(os.path.dirname(file_path(scope.folder, shard)), faults)
+            if self._is_elsewhere(dirname(file_path(scope.folder, shard))):
+                self._leave_elsewhere(dirname(file_path(scope.folder, shard)), faults)
                 continue
             self._plan_file(rebuilding, plan, shard, faults)
             plan.kinds[shard] = {fault.kind for fault in faults}
@@ -186,7 +187,7 @@ class Repair:
         return not self._options.allow_external and not is_inside(self.scope, folder)
 
     def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
-        advice = f"it lies outside the dataset, at {os.path.realpath(folder)}: allow_external=True mends it there"
+        advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True mends it there"
         self.left += [Left(fault, advice) for fault in faults]
 
     def _plan_header(self, plan: MagPlan, handled: set[str]) -> None:
@@ -264,11 +265,11 @@ class Repair:
         if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
             return False
         path, reason = file_path(plan.scope.folder, shard), why(faults)
-        is_file, how = os.path.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
+        is_file, how = files.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
         differs = any(self._rebuilds(fault) for fault in faults)
         if num_sound and not rebuilding.made.is_noted and not differs:  # what it has is as good as what can be made
             return self._plan_refill(rebuilding, plan, check, shard, faults, f"{how}; its {num_sound} sound blocks stay; the old one is set aside")
-        if os.path.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
+        if files.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
             how += "; the old one is set aside"
             if is_file:
                 plan.copied_aside.append((path, shard, reason))
@@ -378,7 +379,7 @@ def _comparisons(scope: MagScope, made: Made, broken: set[str]) -> Iterator[Task
     check = check_of(scope, decode=True)
     for spec in recompute_specs(scope, made, broken - stored):
         path = spec.coarser.shard_path(spec.shard)
-        if path in stored & broken and os.path.isfile(path):
+        if path in stored & broken and files.isfile(path):
             yield replace(spec, check=check).task()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.webknossos.dataset import update_datasource
@@ -12,9 +11,11 @@ from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
+from wkwdask.store import files
 from wkwdask.store.json_edit import read_object
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import basename, relpath
 from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.verbs.wkw.places import default_category
 
@@ -142,7 +143,7 @@ class JsonRepair:
         if "scale" not in head and size is None:
             self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
             return True
-        document = {**new_document(os.path.basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
+        document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
         fresh = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
         before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
@@ -173,7 +174,7 @@ class JsonRepair:
         return with_mags(document, layer.name, entries)
 
     def _relative(self, folder: str) -> str:
-        return f"./{os.path.relpath(folder, self._scope.dataset_folder)}"
+        return f"./{relpath(folder, self._scope.dataset_folder or '')}"
 
     def run(self) -> None:
         """Do what was planned; a JSON that cannot be read is set aside."""
@@ -181,8 +182,8 @@ class JsonRepair:
         if dataset is None:
             return
         if self._new is not None:
-            with locked_file(os.path.realpath(self._scope.json_path), "repair"):
-                if os.path.lexists(self._scope.json_path):
+            with locked_file(files.realpath(self._scope.json_path), "repair"):
+                if files.lexists(self._scope.json_path):
                     set_aside(self._scope.json_path, f"{dataset}/.", None, "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:

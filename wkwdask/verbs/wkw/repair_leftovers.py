@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
+from wkwdask.store.paths import basename, dirname
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.verbs.wkw.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
@@ -47,7 +47,7 @@ class LeftoverRepair:
             if fault.kind == "job.unpublished":
                 self._leftover(FINISH, fault, handled, "its mags are complete")
             elif fault.kind == "job.refused":
-                self._refused[os.path.dirname(fault.path)].append(fault.path)
+                self._refused[dirname(fault.path)].append(fault.path)
                 self._leftover(REMOVE, fault, handled, f"{fault.found}; with all that the job had built")
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
@@ -129,7 +129,7 @@ class LeftoverRepair:
 
     def remove_locks(self, folder: str) -> None:
         """Remove locks that dead jobs left in a layer: one that cannot be read would keep any job from starting."""
-        locks = [path for path in self._removed.get(folder, []) if is_lock(os.path.basename(path))]
+        locks = [path for path in self._removed.get(folder, []) if is_lock(basename(path))]
         if locks:
             with guarded(folder):
                 for path in locks:
@@ -146,21 +146,21 @@ class LeftoverRepair:
     def remove(self, folder: str) -> None:
         """Remove what else is left in a layer or dataset, locks aside."""
         for path in self._removed.get(folder, []):
-            if not is_lock(os.path.basename(path)):
+            if not is_lock(basename(path)):
                 _remove(path)
 
 
 def _is_copy(fault: Fault) -> bool:
     """Tell whether a left-over may hold a mag of other software."""
-    return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and os.path.isdir(fault.path))
+    return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and files.isdir(fault.path))
 
 
 def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
     """Go through the mags in a left-over folder, None for one whose name is none."""
-    for path, _, _ in os.walk(folder):
+    for path, _, _ in files.walk(folder):
         if looks_like_mag(path):
             try:
-                yield Mag.parse(os.path.basename(path)), path
+                yield Mag.parse(basename(path)), path
             except ValueError:
                 yield None, path
 
@@ -177,7 +177,7 @@ def _opened(original: MagScope, copy: str) -> tuple[WkwVolume, WkwVolume] | None
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
+    if files.isdir(path) and not files.islink(path):
         files.remove_tree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+    elif files.lexists(path):
+        files.unlink(path)

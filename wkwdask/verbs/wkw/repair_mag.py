@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
@@ -69,7 +69,7 @@ def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
     check = check_of(scope, decode=True)
     if check is None or kinds == {"pyramid.differs"}:
         return True
-    if not os.path.lexists(file_path(scope.folder, shard)):
+    if not files.lexists(file_path(scope.folder, shard)):
         return "file.lost" in kinds
     return not kinds.isdisjoint(fault.kind for fault in check.check_shard(shard).faults)
 
@@ -84,7 +84,7 @@ def _with_scratch(spec: RegionSpec | MendSpec, scratch: str) -> RegionSpec | Men
 
 def _written_to(spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpec:
     if folder is not None:
-        os.makedirs(folder, exist_ok=True)
+        files.makedirs(folder)
     targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in spec.targets if isinstance(target, WkwTarget))
     return replace(spec, targets=tuple(targets))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +32,7 @@ from wkwdask.verbs.wkw.places import check_files_inside, parent_of
 from wkwdask.verbs.wkw.pyramid import choose_mags, choose_method
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Generator
 
     from wkwdask.formats.wkw.volume import WkwVolume
@@ -58,7 +58,7 @@ class Update:
     def start(self) -> Update:
         """Lock the mags and make the folder for what is set aside."""
         for mag in self.mags:
-            if os.path.isdir(mag.target.folder) and not os.access(mag.target.folder, os.W_OK):
+            if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
         self.folder.start("update", {"command": "update"})
         try:
@@ -228,7 +228,7 @@ def _mags(layer: Image, source: WkwVolume, options: PyramidOptions) -> list[Mag]
             origins = sorted({ladder[0].name for ladder in (_ladder(_settings(mag_folder(layer, mag))) for mag in local) if ladder})
             others = f"; there are such from mag {', '.join(origins)}: name it with finest=" if origins else ""
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
-    missing = [mag.name for mag in mags if not os.path.isdir(mag_folder(layer, mag))]
+    missing = [mag.name for mag in mags if not files.isdir(mag_folder(layer, mag))]
     if missing:
         raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is not there to be updated; build it first")
     return mags
