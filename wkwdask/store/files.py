@@ -24,10 +24,12 @@ from wkwdask.store.memory import MEMORY_FILES, MemoryFile
 from wkwdask.store.paths import dirname, is_memory, join, relpath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.model.store import StoredEntry, StoredFile
 
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
@@ -66,6 +68,8 @@ class FileSystem(Protocol):
     def open_stream(self, path: str) -> BinaryIO: ...
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = ...) -> Output: ...
+
+    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]: ...
 
     def stat(self, path: str, *, follow: bool = True) -> os.stat_result: ...
 
@@ -174,6 +178,20 @@ def state_of(path: str) -> FileState | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return FileState(status.st_size, status.st_mtime_ns) if modes.S_ISREG(status.st_mode) else None
+
+
+def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
+    """Look at files, one ``stat`` each; absent ones are left out."""
+    found = ((index, state_of(path_of(index))) for index in indices)
+    return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
+
+
+def read_small(folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    """Read files below a folder into memory until it is full; gives the place and size of each, see :data:`wkwdask.store.local.ABSENT`.
+
+    Files that are larger than expected are cut. The folder itself must exist, and stay in its place where files are absent.
+    """
+    return file_system(folder).read_small(folder, names, most_nbytes, memory)
 
 
 def _mode(path: str, *, follow: bool = True) -> int:

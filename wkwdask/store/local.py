@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError, MissingError, TruncatedError
 from wkwdask.kernels.blocks.locate import read_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # a folder that may be entered need not be readable
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # a pipe is not waited for
+ABSENT, UNUSUAL = -1, 0
+"""In place of the size of a file that was to be read with others: there is none; or it must be opened by itself."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _WRITE_BACK_NBYTES = 1 << 20
@@ -202,6 +206,24 @@ class LocalFileSystem:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
         return LocalOutput(path, os.open(path, flags, mode))
 
+    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+        """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
+        found, end = [], 0
+        parent = os.open(folder, _FOLDER_FLAGS)
+        try:
+            for name in names:
+                size = _read_small(parent, name, memory[end : end + most_nbytes])
+                found.append((end, size))
+                end += max(size, 0)
+                if end + most_nbytes > len(memory):
+                    break
+            if all(size != ABSENT for _, size in found) or os.path.samestat(os.fstat(parent), os.stat(folder)):
+                return found
+        finally:
+            os.close(parent)
+        # Another folder took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
+        return [(place, UNUSUAL if size == ABSENT else size) for place, size in found]
+
     def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
         """Return the inode, size, mode and times of what a path names."""
         return os.stat(path, follow_symlinks=follow)
@@ -307,6 +329,22 @@ class LocalFileSystem:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             os.close(fd)
+
+
+def _read_small(parent: int, name: str, memory: memoryview) -> int:
+    """Read a file up to the length of the memory; gives its size."""
+    try:
+        file = os.open(name, _FILE_FLAGS, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return ABSENT
+    except OSError:
+        return UNUSUAL
+    try:
+        return os.preadv(file, [memory], 0)
+    except OSError:
+        return UNUSUAL
+    finally:
+        os.close(file)
 
 
 def _set_permissions(target: int | str, like: os.stat_result) -> None:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.store.local import ABSENT
 from wkwdask.store.paths import MEMORY, is_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -229,6 +230,21 @@ class MemoryFileSystem:
                     raise _error(errno.EISDIR, path)
                 return MemoryOutput(node)
             return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | mode & 0o755)))
+
+    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+        """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
+        found, end = [], 0
+        with _lock:
+            self._find(folder)
+            for name in names:
+                node = self._resolve(f"{folder}/{name}")[0]
+                data = b"" if node is None else memoryview(node.data)[:most_nbytes]
+                memory[end : end + len(data)] = data
+                found.append((end, ABSENT if node is None else len(data)))
+                end += len(data)
+                if end + most_nbytes > len(memory):
+                    break
+        return found
 
     def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
         """Return the inode, size, mode and times of what a path names."""

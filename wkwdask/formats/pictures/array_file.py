@@ -19,9 +19,9 @@ from wkwdask.formats.pictures.hdf5_file import open_hdf5
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
 from wkwdask.formats.zarr.array import open_array
 from wkwdask.model.parsing import reading
-from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
+from wkwdask.store.files import file_states
 from wkwdask.store.lru import Lru
 from wkwdask.store.paths import basename
 

@@ -14,9 +14,9 @@ from wkwdask.formats.pictures.held import Scratch
 from wkwdask.formats.pictures.images import read_pixels
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
-from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
+from wkwdask.store.files import file_states
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename
 

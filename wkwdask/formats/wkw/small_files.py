@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from wkwdask.formats.wkw.stored_file import mag_is_gone, read_buffer
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z
 from wkwdask.store import files
+from wkwdask.store.local import ABSENT
 from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ _BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
 _MOST_FILES = 4096  # of one batch, absent ones included
 _COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # what all headers of a mag begin with, but for the two compressed block types
 _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
-_MAG_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # a folder that may be entered need not be readable
-_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # a pipe is not waited for
-_ABSENT, _UNUSUAL = -1, 0  # in place of a size
 
 
 def has_small_files(header: WkwHeader) -> bool:
@@ -48,19 +45,19 @@ def _most_nbytes(header: WkwHeader) -> int:
     return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
 
 
-def read_small_files(header_path: str, header: WkwHeader, files: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]) -> int:
+def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]) -> int:
     """Read all files of a box."""
     most_nbytes = _most_nbytes(header)
     memory = read_buffer(max(_BATCH_NBYTES, most_nbytes))
-    indices = ((x, y, z) for z in files[2] for y in files[1] for x in files[0])
-    nonzero, left = 0, math.prod(map(len, files))
+    indices = ((x, y, z) for z in grid[2] for y in grid[1] for x in grid[0])
+    nonzero, left = 0, math.prod(map(len, grid))
     while left:
         found = _read_batch(header_path, indices, most_nbytes, memory)
         left -= len(found)
         index, start, size = np.split(np.array(found, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
         table[:, X : Z + 1] = index * header.block_len - reading.topleft
-        absent, sound = size[:, 0] == _ABSENT, _find_blocks(table, start, size, header, memory)
+        absent, sound = size[:, 0] == ABSENT, _find_blocks(table, start, size, header, memory)
         decoded, broken = _decode(memory, table[sound], header, reading)
         nonzero += decoded
         if absent.any():
@@ -74,41 +71,18 @@ def read_small_files(header_path: str, header: WkwHeader, files: tuple[range, ra
 
 def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
     """Read files until the memory is full; gives index, place in the memory and size of each."""
-    folder, view, end = dirname(header_path), memory.data, 0
-    found = []
+    batch: list[Vec3] = []
+
+    def names() -> Iterator[str]:
+        for x, y, z in itertools.islice(indices, _MOST_FILES):
+            batch.append((x, y, z))
+            yield f"z{z}/y{y}/x{x}.wkw"
+
     try:
-        mag = os.open(folder, _MAG_FLAGS)
-        try:
-            for x, y, z in itertools.islice(indices, _MOST_FILES):
-                size = _read_file(mag, f"z{z}/y{y}/x{x}.wkw", view[end : end + most_nbytes])
-                found.append((x, y, z, end, size))
-                end += max(size, 0)
-                if end + most_nbytes > len(view):
-                    break
-            if all(size != _ABSENT for *_, size in found) or os.path.samestat(os.fstat(mag), files.stat(folder)):
-                return found
-        finally:
-            os.close(mag)
+        found = files.read_small(dirname(header_path), names(), most_nbytes, memory.data)
     except (FileNotFoundError, NotADirectoryError):
         raise mag_is_gone(header_path) from None
-    # Another mag took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
-    return [(x, y, z, place, _UNUSUAL if size == _ABSENT else size) for x, y, z, place, size in found]
-
-
-def _read_file(mag: int, name: str, memory: memoryview) -> int:
-    """Read a file up to the length of the memory; gives its size."""
-    try:
-        file = os.open(name, _FILE_FLAGS, dir_fd=mag)
-    except (FileNotFoundError, NotADirectoryError):
-        return _ABSENT
-    except OSError:
-        return _UNUSUAL
-    try:
-        return os.preadv(file, [memory], 0)
-    except OSError:
-        return _UNUSUAL
-    finally:
-        os.close(file)
+    return [(*index, *place) for index, place in zip(batch, found, strict=True)]
 
 
 def _find_blocks(

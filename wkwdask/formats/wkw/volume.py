@@ -26,9 +26,9 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.blocks.zeros import Zeros
-from wkwdask.model.states import file_states
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
 from wkwdask.store import files
+from wkwdask.store.files import file_states
 from wkwdask.store.provenance import read_box
 
 if TYPE_CHECKING:
