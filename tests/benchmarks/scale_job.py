@@ -22,6 +22,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, run_serially
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.journaled import JournaledJob
@@ -119,7 +120,7 @@ class PretendedJob:
         header = make_header(np.uint8, 1, block_len=_BLOCK_LEN, file_len=FILE_VX // _BLOCK_LEN, block_type=BlockType.LZ4HC)
         mags = [Mag(n, n, n) for n in takewhile(lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1)))]
         targets = [_Target(f"{folder}/{mag.name}", f"{folder}/{mag.name}.parts", header, 5, box.in_mag(mag)) for mag in mags]
-        passes = plan_passes(box, mags, (_BLOCK_LEN,) * 3, [(FILE_VX,) * 3] * len(mags), header.voxel_nbytes, workers)
+        passes = plan_passes(box, mags, [Tiling((_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes)] * len(mags), workers)
         self._pyramid = PyramidJob(_Volume(f"{folder}/1", header, box), targets, passes, "median")
         self._journal = Journal(folder)
         self._job = JournaledJob(self._pyramid, self._journal.append, (), targets)

@@ -24,6 +24,7 @@ from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import shard_receipts
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, run_serially
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
@@ -88,7 +89,7 @@ def pyramid_job(folder, array, method="max", workers=4, **options):
     for target in targets_of(folder, array):
         getattr(store_of(target.folder), "arrays", {}).clear()
         target.prepare()
-    passes = plan_passes(LAYER_BOX, MAGS, CHUNK_SHAPE, [SHARD_SHAPE] * len(MAGS), array.shape[0] * array.itemsize, workers)
+    passes = plan_passes(LAYER_BOX, MAGS, [Tiling(CHUNK_SHAPE, SHARD_SHAPE, array.shape[0] * array.itemsize)] * len(MAGS), workers)
     return PyramidJob(make_volume(f"{folder}source", array, OFFSET), targets_of(folder, array, **options), passes, method)
 
 

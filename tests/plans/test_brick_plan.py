@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from wkwdask import BoundingBox
 from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.regions import Tiling
 
 
 @given(st.tuples(*[st.integers(1, 300)] * 3), st.tuples(*[st.integers(0, 100)] * 3), st.integers(1, 8), st.sampled_from([None, (16, 16, 16), (64, 8, 32)]))
 def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
     box = BoundingBox(offset, shape)
-    plan = plan_bricks(box, (8, 8, 8), (64, 64, 64), 1 << 14, workers, brick)
+    plan = plan_bricks(box, Tiling((8, 8, 8), (64, 64, 64), 1 << 14), workers, brick)
     seen = np.zeros(shape, np.uint8)
     everywhere = np.ones([len(r) for r in plan.region_range()], bool)
     for region in plan.regions(everywhere):

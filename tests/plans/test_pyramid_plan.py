@@ -18,6 +18,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.pyramid import check_steps, choose_region, plan_pass, plan_passes
+from wkwdask.plans.regions import Tiling
 
 STEPS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 2), (1, 2, 2)]
 JUMPS = [(4, 4, 4), (4, 4, 1), (8, 8, 8), (1, 8, 2), (8, 1, 1), (4, 2, 8), (32, 32, 32)]
@@ -37,7 +38,7 @@ class Case:
 
     def __init__(self, box, mags, chunk, shard, voxel_nbytes, workers):
         self.box, self.mags, self.chunk, self.shard, self.voxel_nbytes, self.workers = box, mags, chunk, shard, voxel_nbytes, workers
-        self.passes = plan_passes(box.in_mag(mags[0]), mags[1:], chunk, [shard] * len(mags), voxel_nbytes, workers)
+        self.passes = plan_passes(box.in_mag(mags[0]), mags[1:], [Tiling(chunk, shard, voxel_nbytes)] * len(mags), workers)
 
     def __repr__(self):
         return f"Case({self.box}, {[mag.name for mag in self.mags]}, {self.chunk}, {self.shard}, {self.voxel_nbytes}, {self.workers})"
@@ -146,7 +147,7 @@ def test_regions_far_away(case, shift, seed):
         return
     shift = [n >> 25 << 25 for n in shift]  # far more than the box is long, and whole regions of every plan
     there = replace(plan.source_box, topleft=tuple(t + n for t, n in zip(plan.source_box.topleft, shift, strict=True)))
-    far = plan_passes(there, case.mags[1:], case.chunk, [case.shard] * len(case.mags), case.voxel_nbytes, case.workers)[0]
+    far = plan_passes(there, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), case.workers)[0]
     occupied = np.random.default_rng(seed).random([len(r) for r in cell_range(first.box, first.region_shape)]) < 0.5
     moved = [n // r for n, r in zip(shift, plan.source_region_shape, strict=True)]
     assert list(far.regions(occupied)) == [tuple(i + m for i, m in zip(region, moved, strict=True)) for region in plan.regions(occupied)]
@@ -255,7 +256,7 @@ def test_levels_in_order_get_their_bricks_in_morton_order(case):
 def test_regions_of_an_earlier_planning_are_kept(case, workers):
     """A job that goes on has the regions of its first start, however many workers there are now."""
     regions = [plan.levels[0].region_shape for plan in case.passes]
-    again = plan_passes(case.passes[0].source_box, case.mags[1:], case.chunk, [case.shard] * len(case.mags), case.voxel_nbytes, workers, regions)
+    again = plan_passes(case.passes[0].source_box, case.mags[1:], [Tiling(case.chunk, case.shard, case.voxel_nbytes)] * len(case.mags), workers, regions)
     assert again == case.passes
 
 
@@ -278,7 +279,7 @@ def test_a_region_is_a_file_or_less(case):
 @pytest.mark.parametrize(("edge", "voxel_nbytes"), [(10, 8), (12, 1), (24, 4), (96, 1), (100, 1)])
 def test_regions_hold_whole_bricks_whatever_the_length_of_a_chunk(edge, voxel_nbytes):
     box = BoundingBox((0, 0, 0), (1500, 700, 100))
-    for plan in plan_passes(box, [Mag.parse(2), Mag.parse(4)], (edge,) * 3, [(edge,) * 3] * 2, voxel_nbytes, 2):
+    for plan in plan_passes(box, [Mag.parse(2), Mag.parse(4)], [Tiling((edge,) * 3, (edge,) * 3, voxel_nbytes)] * 2, 2):
         for level in plan.levels:
             assert all(n % brick == 0 for n, brick in zip(level.region_shape, level.brick_shape, strict=True))
 
@@ -286,7 +287,7 @@ def test_regions_hold_whole_bricks_whatever_the_length_of_a_chunk(edge, voxel_nb
 def test_one_file_of_the_first_coarser_mag_is_a_task():
     """The usual case: 1024^3 files, LZ4 blocks of 32, isotropic steps."""
     box = BoundingBox((0, 0, 0), (4096, 4096, 4096))
-    (plan,) = plan_passes(box, [Mag.parse(2), Mag.parse(4), Mag.parse(8)], (32,) * 3, [(1024,) * 3] * 3, 1, 1)
+    (plan,) = plan_passes(box, [Mag.parse(2), Mag.parse(4), Mag.parse(8)], [Tiling((32,) * 3, (1024,) * 3, 1)] * 3, 1)
     assert [level.region_shape for level in plan.levels] == [(1024,) * 3, (512,) * 3, (256,) * 3]
     assert plan.source_region_shape == (2048,) * 3
     assert plan.source_brick_shape == (256,) * 3
@@ -298,7 +299,7 @@ def test_one_file_of_the_first_coarser_mag_is_a_task():
 
 def test_more_workers_make_smaller_regions():
     box = BoundingBox((0, 0, 0), (1024, 1024, 1024), Mag.parse(2))
-    edges = [choose_region(box, (2, 2, 2), (32,) * 3, (1024,) * 3, 1, workers)[0] for workers in (1, 2, 20, 10_000)]
+    edges = [choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, 1), workers)[0] for workers in (1, 2, 20, 10_000)]
     assert edges == sorted(edges, reverse=True)
     assert edges[0] == 1024
     assert edges[-1] == 128  # no smaller: a task would be too short
@@ -307,7 +308,7 @@ def test_more_workers_make_smaller_regions():
 def test_tasks_that_are_short_anyway_are_not_cut_further():
     """For 40 workers 64 regions of a second each do, as long as none of them is long."""
     box = BoundingBox((0, 0, 0), (1024, 1024, 1024), Mag.parse(2))
-    short, long = (choose_region(box, (2, 2, 2), (32,) * 3, (1024,) * 3, voxel_nbytes, 40)[0] for voxel_nbytes in (1, 8))
+    short, long = (choose_region(box, (2, 2, 2), Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), 40)[0] for voxel_nbytes in (1, 8))
     assert (short, long) == (256, 128)
 
 
@@ -330,7 +331,7 @@ def test_a_ladder_goes_on_in_another_pass():
     """From one region of 512 no chunk of 32 is left after four steps: the last mags are made from mag 16."""
     box = BoundingBox((0, 0, 0), (65536, 65536, 4096))
     mags = _ladder(Mag.parse(1), [(2, 2, 2)] * 8)
-    passes = plan_passes(box, mags[1:], (32,) * 3, [(512,) * 3] * len(mags), 1, 1)
+    passes = plan_passes(box, mags[1:], [Tiling((32,) * 3, (512,) * 3, 1)] * len(mags), 1)
     assert [[level.box.mag.name for level in plan.levels] for plan in passes] == [["2", "4", "8", "16", "32"], ["64", "128", "256"]]
     assert passes[1].source_box == box.in_mag(Mag.parse(32))
 
@@ -349,7 +350,7 @@ def test_check_steps():
         with pytest.raises(ValueError, match=f"mag {names[-1]} is not coarser than mag {names[-2]} on every axis"):
             check_steps(finest, mags)
         with pytest.raises(ValueError, match="on every axis"):
-            plan_passes(BoundingBox((0, 0, 0), (9, 9, 9), finest), mags, (1,) * 3, [(2,) * 3] * len(mags), 1, 1)
+            plan_passes(BoundingBox((0, 0, 0), (9, 9, 9), finest), mags, [Tiling((1,) * 3, (2,) * 3, 1)] * len(mags), 1)
 
 
 def test_first_bricks_by_heart():
@@ -366,5 +367,5 @@ def test_first_bricks_by_heart():
 def test_tasks_have_an_upper_size():
     box = BoundingBox((0, 0, 0), (1 << 15,) * 3)
     for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
-        region = choose_region(box, factor, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
+        region = choose_region(box, factor, Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), workers)
         assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30

@@ -13,6 +13,7 @@ from strategies import vectors
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import READING_NBYTES, plan_slabs
 
 
@@ -27,8 +28,9 @@ def cases(draw):
     file_len = draw(st.sampled_from([1, 2, 4, 32]))
     section = (box.size[0], box.size[1], 1)
     piece = draw(st.sampled_from([section, (box.size[0], 1, 1), (1, 1, box.size[2]), (17, 40, 1), (64, 64, 64), (5000, 5000, 1)]))
+    tiling = Tiling((block,) * 3, (block * file_len,) * 3, draw(st.sampled_from([1, 8, 1 << 15, 1 << 18])))
     return plan_slabs(
-        box, (section, piece) if draw(st.booleans()) else (piece,), (block,) * 3, (block * file_len,) * 3, draw(st.sampled_from([1, 8, 1 << 15, 1 << 18])),
+        box, (section, piece) if draw(st.booleans()) else (piece,), tiling,
         draw(st.sampled_from([1, 2, 100])),
     ), block, block * file_len  # fmt: skip
 
@@ -90,7 +92,7 @@ def test_shapes(case):
     ],
 )
 def test_known_plans(box, pieces, voxel_nbytes, workers, region, reading):
-    plan = plan_slabs(BoundingBox(*box), pieces, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
+    plan = plan_slabs(BoundingBox(*box), pieces, Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), workers)
     assert (plan.region_shape, plan.reading_shape) == (region, reading)
 
 
@@ -98,7 +100,7 @@ def test_known_plans(box, pieces, voxel_nbytes, workers, region, reading):
 def test_memory(size, voxel_nbytes):
     """A reading is no larger than it may be; sections of which a slab fits are read whole."""
     box = BoundingBox((77, 3, 5), size)
-    plan = plan_slabs(box, [(size[0], size[1], 1)], (32,) * 3, (1024,) * 3, voxel_nbytes, 4)
+    plan = plan_slabs(box, [(size[0], size[1], 1)], Tiling((32,) * 3, (1024,) * 3, voxel_nbytes), 4)
     largest = math.prod(min(n, m) for n, m in zip(plan.reading_shape, size, strict=True)) * voxel_nbytes
     assert largest <= max(READING_NBYTES, 32 * 32 * size[0] * voxel_nbytes)
     if size[0] * size[1] * 32 * voxel_nbytes <= READING_NBYTES:
@@ -108,6 +110,6 @@ def test_memory(size, voxel_nbytes):
 
 def test_shapes_of_an_earlier_start():
     """A job that goes on keeps what it decided, whatever machine it is on now."""
-    first = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], (32,) * 3, (128,) * 3, 1, 100)
-    again = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], (32,) * 3, (128,) * 3, 1, 1, (first.region_shape, first.reading_shape))
+    first = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], Tiling((32,) * 3, (128,) * 3, 1), 100)
+    again = plan_slabs(BoundingBox((0, 0, 0), (500, 500, 500)), [(64, 64, 64)], Tiling((32,) * 3, (128,) * 3, 1), 1, (first.region_shape, first.reading_shape))
     assert again == first

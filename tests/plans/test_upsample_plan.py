@@ -14,6 +14,7 @@ from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import plan_upsampling
 
 BUDGET = 32 << 20  # bytes of a brick, unless one chunk takes more
@@ -24,7 +25,7 @@ class Case:
 
     def __init__(self, layer_box, mag, source, chunk, shard, voxel_nbytes, workers):
         self.source_box, self.chunk, self.shard, self.voxel_nbytes = layer_box.in_mag(source), chunk, shard, voxel_nbytes
-        self.plan = plan_upsampling(layer_box.in_mag(mag), source, chunk, shard, voxel_nbytes, workers)
+        self.plan = plan_upsampling(layer_box.in_mag(mag), source, Tiling(chunk, shard, voxel_nbytes), workers)
 
     def __repr__(self):
         return f"Case({self.plan}, {self.source_box}, {self.chunk}, {self.shard}, {self.voxel_nbytes})"
@@ -134,13 +135,13 @@ def test_source_of_all_regions(case):
 @given(cases(), st.integers(1, 1000))
 def test_the_region_of_an_earlier_planning_is_kept(case, workers):
     plan = case.plan
-    again = plan_upsampling(plan.box, plan.source_mag, case.chunk, case.shard, case.voxel_nbytes, workers, plan.region_shape)
+    again = plan_upsampling(plan.box, plan.source_mag, Tiling(case.chunk, case.shard, case.voxel_nbytes), workers, plan.region_shape)
     assert again == plan
 
 
 def test_one_file_is_a_task():
     """The usual case: 1024^3 files, LZ4 blocks of 32, from mag 4."""
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(4), (32,) * 3, (1024,) * 3, 1, 1)
+    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(4), Tiling((32,) * 3, (1024,) * 3, 1), 1)
     assert plan.region_shape == (1024,) * 3
     assert plan.holds_whole((1024,) * 3)
     assert plan.source_cell_shape == (256,) * 3
@@ -162,12 +163,12 @@ def test_one_file_is_a_task():
 )
 def test_readings_hold_chunks_of_the_source(source_chunk, reading):
     """Large ones would be decoded for each reading that touches them."""
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(1), (32,) * 3, (1024,) * 3, 1, 1, source_chunk=source_chunk)
+    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(1), Tiling((32,) * 3, (1024,) * 3, 1), 1, source_chunk=source_chunk)
     assert (plan.brick_shape, plan.reading_shape) == ((128,) * 3, (reading,) * 3)
 
 
 def test_a_layer_of_one_file_is_cut_for_its_workers():
-    plan = plan_upsampling(BoundingBox((0, 0, 0), (1000, 900, 800)), Mag.parse("4-4-1"), (32,) * 3, (1024,) * 3, 1, 16)
+    plan = plan_upsampling(BoundingBox((0, 0, 0), (1000, 900, 800)), Mag.parse("4-4-1"), Tiling((32,) * 3, (1024,) * 3, 1), 16)
     assert plan.region_shape == (256,) * 3
     assert not plan.holds_whole((1024,) * 3)
     assert plan.regions_of((0, 0, 0), (1024,) * 3) == (slice(0, 4),) * 3
@@ -175,7 +176,7 @@ def test_a_layer_of_one_file_is_cut_for_its_workers():
 
 def test_a_voxel_that_spans_regions():
     """From mag 1024 with regions of 512: one voxel of the source for two of them along each axis."""
-    plan = plan_upsampling(BoundingBox((512, 0, 0), (2048, 512, 512)), Mag.parse(1024), (32,) * 3, (32,) * 3, 1, 1)
+    plan = plan_upsampling(BoundingBox((512, 0, 0), (2048, 512, 512)), Mag.parse(1024), Tiling((32,) * 3, (32,) * 3, 1), 1)
     assert plan.region_shape == (512,) * 3
     assert plan.source_cell_shape == (1, 1, 1)
     assert plan.occupied(np.array([True, False, True]).reshape(3, 1, 1)).ravel().tolist() == [True, False, False, True]
@@ -183,4 +184,4 @@ def test_a_voxel_that_spans_regions():
 
 def test_a_source_that_is_not_coarser():
     with pytest.raises(ValueError, match="mag 2-2-1 is not coarser than mag 2 on every axis"):
-        plan_upsampling(BoundingBox((0, 0, 0), (9, 9, 9), Mag.parse(2)), Mag.parse("2-2-1"), (32,) * 3, (32,) * 3, 1, 1)
+        plan_upsampling(BoundingBox((0, 0, 0), (9, 9, 9), Mag.parse(2)), Mag.parse("2-2-1"), Tiling((32,) * 3, (32,) * 3, 1), 1)

@@ -20,6 +20,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans import pyramid
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.streams import pyramid as stream_module
 from wkwdask.streams.pyramid import PyramidStream
 
@@ -81,7 +82,7 @@ def _coarser(array, box, mag, method, *, ignore_zero=False):
 
 
 def _passes(box, steps, chunk, workers=1000):
-    return plan_passes(box, _mags(steps)[1:], (chunk,) * 3, [(chunk * 2,) * 3] * len(steps), 1, workers)
+    return plan_passes(box, _mags(steps)[1:], [Tiling((chunk,) * 3, (chunk * 2,) * 3, 1)] * len(steps), workers)
 
 
 def _plan(box, steps, chunk, workers=1000):

@@ -23,6 +23,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import run_serially
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.streams import pyramid as stream_module
@@ -71,7 +72,7 @@ class Case:
         name = f"pyramid-job-{next(_names)}"
         self.source = make_volume(name, self.labels, box.topleft, chunk_shape=source_chunk, shard_shape=source_shard)
         self.targets = [MemoryTarget(f"{name}-{mag.long_name}", "uint64", 1, box.in_mag(mag), chunk, shard) for mag in mags]
-        self.passes = plan_passes(box, mags, chunk, [shard] * len(mags), 8, workers)
+        self.passes = plan_passes(box, mags, [Tiling(chunk, shard, 8)] * len(mags), workers)
         for target in self.targets:
             target.prepare()
 

@@ -12,6 +12,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.labels.tables import LabelRows, LabelTable, adds_exactly
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.cells import cell_map
+from wkwdask.plans.regions import Tiling
 from wkwdask.verbs.aligned import is_finer, read_aligned
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
     """Cut up a box in the way of the first of some volumes that are read together."""
     first = volumes[0]
     voxel_nbytes = sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
-    return plan_bricks(box, first.chunk_shape, first.shard_shape, voxel_nbytes, _TASKS)
+    return plan_bricks(box, Tiling(first.chunk_shape, first.shard_shape, voxel_nbytes), _TASKS)
 
 
 def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:

@@ -17,6 +17,7 @@ from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
@@ -175,7 +176,7 @@ def lay_out_components(
         **stored_settings(header, options.stored.chosen_level), input=token_of(source),
     )  # fmt: skip
     draft = stage(f"{_COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
-    plan = plan_components(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize, workers, draft.shape())
+    plan = plan_components(box, Tiling((header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize), workers, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
     made = staged_target(draft, header, options.stored.chosen_level, box)
     labelling = Labelling(source, plan, area, limits, options.connectivity, options.min_voxels, made.scratch_folder)

@@ -17,6 +17,7 @@ from wkwdask.ids.merger_mode import MergerMode, read_merger_mode
 from wkwdask.ids.wkw_components import open_labels, place_like, token_of
 from wkwdask.kernels.labels.values import map_ids
 from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
@@ -160,7 +161,7 @@ def lay_out_remap(
     )  # fmt: skip
     draft = stage(f"{options.command} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes
-    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, None, draft.shape())
+    plan = plan_bricks(box, Tiling((header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes), workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
     made = staged_target(draft, header, options.stored.chosen_level, box)
     edit = edit_for(place, header, box, "segmentation")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
+    from wkwdask.plans.regions import Tiling
 
 BRICK_NBYTES = 32 << 20
 
@@ -59,25 +60,24 @@ class BrickPlan(RegionGrid):
         return cell_box(brick, self.brick_shape, self.box).intersection(self.box)
 
 
-def plan_bricks(
-    box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None
-) -> BrickPlan:
+def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None) -> BrickPlan:
     """Plan how a function is applied.
 
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
-    >>> plan = plan_bricks(BoundingBox((0, 0, 0), (4096, 4096, 4096)), (32,) * 3, (1024,) * 3, 2, 2)
+    >>> from wkwdask.plans.regions import Tiling
+    >>> plan = plan_bricks(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 2), 2)
     >>> plan.region_shape, plan.brick_shape
     ((1024, 1024, 1024), (256, 256, 256))
     """
     if brick_shape is None:
-        brick_shape = chunk_shape
-        while math.prod(brick_shape) * 8 * voxel_nbytes <= BRICK_NBYTES:
+        brick_shape = tiling.chunk_shape
+        while math.prod(brick_shape) * 8 * tiling.voxel_nbytes <= BRICK_NBYTES:
             brick_shape = (brick_shape[0] * 2, brick_shape[1] * 2, brick_shape[2] * 2)
-    elif any(n & (n - 1) or n % m for n, m in zip(brick_shape, chunk_shape, strict=True)):
-        raise ValueError(f"chunks must be powers of two and multiples of the target's blocks of {chunk_shape} voxels, got {brick_shape}")
+    elif any(n & (n - 1) or n % m for n, m in zip(brick_shape, tiling.chunk_shape, strict=True)):
+        raise ValueError(f"chunks must be powers of two and multiples of the target's blocks of {tiling.chunk_shape} voxels, got {brick_shape}")
     if region_shape is None:
-        region_shape = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
+        region_shape = choose_region(box, (1, 1, 1), tiling, workers)
     grown = [max(n, m) for n, m in zip(region_shape, brick_shape, strict=True)]
     return BrickPlan(box, (grown[0], grown[1], grown[2]), brick_shape)

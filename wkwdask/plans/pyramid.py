@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.plans.cells import CellMap
+    from wkwdask.plans.regions import Tiling
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
@@ -114,9 +115,7 @@ def check_steps(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
 def plan_passes(
     source_box: BoundingBox,
     mags: Sequence[Mag],
-    chunk_shape: Vec3,
-    shard_shapes: Sequence[Vec3],
-    voxel_nbytes: int,
+    tilings: Sequence[Tiling],
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
@@ -126,11 +125,9 @@ def plan_passes(
     while done < len(mags):
         factors = check_steps(source_box.mag, mags[done:])
         first_box = source_box.in_mag(mags[done])
-        if region_shapes is not None:
-            region_shape = region_shapes[len(passes)]
-        else:
-            region_shape = choose_region(first_box, factors[0], chunk_shape, shard_shapes[done], voxel_nbytes, workers)
-        passes.append(plan_pass(source_box, mags[done:], chunk_shape, voxel_nbytes, region_shape))
+        tiling = tilings[done]
+        region_shape = choose_region(first_box, factors[0], tiling, workers) if region_shapes is None else region_shapes[len(passes)]
+        passes.append(plan_pass(source_box, mags[done:], tiling.chunk_shape, tiling.voxel_nbytes, region_shape))
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
     return passes
@@ -140,9 +137,7 @@ def plan_framed_passes(
     source_box: BoundingBox,
     mags: Sequence[Mag],
     origins: Sequence[Vec3],
-    chunk_shape: Vec3,
-    shard_shapes: Sequence[Vec3],
-    voxel_nbytes: int,
+    tilings: Sequence[Tiling],
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
@@ -160,7 +155,7 @@ def plan_framed_passes(
         frame = _times(origins[first + 1], finer.step_to(mags[first]))
         box = _moved(source_box.in_mag(finer), frame)
         shapes = None if region_shapes is None else region_shapes[len(passes) :]
-        found = plan_passes(box, mags[first:last], chunk_shape, shard_shapes[first:last], voxel_nbytes, workers, shapes)
+        found = plan_passes(box, mags[first:last], tilings[first:last], workers, shapes)
         x, y, z = (a - b for a, b in zip(origins[first], frame, strict=True))
         passes += [replace(found[0], source_shift=(x, y, z)), *found[1:]]
         first = last
@@ -173,14 +168,15 @@ def _moved(box: BoundingBox, origin: Vec3) -> BoundingBox:
     return replace(box, topleft=(x, y, z))
 
 
-def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
+def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) -> Vec3:
     """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do."""
+    chunk_shape = tiling.chunk_shape
     usual = max(2, _REGION_VX // max(chunk_shape))
-    edge = max(max(_divide(shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
+    edge = max(max(_divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
     while edge > 2:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
-        nbytes = math.prod(shape) * math.prod(factor) * voxel_nbytes
+        nbytes = math.prod(shape) * math.prod(factor) * tiling.voxel_nbytes
         is_smallest = edge * max(chunk_shape) <= _SMALLEST_REGION_VX
         busy = is_smallest or workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
         if busy and nbytes <= _LARGEST_TASK_NBYTES:

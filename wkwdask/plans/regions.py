@@ -34,6 +34,18 @@ def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiling:
+    """Chunks and shards of a mag that is made."""
+
+    chunk_shape: Vec3
+    """A chunk [voxels]."""
+    shard_shape: Vec3
+    """A shard, or a group of files that one task writes [voxels]."""
+    voxel_nbytes: int
+    """All channels of a voxel [bytes], with those of the sources that a task holds at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
 class RegionGrid:
     """A mag that is made region by region."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.regions import Tiling
 
 READING_NBYTES = 512 << 20
 _BRICK_NBYTES = 8 << 20
@@ -56,26 +57,26 @@ class Slabs(Upsampling):
             yield x, y, z
 
 
-def plan_slabs(
-    box: BoundingBox, pieces: Sequence[Vec3], chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, shapes: tuple[Vec3, Vec3] | None = None
-) -> Slabs:
+def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> Slabs:
     """Plan how a mag is made from a source of any pieces.
 
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
-    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), [(5000, 3000, 1)], (32,) * 3, (1024,) * 3, 1, 4)
+    >>> from wkwdask.plans.regions import Tiling
+    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), [(5000, 3000, 1)], Tiling((32,) * 3, (1024,) * 3, 1), 4)
     >>> plan.region_shape, plan.reading_shape
     ((8192, 4096, 32), (8192, 4096, 32))
     """
+    chunk_shape, shard_shape, voxel_nbytes = tiling.chunk_shape, tiling.shard_shape, tiling.voxel_nbytes
     if shapes is None:
         fitting = (shape for piece in pieces if _nbytes(box, shape := _whole_pieces(box, piece, chunk_shape), voxel_nbytes) <= READING_NBYTES)
         whole = next(fitting, None) or _whole_pieces(box, pieces[-1], chunk_shape)
-        shapes = _region(box, whole, chunk_shape, shard_shape, voxel_nbytes, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
+        shapes = _region(box, whole, tiling, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
     region, reading = shapes
     is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
     in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
-    return Slabs(box, region, _brick(reading, chunk_shape, shard_shape, voxel_nbytes, in_order), reading, box.mag, shard_shape, in_order)
+    return Slabs(box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order)
 
 
 def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
@@ -103,26 +104,26 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
     return _vec3(reading)
 
 
-def _region(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
+def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
     """Choose what is one task: as much of whole files as keeps all workers busy, and whole pieces in any case."""
-    least = [max(a, b) for a, b in zip(whole, _reading(box, whole, chunk_shape, voxel_nbytes), strict=True)]
-    usual = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
+    least = [max(a, b) for a, b in zip(whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True)]
+    usual = choose_region(box, (1, 1, 1), tiling, workers)
     region = [max(a, b) for a, b in zip(usual, least, strict=True)]
     while True:
         num_regions = math.prod(len(_along(box, axis, region[axis])) for axis in range(3))
         is_busy = num_regions >= _TASKS_PER_WORKER * workers or workers == 1
         larger = [axis for axis in (2, 1, 0) if region[axis] > least[axis]]
-        if not larger or (is_busy and _nbytes(box, region, voxel_nbytes) <= _LARGEST_REGION_NBYTES):
+        if not larger or (is_busy and _nbytes(box, region, tiling.voxel_nbytes) <= _LARGEST_REGION_NBYTES):
             return _vec3(region)
         region[max(larger, key=lambda n: region[n] // least[n])] //= 2
 
 
-def _brick(reading: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, is_cube: bool) -> Vec3:
+def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
     """Choose what is encoded at once: a cube where whole files are written, else any box of blocks inside a file."""
-    brick = list(chunk_shape)
+    brick = list(tiling.chunk_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
-        if math.prod(grown) * voxel_nbytes <= _BRICK_NBYTES and all(a <= min(b, c) for a, b, c in zip(grown, reading, shard_shape, strict=True)):
+        if math.prod(grown) * tiling.voxel_nbytes <= _BRICK_NBYTES and all(a <= min(b, c) for a, b, c in zip(grown, reading, tiling.shard_shape, strict=True)):
             brick = grown
     return _vec3(brick)
 

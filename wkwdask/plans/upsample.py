@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.plans.cells import CellMap
+    from wkwdask.plans.regions import Tiling
 
 _BRICK_NBYTES = 8 << 20
 _READING_NBYTES = 8 << 20
@@ -90,19 +91,18 @@ class Upsampling(RegionGrid):
 
 
 def plan_upsampling(
-    box: BoundingBox, source_mag: Mag, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None,
-    source_chunk: Vec3 = (1, 1, 1),
-) -> Upsampling:  # fmt: skip
+    box: BoundingBox, source_mag: Mag, tiling: Tiling, workers: int, region_shape: Vec3 | None = None, source_chunk: Vec3 = (1, 1, 1)
+) -> Upsampling:
     """Plan how one finer mag is made."""
     factor = box.mag.step_to(source_mag)
     if region_shape is None:
-        region_shape = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
-    brick = _grown(chunk_shape, region_shape, lambda shape: math.prod(shape) * voxel_nbytes <= _BRICK_NBYTES)
+        region_shape = choose_region(box, (1, 1, 1), tiling, workers)
+    brick = _grown(tiling.chunk_shape, region_shape, lambda shape: math.prod(shape) * tiling.voxel_nbytes <= _BRICK_NBYTES)
 
     def fits(shape: Vec3) -> bool:
         read = _ceil_divide(shape, factor)
         is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it did not hold a chunk
-        return math.prod(read) * voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
+        return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
     reading = _grown(brick, region_shape, fits)
     return Upsampling(box, region_shape, brick, reading, source_mag)

@@ -12,6 +12,7 @@ from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.translated import moved
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.verbs.convert import ConvertJob
@@ -125,7 +126,7 @@ def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: Staged
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
     memory_nbytes = _memory_nbytes(source)
-    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, memory_nbytes, workers, shapes)
+    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
     staged = replace(staged, plan={"region": plan.region_shape, "reading": plan.reading_shape}, task_nbytes=task_nbytes)
     token = token_of(source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.verbs.compare import CompareJob, EqualJob
@@ -94,5 +95,5 @@ def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splic
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
-        plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
+        plan = plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, region, source.chunk_shape)
     return Rechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

@@ -16,6 +16,7 @@ from wkwdask.model.pieces import MEMORY_NBYTES
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store import files
@@ -112,8 +113,8 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
     voxel_nbytes = volume.num_channels * volume.dtype.itemsize
     staged, notes = lay_out_scales(place, volume, list(zip(scales, mags, strict=True)), draft, source.box.volume * voxel_nbytes, options.stored)
     origins = [(0, 0, 0), *(scale.voxel_offset for scale in scales)]
-    chunk = scales[0].chunk_size if scales else finest.chunk_size
-    passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, draft.shapes())
+    tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in staged.targets]
+    passes = plan_framed_passes(source.box, mags, origins, tilings, workers, draft.shapes())
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
     return ScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), int(states[:, 3].sum()))

@@ -12,6 +12,7 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
@@ -121,7 +122,7 @@ def make_application(
     if where is not None and where.is_empty:
         raise BoundsError(f"{volumes[0].name}: where={options.where} holds nothing of it, its box is {box}")
     voxel_nbytes = header.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
-    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, options.chunks, region)
+    plan = plan_bricks(box, Tiling((header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes), workers, options.chunks, region)
     return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
 
 

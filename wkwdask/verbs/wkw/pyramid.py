@@ -13,6 +13,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.pieces import MEMORY_NBYTES
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import check_steps, plan_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.records import read_record
@@ -115,8 +116,8 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     )  # fmt: skip
     draft = stage(f"build_pyramid of {layer.folder}", parent, folders, settings, existing)
     targets = tuple(staged_target(draft, header, level, source.box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
-    files = [target.shard_shape for target in targets]
-    passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, files, header.voxel_nbytes, workers, draft.shapes()))
+    tilings = [Tiling(target.chunk_shape, target.shard_shape, header.voxel_nbytes) for target in targets]
+    passes = tuple(plan_passes(source.box, mags, tilings, workers, draft.shapes()))
     edit = edit_of(layer, mags, folders, headers)
     plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
     nbytes_in = source.box.volume * header.voxel_nbytes

@@ -18,6 +18,7 @@ from wkwdask.formats.wkw.volume import files_box, filled_box
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.plans.rechunk import plan_splicing
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job_records import find_unfinished, is_untouched
 from wkwdask.runs.stage import check_existing, stage
@@ -195,7 +196,7 @@ def lay_out(
         target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
         plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
-        plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+        plan = plan_upsampling(volume.box, volume.box.mag, Tiling(target.chunk_shape, target.shard_shape, header.voxel_nbytes), workers, region)
     record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
     nbytes_in = source.box.volume * header.voxel_nbytes
     made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None

@@ -13,6 +13,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
+from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
@@ -119,7 +120,7 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     targets = tuple(staged_target(draft, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
     shapes = draft.shapes()
     plans = tuple(
-        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, region)
+        plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, target.header.voxel_nbytes), workers, region)
         for target, region in zip(targets, [None] * len(mags) if shapes is None else shapes, strict=True)
     )
     plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
