@@ -17,8 +17,8 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
-from wkwdask.model.points import sample_points
 from wkwdask.store.paths import dirname
+from wkwdask.streams.points import sample_points
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import lay_out_region
 from wkwdask.verbs.wkw.write import lay_out_write

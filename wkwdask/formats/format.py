@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from wkwdask.model.options import StorageOptions
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class ArrayFormat:
     """The changes of its metadata that jobs make."""
     has_chunk_sizes: ClassVar[bool] = False
     """Whether a level can be stored in several chunk sizes, among which a reader chooses."""
+    options: ClassVar[type[StorageOptions]] = StorageOptions
+    """What it can be told when an array is stored in it."""
     has_plain_arrays: ClassVar[bool] = False
     """Whether it is also a format of arrays that have no place, as those in HDF5 files."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from wkwdask.model.points import sample_points
+from wkwdask.streams.points import sample_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,6 +11,7 @@ from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.metadata_edit import N5Edit
+from wkwdask.formats.n5.options import N5Options
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 
@@ -28,6 +29,7 @@ class N5Format(ArrayFormat):
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (N5Edit,)
+    options = N5Options
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder has an ``attributes.json`` of N5."""

@@ -10,6 +10,7 @@ from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.layer import NAME, is_precomputed, open_precomputed_layer
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
+from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.image import Found
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
@@ -29,6 +30,7 @@ class PrecomputedFormat(ArrayFormat):
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (InfoEdit,)
+    options = PrecomputedOptions
     has_chunk_sizes = True
 
     def recognise(self, path: str) -> bool:

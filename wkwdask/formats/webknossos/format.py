@@ -8,6 +8,7 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import listed_arrays, locate, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
 from wkwdask.store import files
@@ -26,6 +27,7 @@ class WebknossosFormat(ArrayFormat):
 
     name = "webknossos"
     edits = (LayerEdit, MagRemoval)
+    options = WkwOptions
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""

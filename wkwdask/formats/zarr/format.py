@@ -10,6 +10,7 @@ from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit
+from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class ZarrFormat(ArrayFormat):
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
     edits = (NgffEdit,)
+    options = ZarrOptions
     has_plain_arrays = True
 
     def recognise(self, path: str) -> bool:
