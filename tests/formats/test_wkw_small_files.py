@@ -25,6 +25,7 @@ from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, list_files
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
+from wkwdask.store import local
 from wkwdask.store.lru import Lru
 
 SHAPE = (40, 20, 28)
@@ -358,7 +359,7 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
     """The files of the old one are being removed: that is no reason to see zeros."""
     old = mag.parent / "old"
     make(mag.parent / "new", voxels(SHAPE, seed=2))
-    before = wkw_small_files._read_file
+    before = local._read_small
 
     def replace_and_read(*args):
         if not old.exists():
@@ -367,7 +368,7 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
             shutil.rmtree(old / "z1")
         return before(*args)
 
-    monkeypatch.setattr(wkw_small_files, "_read_file", replace_and_read)
+    monkeypatch.setattr(local, "_read_small", replace_and_read)
     expected = voxels(SHAPE)
     expected[:, :, 8:16] = voxels(SHAPE, seed=2)[:, :, 8:16]
     np.testing.assert_array_equal(read(mag)[0], expected)
@@ -375,13 +376,13 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
 
 
 def test_a_mag_that_is_removed_while_it_is_read(mag, monkeypatch):
-    before = wkw_small_files._read_file
+    before = local._read_small
 
     def remove_and_read(*args):
         shutil.rmtree(mag)
         return before(*args)
 
-    monkeypatch.setattr(wkw_small_files, "_read_file", remove_and_read)
+    monkeypatch.setattr(local, "_read_small", remove_and_read)
     with pytest.raises(MissingError, match=r"color/1/header\.wkw: not found: the mag is gone"):
         read(mag)
 

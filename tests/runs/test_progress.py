@@ -186,7 +186,7 @@ def test_a_full_disk_is_no_reason_to_stop(tmp_path, monkeypatch):
         return write(fd, data if room is None else data[:room])
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_lines.os, "write", full)
+        patch.setattr(os, "write", full)
         lines.append({"n": 1})
         lines.append({"n": 2})
         lines.append({"n": 3})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
     try:
         return find(source)
     except (MissingError, NotADirectoryError):
-        if not is_remote(text) and (files.exists(local_path(text)) or (glob.has_magic(text) and glob.glob(local_path(text), recursive=True))):
+        if not is_remote(text) and (files.exists(local_path(text)) or (files.has_magic(text) and files.matching(local_path(text)))):
             return None
         raise
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import fallback, format_of, formats
 from wkwdask.store.lru import Lru
-from wkwdask.store.paths import abspath, is_absolute, is_remote, local_path
+from wkwdask.store.paths import anchored, is_remote, local_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _known: Lru[ArrayFormat] = Lru(1024)
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
     """Open the level that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
-    key = (path if is_absolute(path) or "://" in path else abspath(path), layer, mag)
+    key = (anchored(path), layer, mag)
     kept = _recent.get(key)
     if kept is not None and not anew and _is_fresh(*kept):
         return kept[0]

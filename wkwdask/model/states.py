@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import stat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.store import files
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -21,19 +18,6 @@ States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(33))
 _DIGEST_MASK = (1 << 63) - 1
-
-
-def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
-    """Look at files, one ``stat`` each; absent ones are left out."""
-    rows = []
-    for index in indices:
-        try:
-            status = files.stat(path_of(index))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if stat.S_ISREG(status.st_mode):
-            rows.append((*index, status.st_size, status.st_mtime_ns))
-    return np.array(rows, np.int64).reshape(-1, 5)
 
 
 def digest(states: npt.NDArray[np.int64]) -> int:

@@ -150,8 +150,9 @@ def keep_progress(folder: str, mag: str) -> None:
     with contextlib.suppress(OSError):
         lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, _SUFFIX))])
         if lines:
-            with open(f"{mag}/{PROGRESS_NAME}", "wb") as file:
-                file.writelines(lines)
+            with contextlib.closing(files.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)) as file:
+                file.set_nbytes(0)
+                file.write(memoryview(b"".join(lines)), 0)
 
 
 def _last_lines(paths: Sequence[str]) -> list[bytes]:

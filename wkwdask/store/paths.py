@@ -107,6 +107,11 @@ def abspath(path: str) -> str:
     return normpath(path) if is_memory(path) else os.path.abspath(path)
 
 
+def anchored(path: str) -> str:
+    """Return the absolute form of a path or URL in which ``..`` stays, since it may stand behind a symbolic link."""
+    return path if "://" in path else os.path.join(os.getcwd(), path)
+
+
 def is_absolute(path: str) -> bool:
     """Check whether a path does not depend on the current folder."""
     return is_memory(path) or posixpath.isabs(path)

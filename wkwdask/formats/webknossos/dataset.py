@@ -21,7 +21,7 @@ from wkwdask.model.image import Found, Image, Level
 from wkwdask.store import files
 from wkwdask.store.json_edit import update_json
 from wkwdask.store.lru import Lru
-from wkwdask.store.paths import abspath, basename, dirname, is_absolute, is_remote, join, local_path
+from wkwdask.store.paths import anchored, basename, dirname, is_remote, join, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,7 +289,7 @@ _volumes: Lru[_Recent] = Lru(64)
 def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
     """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
-    key = (path if is_absolute(path) else abspath(path), layer, mag)
+    key = (anchored(path), layer, mag)
     kept = _volumes.get(key)
     if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
         return kept.volume
