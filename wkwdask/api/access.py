@@ -11,11 +11,11 @@ from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
 from wkwdask.formats.registry import fallback, format_of
-from wkwdask.formats.webknossos.dataset import check_inside, open_volume
+from wkwdask.formats.webknossos.dataset import open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.model.image import mag_or_key
+from wkwdask.model.image import check_inside, mag_or_key
 from wkwdask.model.options import check
 from wkwdask.store.paths import dirname
 from wkwdask.streams.points import sample_points

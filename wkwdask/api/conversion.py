@@ -38,8 +38,8 @@ from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, lay_out_export
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.model.image import Found
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

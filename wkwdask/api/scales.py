@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
+    from wkwdask.model.levels import Lengths
     from wkwdask.verbs.rechunk import Copy, Rechunk
     from wkwdask.verbs.taken import Taken
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.model.image import Image
+    from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
     from wkwdask.verbs.rechunk import Copy
     from wkwdask.verbs.taken import Taken

@@ -35,18 +35,15 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info n5://volume.n5/em
     """
     from wkwdask.api import info as summarize
-    from wkwdask.cli.tables import print_summary, print_volume
-    from wkwdask.model.summary import VolumeSummary
+    from wkwdask.cli.tables import print_any
 
     summary = summarize(path)
     if as_json:
         import json
 
         click.echo(json.dumps(summary.to_json(), indent=2))
-    elif isinstance(summary, VolumeSummary):
-        print_volume(summary)
     else:
-        print_summary(summary)
+        print_any(summary)
 
 
 @click.command(cls=StorageCommand, short_help="Make all coarser mags of layers.")
@@ -113,9 +110,9 @@ def pyramid(
 
 def _all_layers(path: str) -> list[str]:
     """Name the layers of a dataset that can be written."""
-    from wkwdask.formats.webknossos.dataset import locate
+    from wkwdask.formats.opening import find
 
-    located = locate(path)
+    located = find(path)
     return [*(layer.name for layer in located.layers), *(odd.name for odd in located.odd)]
 
 
@@ -178,8 +175,8 @@ def demo(folder: Path, workers: int | None) -> None:
     Example:
       wkwdask demo my-first-dataset
     """
-    from wkwdask.cli.tables import print_summary
-    from wkwdask.formats.webknossos.summary import summarize
+    from wkwdask.api import info as summarize
+    from wkwdask.cli.tables import print_any
     from wkwdask.graphs.runners import available_cores
     from wkwdask.viewer.preview import preview as draw
 
@@ -188,7 +185,7 @@ def demo(folder: Path, workers: int | None) -> None:
     reports = _on_local_cluster(workers, folder)
     for report in reports:
         click.echo(on_command_line(str(report)))
-    print_summary(summarize(folder))
+    print_any(summarize(folder))
     picture = draw(folder, folder / "preview.png")
     click.echo(
         f"""

@@ -54,11 +54,11 @@ _TYPES = {
 
 def _layers(ctx: click.Context) -> Iterator[Image]:
     """Find the layers of what is named so far; whatever is wrong with it, nothing is completed."""
-    from wkwdask.formats.webknossos.dataset import locate
+    from wkwdask.formats.opening import find
 
     values = [value for name in _PLACES for value in _several(ctx.params.get(name))] or ctx.args  # where an option still wants its value
     with contextlib.suppress(Exception):
-        yield from locate(values[0]).layers
+        yield from find(values[0]).layers
 
 
 def _several(value: Any) -> tuple[Any, ...]:

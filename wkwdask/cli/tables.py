@@ -13,6 +13,7 @@ from rich.table import Table
 
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.model.faults import SEVERITIES
+from wkwdask.model.summary import VolumeSummary
 from wkwdask.runs.report import format_nbytes
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.summary import ScaleSummary, VolumeSummary
+    from wkwdask.model.summary import ScaleSummary
     from wkwdask.verbs.verify import VerifyReport
 
 _LOG_WIDTH = 160
@@ -70,6 +71,14 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(f"  {part}")
     return lines
+
+
+def print_any(summary: DatasetSummary | VolumeSummary) -> None:
+    """Print what is in a dataset or a volume."""
+    if isinstance(summary, VolumeSummary):
+        print_volume(summary)
+    else:
+        print_summary(summary)
 
 
 def print_summary(summary: DatasetSummary) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.model.options import StorageOptions
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag
@@ -59,6 +60,8 @@ class ArrayFormat:
 
     name: ClassVar[str]
     """Its name, which is also the prefix of its URLs: ``NAME://``."""
+    data_format: ClassVar[str] = ""
+    """What WEBKNOSSOS calls it, where that is another name."""
     url_name: ClassVar[UrlName] = UrlName((), ())
     """How URLs say that they are of the format."""
     documents: ClassVar[tuple[str, ...]] = ()
@@ -75,6 +78,14 @@ class ArrayFormat:
     def recognise(self, path: str) -> bool:
         """Tell whether a local folder is of the format, by looking for few files."""
         raise NotImplementedError
+
+    def guess(self, url: object) -> bool:
+        """Tell whether a path or URL is of the format, where other software is asked, too."""
+        if self.url_name.is_in(url):
+            return True
+        if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+            return False
+        return self.recognise(local_path(url))
 
     def claims(self, path: str) -> bool:
         """Tell whether a local folder that another format recognises belongs to an image of this one."""

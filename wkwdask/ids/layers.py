@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
-from wkwdask.formats.webknossos.dataset import check_inside, listed_layer
-from wkwdask.model.image import Found
+from wkwdask.formats.webknossos.dataset import listed_layer
+from wkwdask.model.image import Found, check_inside
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox

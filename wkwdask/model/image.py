@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import BoundsError, CorruptError, MissingError
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import Lengths, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.volume import StoredVolume, Volume
 
 
@@ -212,6 +213,12 @@ def _described(level: Level) -> str:
     if level.mag is None:
         return repr(level.key)
     return level.key if level.key == level.mag.name else f"{level.key!r} (mag {level.mag})"
+
+
+def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
+    """Make sure that a box lies inside a volume."""
+    if not box.contains(asked):
+        raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
 
 def mag_or_key(value: Mag | str | int | Sequence[int] | None) -> Mag | str | None:

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from wkwdask.formats.n5.layer import PREFIX as N5_PREFIX
-from wkwdask.formats.n5.layer import is_n5, is_named_n5
 from wkwdask.formats.opening import find, open_stored
-from wkwdask.formats.zarr.layer import PREFIX as ZARR_PREFIX
-from wkwdask.formats.zarr.layer import is_named_zarr
+from wkwdask.formats.registry import format_named
 from wkwdask.model.image import mag_or_key
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 
@@ -29,10 +26,17 @@ class GroupsBackend(BackendEntrypoint):
 
     supports_groups: ClassVar[bool] = True
 
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    format_name: ClassVar[str]
+    """The format that the engine asks."""
+
+    def named(self, url: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Say of what the engine was given which format it is, where its path may not tell."""
-        return url
+        name = format_named(self.format_name).url_name
+        return f"{name.prefixes[0]}{os.fspath(url)}" if name.prefixes and not name.is_in(url) else url
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is of the format."""
+        return format_named(self.format_name).guess(filename_or_obj)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag."""
@@ -64,49 +68,31 @@ class ArraysBackend(LayersBackend):
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
         """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        return image_groups(find(self.named(filename_or_obj)).layers, {}, drop_variables)
+        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
 
 
 class N5Backend(ArraysBackend):
     """The engine ``"n5"``."""
 
     description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given that it is N5."""
-        text = os.fspath(url)
-        return text if is_named_n5(text) else f"{N5_PREFIX}{text}"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a path or URL is N5: by its prefix, or a local folder by its ``attributes.json``."""
-        return is_n5(filename_or_obj)
+    format_name: ClassVar[str] = "n5"
 
 
 class NgffBackend(ArraysBackend):
     """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
 
     description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given that it is Zarr."""
-        text = os.fspath(url)
-        return text if is_named_zarr(text) else f"{ZARR_PREFIX}{text}"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a URL says that it is Zarr; what does not is left to the engine ``"zarr"``."""
-        return is_named_zarr(filename_or_obj)
+    format_name: ClassVar[str] = "zarr"
 
 
-def image_groups(images: Sequence[Image], attrs: dict[str, Any], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
+def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
     """Open images as groups, one for each level: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
     several = len(images) > 1
-    groups = {"/": xr.Dataset(attrs={} if several else {**_image_attrs(images[0]), **attrs})}
+    groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
     for image in images:
         node = node_of(image.name) if several else ""
         if node:
-            groups[node] = xr.Dataset(attrs={**_image_attrs(image), **attrs})
+            groups[node] = xr.Dataset(attrs=_image_attrs(image))
         for level in image.meant:
             key = level.mag.name if level.mag is not None and not level.problem else ""
             name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
@@ -115,7 +101,7 @@ def image_groups(images: Sequence[Image], attrs: dict[str, Any], drop_variables:
 
 
 def _image_attrs(image: Image) -> dict[str, Any]:
-    attrs: dict[str, Any] = {"layer": image.name, "data_format": image.format}
+    attrs: dict[str, Any] = {"layer": image.name, "data_format": format_named(image.format).data_format or image.format}
     if image.category is not None:
         attrs["category"] = image.category
     if image.voxel_size_nm is not None:

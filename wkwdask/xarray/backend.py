@@ -5,26 +5,19 @@ xarray imports this module with every other engine, so that it is light; it also
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import xarray as xr
 
 import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.opening import open_stored
-from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
-from wkwdask.formats.webknossos.dataset import locate, read_datasource
-from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
-from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.opening import find, open_stored
 from wkwdask.model.image import mag_or_key
-from wkwdask.store import files
-from wkwdask.store.paths import is_remote, local_path
 from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend, image_groups
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
@@ -39,22 +32,7 @@ class WkwBackend(LayersBackend):
     """The engine ``"wkw"``."""
 
     description: ClassVar[str] = "webKNOSSOS-wrap (WKW) layers and WEBKNOSSOS datasets"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
-        if not isinstance(filename_or_obj, (str, os.PathLike)) or not os.fspath(filename_or_obj) or is_remote(os.fspath(filename_or_obj)):
-            return False
-        path = local_path(filename_or_obj)
-        if not files.isdir(path):
-            return False
-        try:
-            datasource = read_datasource(path)
-        except CorruptError:
-            return True  # ours, and opening it says what is wrong
-        if datasource is not None and (datasource.layers or datasource.odd):
-            return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
-        with files.scandir(path) as entries:
-            return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
+    format_name: ClassVar[str] = "webknossos"
 
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
@@ -63,15 +41,18 @@ class WkwBackend(LayersBackend):
 
         Layers and mags that cannot be opened are groups without variables, whose attribute ``problem`` says why.
         """
-        located = locate(filename_or_obj)
+        located = find(filename_or_obj)
+        if any(layer.container is None for layer in located.layers):
+            return image_groups(located.layers, drop_variables)
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
-        is_layer = len(located.layers) == 1 and not files.isfile(f"{located.path}/{FILE_NAME}")
+        is_layer = len(located.layers) == 1 and located.layers[0].container.dataset_folder != located.path
         for layer in located.layers:
             node = "" if is_layer else node_of(layer.name)
             groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
+            readable = located.readable(layer)
             for mag in layer.mags:
                 if located.mag in (None, mag):
-                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(layer, mag), drop_variables)
+                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(readable, mag), drop_variables)
         groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
         return groups
 
@@ -81,16 +62,7 @@ class PrecomputedBackend(GroupsBackend):
 
     description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
     open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size")
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given that it is a precomputed volume."""
-        text = os.fspath(url)
-        return text if is_named_precomputed(text) else f"{PREFIX}{text}"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a path or URL is a precomputed volume: by its prefix, or a local folder by its ``info``."""
-        return is_precomputed(filename_or_obj)
+    format_name: ClassVar[str] = "precomputed"
 
     def open_dataset(  # type: ignore[override]
         self,
@@ -109,17 +81,15 @@ class PrecomputedBackend(GroupsBackend):
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
         """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        layer = open_precomputed_layer(self.named(filename_or_obj))
-        return image_groups([layer], {"data_format": "neuroglancerPrecomputed"}, drop_variables)
+        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
 
 
 def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
     try:
-        opened: Image = arrays_of(layer) if is_arrays_layer(layer) else layer
-        volume = opened.volume(mag)
+        volume = layer.volume(mag)
     except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
-    return open_variables(opened, volume, volume.box)
+    return open_variables(layer, volume, volume.box)
 
 
 def _dataset_attrs(located: Found) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.webknossos.dataset import check_inside
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.image import check_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

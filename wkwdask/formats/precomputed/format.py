@@ -27,6 +27,7 @@ class PrecomputedFormat(ArrayFormat):
     """A volume, or a scale of one."""
 
     name = "precomputed"
+    data_format = "neuroglancerPrecomputed"
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (InfoEdit,)

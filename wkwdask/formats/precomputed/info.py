@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
 
 FILE_NAME = "info"
 TYPE = "neuroglancer_multiscale_volume"
@@ -32,8 +33,6 @@ HINTS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decoding
 _LARGEST = 1 << 53
 _MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handled in one piece
 
-Lengths = tuple[float, float, float]
-"""Edge lengths along x, y, z [nm]."""
 _TOLERANCE = 1e-3  # of the ratio of two resolutions, which are often rounded
 _LARGEST_POWER = 30
 

@@ -14,7 +14,8 @@ from wkwdask.model.json_text import format_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.model.levels import Lengths
 
 PROVENANCE_FILE_NAME = "provenance"
 _KNOWN = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
@@ -25,8 +25,6 @@ from wkwdask.store.paths import anchored, basename, dirname, is_remote, join, lo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from wkwdask.geometry.bounding_box import BoundingBox
 
 
 def read_datasource(folder: str) -> DataSource | None:
@@ -260,12 +258,6 @@ def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tu
             raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
         mag = located.mag
     return wkw_volume(chosen, mag), chosen, located
-
-
-def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
-    """Make sure that a box lies inside a volume."""
-    if not box.contains(asked):
-        raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
 
 def is_readable(layer: Image, mag: Mag) -> bool:

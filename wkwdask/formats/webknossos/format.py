@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import CorruptError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import listed_arrays, locate, recent_volume
+from wkwdask.formats.webknossos.dataset import listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
 from wkwdask.store import files
-from wkwdask.store.paths import dirname, local_path
+from wkwdask.store.paths import dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,22 @@ class WebknossosFormat(ArrayFormat):
     def recognise(self, path: str) -> bool:
         """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
         return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
+
+    def guess(self, url: object) -> bool:
+        """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
+        if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+            return False
+        path = local_path(url)
+        if not files.isdir(path):
+            return False
+        try:
+            datasource = read_datasource(path)
+        except CorruptError:
+            return True  # ours, and opening it says what is wrong
+        if datasource is not None and (datasource.layers or datasource.odd):
+            return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
+        with files.scandir(path) as entries:
+            return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def claims(self, path: str) -> bool:
         """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""

@@ -34,6 +34,10 @@ class ZarrFormat(ArrayFormat):
         """Tell whether a folder is an array or a group."""
         return is_zarr(path)
 
+    def guess(self, url: object) -> bool:
+        """Tell whether a URL says that it is Zarr; what does not is left to zarr itself."""
+        return NAME.is_in(url)
+
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the images and arrays."""
         return found_images(url, find_zarr_layers(url))

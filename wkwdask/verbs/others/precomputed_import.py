@@ -16,9 +16,9 @@ from wkwdask.verbs.others.precomputed_write import lay_out_scales, new_scale, re
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
     from wkwdask.verbs.others.precomputed_places import VolumePlace
 
 _COMMAND = "convert"

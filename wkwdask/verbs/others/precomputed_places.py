@@ -15,8 +15,9 @@ from wkwdask.store.paths import is_below, is_remote, local_path, normpath
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale, VolumeInfo
+    from wkwdask.formats.precomputed.info import OddScale, Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
 
 SAME = 1e-3  # of a resolution: these are the same
 

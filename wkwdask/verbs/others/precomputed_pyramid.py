@@ -29,9 +29,10 @@ from wkwdask.verbs.wkw.mags import check_not_replaced
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import AbsoluteVolume
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
     from wkwdask.verbs.others.precomputed_places import VolumePlace
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.options import PrecomputedOptions
+    from wkwdask.model.levels import Lengths
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags

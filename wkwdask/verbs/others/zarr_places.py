@@ -17,7 +17,7 @@ from wkwdask.store.paths import basename, dirname, is_remote, local_path
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.model.levels import Lengths
 
 PREFIX = "zarr://"
 _SUFFIX = ".ome.zarr"

@@ -24,9 +24,9 @@ from wkwdask.verbs.rechunk import Copy, copied
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.placement import Placement
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
