@@ -13,9 +13,8 @@ import yaml
 import wkwdask
 from wkwdask.clusters.check import findings
 from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_config, known_configs, load_config, shipped_folder
-from wkwdask.clusters.jobqueue import exports, job_arguments
+from wkwdask.clusters.jobqueue import exports, job_arguments, render
 from wkwdask.clusters.probe import file_system, versions
-from wkwdask.clusters.render import render
 from wkwdask.clusters.scripts import directives
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 
@@ -251,7 +250,7 @@ def test_ctrl_c_stays_what_it_is():
     lines = [
         "import signal",
         "from wkwdask.clusters.config import load_config",
-        "from wkwdask.clusters.render import render",
+        "from wkwdask.clusters.jobqueue import render",
         "render(load_config('slurm-jobqueue'))",
         "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler",
         "signal.raise_signal(signal.SIGINT)",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from wkwdask.graphs.runners import run_job
 from wkwdask.plans.batch_size import ArraySize
-from wkwdask.runs.batch_file import Batch, Round, write_batch
+from wkwdask.runs.batch_file import Batch, Round, write_batch, write_shares
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.journal import read_journal
-from wkwdask.runs.shares import write_shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.block import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels.blocks import batch as blocks
+from wkwdask.kernels.blocks.batch import Zeros
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
-from wkwdask.kernels.blocks.zeros import Zeros
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")

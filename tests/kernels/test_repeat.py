@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 
-from wkwdask.kernels.window.repeat import repeat_voxels
+from wkwdask.kernels.window.reduce import repeat_voxels
 
 
 @given(

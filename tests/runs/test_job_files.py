@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError
 from wkwdask.runs import journal as module
+from wkwdask.runs.batch_file import Share, write_shares
 from wkwdask.runs.journal import Journal, has_journal, read_journal
 from wkwdask.runs.scratch import read_piece, set_aside
-from wkwdask.runs.shares import Share, write_shares
 
 
 def entries(folder):

@@ -24,8 +24,7 @@ from wkwdask.runs import job_lines
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_lines import keep_progress, progress_lines, read_failures, read_progress
 from wkwdask.runs.journaled import entry_of, receipts_of
-from wkwdask.runs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress
-from wkwdask.runs.progress_view import format_line
+from wkwdask.runs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress, format_line
 from wkwdask.store.provenance import PROGRESS_NAME
 
 LINE = re.compile(

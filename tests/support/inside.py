@@ -16,7 +16,8 @@ from wkwdask.store import files, locks, store
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.verbs.wkw import mags as wkw_mags
-from wkwdask.viewer import cards, slices
+from wkwdask.viewer import cards
+from wkwdask.viewer import preview as slices
 
 _LIMITS = {
     "brick_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `apply` holds at once

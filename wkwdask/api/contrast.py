@@ -11,8 +11,7 @@ from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
-from wkwdask.ids.layers import Opened, open_layer
-from wkwdask.ids.survey import Surveying
+from wkwdask.ids.survey import Opened, Surveying, open_layer
 from wkwdask.kernels.labels.values import counted_values, is_counted
 from wkwdask.model.image import mag_or_key
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.label_columns import label_columns
 from wkwdask.ids.label_statistics import make_label_survey
-from wkwdask.ids.layers import open_beside, open_layer
-from wkwdask.ids.survey import Surveying
+from wkwdask.ids.survey import Surveying, open_beside, open_layer
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.image import mag_or_key
 

@@ -140,8 +140,7 @@ def to_n5(
 
 def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: N5Options, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.calls import make_all
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make_all, num_workers
 
     mags = taken.mags_of(layer.folder, local_mags(layer))
     finest = mags[0]

@@ -72,8 +72,7 @@ def rechunk_scales(
 ) -> Report:
     """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`. ``goes_on`` says that the call does more then."""
     from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.calls import existing_of_call
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import existing_of_call, make, num_workers
 
     layer = open_precomputed_layer(url)
     place = layer.folder if target is None else location_of(target)
@@ -127,8 +126,7 @@ def convert_to_scales(
     layer: Image, target: str | os.PathLike[str], taken: Taken, stored: PrecomputedOptions, voxel_size: Lengths | None, existing: str
 ) -> Report:
     """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.calls import make_all
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make_all, num_workers
 
     size = voxel_size or layer.voxel_size_nm
     if size is None:
@@ -157,8 +155,7 @@ def convert_from_scales(
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
     """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.calls import make_all
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make_all, num_workers
 
     if not layer.mags and layer.container is None:
         layer.volume()  # says why nothing can be used

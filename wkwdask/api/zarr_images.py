@@ -151,8 +151,7 @@ def to_zarr(
 
 def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: ZarrOptions, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.calls import make_all
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make_all, num_workers
 
     need("zarr", "an OME-NGFF image", "zarr")
     size = voxel_size or layer.voxel_size_nm

@@ -53,7 +53,7 @@ def render(config: str) -> None:
       wkwdask cluster render slurm-allocation > ~/.config/wkwdask/clusters/mine.sbatch
     """
     from wkwdask.clusters.config import load_config
-    from wkwdask.clusters.render import render as write
+    from wkwdask.clusters.jobqueue import render as write
 
     click.echo(write(load_config(config)).rstrip("\n"))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.clusters.check_keys import check_values, flat
+from wkwdask.clusters.keys import check_values, flat
 from wkwdask.clusters.scripts import kind_of_script
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.parsing import reading

@@ -140,3 +140,16 @@ def _close(cluster: Any) -> None:
         job.status = Status.closing  # jobs of dask-jobqueue do not say so themselves, and dask insists on it
     with suppress(TimeoutError):
         cluster.close(timeout=_CLOSE_SECONDS)
+
+
+def render(config: ClusterConfig) -> str:
+    """Write what would be submitted for a configuration; nothing is submitted, and no queueing system is needed."""
+    if config.text:
+        return config.text
+    if config.kind == "jobqueue":
+        from wkwdask.clusters.jobqueue import job_script
+
+        return job_script(config)
+    import yaml
+
+    return str(yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False))

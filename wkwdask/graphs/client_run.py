@@ -15,9 +15,8 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
-from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.graphs.workers import Workers, rather_on
+from wkwdask.graphs.workers import PauseWatch, Workers, rather_on
 from wkwdask.runs.job import Result
 from wkwdask.runs.tolerant import Failed
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import dask
 import numpy as np
 
-from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.runners import active_client, num_workers
+from wkwdask.graphs.workers import PauseWatch
 from wkwdask.model.receipts import Receipt
 from wkwdask.runs.job import FlatJob, Result, Task, give_up
 from wkwdask.runs.progress import Progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
@@ -13,21 +14,24 @@ import dask.multiprocessing
 import dask.system
 import dask.threaded
 
-from wkwdask.graphs.batch import current_batch, hand_out
+from wkwdask.errors import ViewerWarning
+from wkwdask.graphs.batch import check_can_be_repeated, current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.planning import only_planned
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.drive import Making, drive
 from wkwdask.runs.progress import Progress
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.staged import is_interrupted_call
 from wkwdask.runs.tolerant import Tolerance, TolerantJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from wkwdask.runs.drive import Plan, Work
     from wkwdask.runs.job import Job
-    from wkwdask.runs.report import Report
+    from wkwdask.verbs.rechunk import Rechunk
 
     R = TypeVar("R")
 
@@ -133,3 +137,29 @@ def carry_out(work: Work[R]) -> R:
 def make(plan: Plan) -> Report:
     """Run a plan, new or resumed. In a dry run, only note it."""
     return only_planned(plan) or carry_out(Making(plan))
+
+
+def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
+    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes."""
+    check_can_be_repeated(len(stages), starts_anew=existing == "overwrite")
+    existing = existing_of_call(stages, existing, goes_on=goes_on)
+    reports = []
+    for stage in stages:
+        staged = stage(existing)
+        for note in staged.notes:
+            warnings.warn(note, ViewerWarning, stacklevel=5)
+        reports.append(make(staged))
+    return merge_reports(reports)
+
+
+def existing_of_call(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> str:
+    """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
+    if len(stages) < 2 and not goes_on:
+        return existing
+    jobs = [stage(existing).staged for stage in stages]
+    if existing == "error" and is_interrupted_call(jobs, goes_on=goes_on):
+        return "resume"
+    if existing == "error":
+        for job in jobs:
+            job.check_free()
+    return existing

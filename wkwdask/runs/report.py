@@ -1,4 +1,4 @@
-"""What a finished job tells."""
+"""Reports of finished jobs, and the room that one needs before it begins."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.store import files
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,3 +172,17 @@ def format_nbytes(nbytes: int) -> str:
             break
         value /= 1000
     return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
+    """Compare what will be written with the free space and inodes of a file system."""
+    there = folder
+    while not files.exists(there):
+        there = dirname(there)
+    free_nbytes, free_files = files.free(there)
+    problems = []
+    if nbytes > free_nbytes:
+        problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free_nbytes)} are free")
+    if free_files is not None and num_files > free_files:
+        problems.append(f"{folder}: up to {num_files:,} files will be written, {free_files:,} more are possible")
+    return problems

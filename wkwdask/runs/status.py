@@ -16,7 +16,7 @@ from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.job_lines import read_failures, read_progress
 from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
 from wkwdask.runs.journal import read_journal
-from wkwdask.runs.progress_view import describe, describe_count
+from wkwdask.runs.progress import describe, describe_count
 from wkwdask.runs.report import Report, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, local_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box
-from wkwdask.kernels.window.repeat import repeat_voxels
+from wkwdask.kernels.window.reduce import repeat_voxels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.kernels.window.repeat import repeat_voxels
+from wkwdask.kernels.window.reduce import repeat_voxels
 
 if TYPE_CHECKING:
     import numpy.typing as npt

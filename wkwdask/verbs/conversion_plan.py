@@ -13,8 +13,7 @@ import numpy as np
 from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import count_cells
-from wkwdask.runs.report import format_nbytes
-from wkwdask.runs.room import space_problems
+from wkwdask.runs.report import format_nbytes, space_problems
 from wkwdask.verbs.estimate import BASE_NBYTES, OVERHEAD, SECONDS_PER_TASK, format_duration, refusals_of
 from wkwdask.verbs.foreign_import import Import
 

@@ -14,8 +14,7 @@ from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
-from wkwdask.runs.report import counted, format_nbytes
-from wkwdask.runs.room import space_problems
+from wkwdask.runs.report import counted, format_nbytes, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:

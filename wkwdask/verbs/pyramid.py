@@ -16,8 +16,7 @@ from wkwdask.model.volume import ChunkedVolume
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
-from wkwdask.runs.report import Report
-from wkwdask.runs.room import space_problems
+from wkwdask.runs.report import Report, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:

@@ -5,25 +5,121 @@ xarray imports this module with every other engine, so that it is light; it also
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import xarray as xr
+from xarray.backends import BackendEntrypoint
 
-import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
+from wkwdask.formats.registry import format_named
 from wkwdask.model.image import mag_or_key
-from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend, image_groups
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Found, Image
+    from wkwdask.model.image import Found, Image, Level
+
+
+class GroupsBackend(BackendEntrypoint):
+    """What all engines have in common: the groups that they find are a tree, too."""
+
+    supports_groups: ClassVar[bool] = True
+
+    format_name: ClassVar[str]
+    """The format that the engine asks."""
+
+    def named(self, url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Say of what the engine was given which format it is, where its path may not tell."""
+        name = format_named(self.format_name).url_name
+        return f"{name.prefixes[0]}{os.fspath(url)}" if name.prefixes and not name.is_in(url) else url
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is of the format."""
+        return format_named(self.format_name).guess(filename_or_obj)
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag."""
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+
+class LayersBackend(GroupsBackend):
+    """What the engines of formats that hold several layers have in common."""
+
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        layer: str | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    ) -> xr.Dataset:
+        """Open one mag of a layer as a lazy variable that is named after the layer."""
+        return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+
+
+class ArraysBackend(LayersBackend):
+    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
+
+
+class N5Backend(ArraysBackend):
+    """The engine ``"n5"``."""
+
+    description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
+    format_name: ClassVar[str] = "n5"
+
+
+class NgffBackend(ArraysBackend):
+    """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
+
+    description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
+    format_name: ClassVar[str] = "zarr"
+
+
+def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
+    """Open images as groups, one for each level: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+    several = len(images) > 1
+    groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
+    for image in images:
+        node = node_of(image.name) if several else ""
+        if node:
+            groups[node] = xr.Dataset(attrs=_image_attrs(image))
+        for level in image.meant:
+            key = level.mag.name if level.mag is not None and not level.problem else ""
+            name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
+            groups[name] = without(_level_or_problem(image, level), drop_variables)
+    return groups
+
+
+def _image_attrs(image: Image) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"layer": image.name, "data_format": format_named(image.format).data_format or image.format}
+    if image.category is not None:
+        attrs["category"] = image.category
+    if image.voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = image.voxel_size_nm
+    return attrs
+
+
+def _level_or_problem(layer: Image, level: Level) -> xr.Dataset:
+    if level.problem:
+        return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
+    volume = level.open()
+    return open_variables(layer, volume, volume.box)
+
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 

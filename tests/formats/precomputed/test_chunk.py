@@ -19,8 +19,8 @@ from strategies import damaged, vectors, voxel_array
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.images import jxl_size
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.formats.precomputed.jxl_header import jxl_size
 
 CODECS = [
     # encoding, type, channels

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.blocks.zeros import Zeros
+    from wkwdask.kernels.blocks.batch import Zeros
     from wkwdask.model.pieces import Pieces
     from wkwdask.store.new_files import NewFile
 

@@ -24,8 +24,8 @@ from wkwdask.formats.zarr.marks import is_view
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.kernels.blocks.batch import Zeros
 from wkwdask.kernels.blocks.layout import cube_table
-from wkwdask.kernels.blocks.zeros import Zeros
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
 from wkwdask.store import files
 from wkwdask.store.files import file_states

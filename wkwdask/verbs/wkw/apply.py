@@ -11,7 +11,7 @@ from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.apply import plan_bricks
-from wkwdask.plans.file_len import LARGEST_FILE_LEN
+from wkwdask.plans.chunks import LARGEST_FILE_LEN
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage

@@ -11,7 +11,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.webknossos.dataset import is_readable
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.plans.file_len import LARGEST_FILE_LEN
+from wkwdask.plans.chunks import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling

@@ -9,7 +9,7 @@ from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.formats.wkw.options import DEFAULT_BLOCK_LEN
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
+from wkwdask.plans.chunks import LARGEST_FILE_LEN, suitable_file_len
 from wkwdask.runs.stage import check_existing, stage_array
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.wkw.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of, voxel_size_of_new

@@ -11,18 +11,88 @@ from __future__ import annotations
 
 import base64
 import binascii
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from zarr.abc.codec import BytesBytesCodec
 
-from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, HeaderWarning, TruncatedError, UnsupportedError
 from wkwdask.formats.zarr.codecs.headers import ChunkLayout, Header
-from wkwdask.formats.zarr.codecs.order import warn_of_byteorder, warn_of_order
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer
+
+_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # what these add leaves the bytes where they are, or is itself meant to stand outside
+_FRAMES = 4
+_LISTS = ("codecs_parsed_partial", "codecs_parsed", "codecs")
+
+
+def warn_of_order(codec: Any) -> None:
+    """Warn where a compressor follows a codec that puts a header before chunks: files then begin with what the compressor writes."""
+    behind = [one for one in map(_name_of, _around(codec)[1]) if one not in _HARMLESS]
+    if behind:
+        warnings.warn(
+            f"the codec {codec.name!r} stands before {behind[0]!r}, which then compresses its bytes too: what is stored begins with those of {behind[0]!r}; "
+            f"put {codec.name!r} last",
+            HeaderWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_byteorder(codec: Any, dtype: Any) -> None:
+    """Warn where a TIFF header says another byte order than the codec ``bytes`` gives the chunks: the pixels of the TIFF files would be others."""
+    if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
+        return
+    said = codec.header.options.get("byteorder", "little")
+    for found in map(_endian_of, _around(codec)[0]):
+        if found not in (None, said):
+            warnings.warn(
+                f"the codec 'bytes' stores chunks {found}-endian, and the header 'tiff' of the codec {codec.name!r} says {said!r}: "
+                f"TIFF readers see other values; give header_options={{'byteorder': {found!r}}}",
+                HeaderWarning,
+                stacklevel=3,
+            )
+
+
+def _around(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Give the codecs before and behind one."""
+    for codecs in _lists(sys._getframe(3)):
+        for n, one in enumerate(codecs):
+            if one is codec:
+                return tuple(codecs[:n]), tuple(codecs[n + 1 :])
+    return (), ()
+
+
+def _endian_of(codec: Any) -> Any:
+    """Give the byte order of the codec ``bytes``, None for others."""
+    endian = getattr(codec, "endian", None) if _name_of(codec) == "bytes" else None
+    return getattr(endian, "value", endian)
+
+
+def _lists(frame: FrameType | None) -> Any:
+    """Give the lists of codecs that the next frames know."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        values = frame.f_locals
+        owner = values.get("self")
+        for found in (getattr(owner, "codecs", None), *(values.get(name) for name in _LISTS)):
+            if isinstance(found, (tuple, list)):
+                yield found
+        frame = frame.f_back
+
+
+def _name_of(codec: Any) -> str:
+    try:
+        return str(codec.to_dict()["name"])
+    except Exception:  # a codec of somebody else that cannot say: its class then
+        return type(codec).__name__
+
 
 _MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
 _SHOWN = 16

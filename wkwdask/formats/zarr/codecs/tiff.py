@@ -8,14 +8,187 @@ Source: TIFF 6.0 (Adobe, 1992), sections 2 to 4, 14, 19; compression numbers 8, 
 
 from __future__ import annotations
 
+import math
+import struct
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.zarr.codecs.tiff_directory import TiffImage
+import numpy as np
+
+from wkwdask.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.zarr.codecs.headers import ChunkLayout
+
+STACKS = ("pages", "imagej", "tall")
+_ORDERS = {"little": (b"II", "<"), "big": (b"MM", ">")}
+_SAMPLE_FORMATS = {"u": (1, (1, 2, 4, 8)), "i": (2, (1, 2, 4, 8)), "f": (3, (2, 4, 8)), "c": (6, (8, 16))}  # TIFF 6.0 section 19; 6 from libtiff's tiff.h
+_AXES = {2: "yx", 3: "zyx"}
+_IMAGEJ_DTYPES = ("uint8", "uint16", "float32")
+_IMAGEJ_COUNTS = {"c": "channels", "z": "slices", "t": "frames"}
+_LIMIT = 1 << 32  # offsets and counts are 32-bit numbers
+_SHORT, _LONG, _ASCII = 3, 4, 2
+_FORMATS = {_SHORT: "H", _LONG: "I"}
+
+
+@dataclass(frozen=True, slots=True)
+class TiffImage:
+    """What a chunk is as TIFF."""
+
+    planes: int
+    """Images behind each other."""
+    height: int
+    """Pixels along y."""
+    width: int
+    """Pixels along x."""
+    samples: int
+    """Values of a pixel."""
+    dtype: np.dtype[Any]
+    """Type of a value."""
+    byteorder: str
+    """``"little"`` or ``"big"``."""
+    stack: str
+    """How planes are told."""
+    description: str
+    """ImageJ's, or nothing."""
+    axes: str
+    """A letter for each axis of the chunk."""
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: Any, byteorder: str, axes: str | None, stack: str) -> TiffImage:
+        """Check what is given."""
+        shape = tuple(int(n) for n in shape)
+        dtype = _checked_dtype(dtype)
+        if byteorder not in _ORDERS:
+            raise ValueError(f"byteorder {byteorder!r}, expected 'little' or 'big'")
+        if stack not in STACKS:
+            raise ValueError(f"stack {stack!r}, expected one of {', '.join(STACKS)}")
+        axes = _checked_axes(shape, axes)
+        samples = shape[-1] if axes.endswith("s") else 1
+        height, width = shape[axes.index("y")], shape[axes.index("x")]
+        planes = math.prod(shape[: axes.index("y")])
+        description = "" if planes == 1 else _imagej_description(shape, axes, dtype) if stack == "imagej" else ""
+        if stack == "tall":
+            planes, height = 1, height * planes
+        if max(height, width) >= _LIMIT or samples > 0xFFFF:
+            raise UnsupportedError(f"an image of {height} x {width} pixels and {samples} samples: too large for TIFF")
+        return cls(planes, height, width, samples, dtype, byteorder, stack, description, axes)
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data before compression [bytes]."""
+        return self.planes * self.plane_nbytes
+
+    @property
+    def plane_nbytes(self) -> int:
+        """Length of a plane before compression [bytes]."""
+        return self.height * self.width * self.samples * self.dtype.itemsize
+
+    def header(self, data_nbytes: int, compression: int = 1, start: int = 0) -> bytes:
+        """Give the header for data in one strip per page, which begin behind it, or at a byte that lies behind it."""
+        if self.stack == "pages" and self.planes > 1:
+            return self.segmented([self.plane_nbytes] * self.planes, compression, start=start)
+        return self.segmented([data_nbytes], compression, start=start)
+
+    def segmented(self, nbytes: Sequence[int], compression: int = 1, tile: tuple[int, int] | None = None, start: int = 0) -> bytes:
+        """Give the header for data in segments behind each other: strips, or tiles of all pages."""
+        pages = self.planes if self.stack == "pages" else 1
+        count = len(nbytes) // pages
+        page_size = len(self._directory((0,) * count, (0,) * count, 0, compression, 8, tile))
+        start = max(start, 8 + pages * page_size)
+        ends = list(accumulate(nbytes, initial=start))
+        if ends[-1] >= _LIMIT:
+            raise UnsupportedError(f"a TIFF file of {ends[-1]} bytes, expected less than {_LIMIT}: smaller chunks would fit")
+        mark, order = _ORDERS[self.byteorder]
+        parts = [struct.pack(f"{order}2sHI", mark, 42, 8)]
+        for page in range(pages):
+            at = 8 + page * page_size
+            mine = slice(page * count, (page + 1) * count)
+            parts.append(self._directory(ends[mine], nbytes[mine], at + page_size if page + 1 < pages else 0, compression, at, tile))
+        return b"".join(parts)
+
+    def _directory(self, starts: Sequence[int], nbytes: Sequence[int], following: int, compression: int, at: int, tile: tuple[int, int] | None) -> bytes:
+        """Give an image file directory that stands at a byte of the file, with what does not fit its entries behind it."""
+        samples = self.samples
+        extra = {2: (0,), 4: (2,)}.get(samples, (0,) * (samples - 1 if samples > 4 else 0))  # 2: alpha that is not multiplied in
+        sample_format = _SAMPLE_FORMATS[self.dtype.kind][0]
+        entries = [
+            (256, _number_type(self.width), (self.width,)),
+            (257, _number_type(self.height), (self.height,)),
+            (258, _SHORT, (self.dtype.itemsize * 8,) * samples),
+            (259, _SHORT, (compression,)),
+            (262, _SHORT, (2 if samples in (3, 4) else 1,)),  # RGB, or zero is black
+            (270, _ASCII, self.description.encode("ascii") + b"\0" if self.description else b""),
+            (273, _LONG, () if tile else starts),
+            (277, _SHORT, (samples,) if samples > 1 else ()),
+            (278, _number_type(self.height), () if tile else (self.height,)),
+            (279, _LONG, () if tile else nbytes),
+            (284, _SHORT, (1,) if samples > 1 else ()),  # samples of a pixel stand together
+            (322, _LONG, tile[1:] if tile else ()),
+            (323, _LONG, tile[:1] if tile else ()),
+            (324, _LONG, starts if tile else ()),
+            (325, _LONG, nbytes if tile else ()),
+            (338, _SHORT, extra),
+            (339, _SHORT, (sample_format,) * samples if sample_format != 1 else ()),
+        ]
+        return _pack_directory([entry for entry in entries if entry[2]], following, at, _ORDERS[self.byteorder][1])
+
+
+def _pack_directory(entries: list[tuple[int, int, Any]], following: int, at: int, order: str) -> bytes:
+    fields, behind = [], b""
+    outside = at + 2 + 12 * len(entries) + 4
+    for tag, kind, values in entries:
+        packed = values if kind == _ASCII else struct.pack(f"{order}{len(values)}{_FORMATS[kind]}", *values)
+        if len(packed) > 4:
+            place = struct.pack(f"{order}I", outside + len(behind))
+            behind += packed + b"\0" * (len(packed) % 2)  # values begin on a word
+        else:
+            place = packed.ljust(4, b"\0")
+        fields.append(struct.pack(f"{order}HHI", tag, kind, len(values)) + place)
+    return struct.pack(f"{order}H", len(entries)) + b"".join(fields) + struct.pack(f"{order}I", following) + behind
+
+
+def _number_type(value: int) -> int:
+    return _SHORT if value < 1 << 16 else _LONG
+
+
+def _checked_dtype(given: Any) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(given)
+    _, sizes = _SAMPLE_FORMATS.get(dtype.kind, (0, ()))
+    if dtype.itemsize not in sizes:
+        hint = ": cast to uint8" if dtype.kind == "b" else ""
+        raise TypeError(f"TIFF has no type for {dtype.name}; it stores integers of 8 to 64 bits, floats of 16 to 64 and complex numbers of two floats{hint}")
+    return dtype
+
+
+def _checked_axes(shape: tuple[int, ...], axes: str | None) -> str:
+    if axes is None:
+        if len(shape) not in _AXES:
+            raise ValueError(f"a chunk of shape {shape}: say with axes= which of them are t, z, c, y, x and s")
+        axes = _AXES[len(shape)]
+    planes, _, samples = axes.partition("yx")
+    if "yx" not in axes or samples not in ("", "s") or not set(planes) <= set("tzc") or len(set(axes)) != len(axes):
+        raise ValueError(f"axes {axes!r}, expected y and x, s behind them or not, and any of t, z, c before them")
+    if len(axes) != len(shape) or min(shape) < 1:
+        raise ValueError(f"axes {axes!r} for a chunk of shape {shape}, expected one length of 1 or more for each")
+    return axes
+
+
+def _imagej_description(shape: tuple[int, ...], axes: str, dtype: np.dtype[Any]) -> str:
+    planes = axes.partition("yx")[0]
+    if dtype.name not in _IMAGEJ_DTYPES or (axes.endswith("s") and (dtype.name != "uint8" or shape[-1] != 3)):
+        raise UnsupportedError(f"ImageJ stacks of {dtype.name} {axes}, expected {', '.join(_IMAGEJ_DTYPES)}, or RGB of uint8: take stack='pages'")
+    if planes not in ("t", "z", "c", "tz", "tc", "zc", "tzc"):
+        raise UnsupportedError(f"an ImageJ stack with the axes {axes!r}, expected the order t, z, c: take stack='pages'")
+    counts = dict(zip(planes, shape, strict=False))
+    lines = ["ImageJ=1.11a", f"images={math.prod(counts.values())}", *(f"{_IMAGEJ_COUNTS[a]}={counts[a]}" for a in "czt" if a in counts)]
+    if len(counts) > 1:
+        lines.append("hyperstack=true")
+    return "\n".join([*lines, "loop=false", ""])
+
 
 COMPRESSIONS = {"none": (1, b""), "zlib": (8, b""), "lzma": (34925, b"\xfd7zXZ\x00"), "zstd": (50000, b"\x28\xb5\x2f\xfd")}  # number, first bytes
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -20,8 +20,7 @@ from wkwdask.formats.wkw.file import block_bounds, format_file_head
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.zarr.codecs.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, naming, result_of, run
-from wkwdask.formats.zarr.codecs.selection import boxed
+from wkwdask.formats.zarr.codecs.requests import SOURCE, Blocking, boxed, bytes_of, fetch, get, is_local, naming, result_of, run
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
