@@ -11,11 +11,18 @@ from hypothesis import strategies as st
 from strategies import vectors, voxel_array
 
 from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
-from wkwdask.kernels.labels.tables import LabelTable, adds_exactly, count_labels, tabulate_labels
+from wkwdask.kernels.labels.tables import LabelTable, adds_exactly
 from wkwdask.kernels.labels.values import count_values, counted_values
 
 LABEL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 VALUE_DTYPES = (*LABEL_DTYPES, "float32", "float64")
+
+
+def tabulate_labels(labels, values=None, topleft=(0, 0, 0), *, ignore_zero=True):
+    """Gather what an array says of its labels."""
+    table = LabelTable(labels.dtype, *(() if values is None else (values.dtype, len(values))), ignore_zero=ignore_zero)
+    table.add(labels, topleft, values)
+    return table.rows().sorted()
 
 
 def make_labels(dtype, shape, seed, kind):
@@ -115,9 +122,9 @@ def test_parts_that_are_merged_are_the_whole(dtype, value_dtype, cuts, kind, val
 
 def test_more_labels_than_there_is_room_for():
     labels = np.random.default_rng(0).permutation(np.arange(40**3, dtype=np.uint64) << np.uint64(40)).reshape(40, 40, 40)
-    ids, counts = count_labels(labels, ignore_zero=False)
-    np.testing.assert_array_equal(ids, np.sort(labels, axis=None))
-    assert (counts == 1).all()
+    rows = tabulate_labels(labels, ignore_zero=False)
+    np.testing.assert_array_equal(rows.labels, np.sort(labels, axis=None))
+    assert (rows.counts == 1).all()
     table = LabelTable(labels.dtype, np.dtype(np.uint8), 1, ignore_zero=False)
     for _ in range(2):
         table.merge(tabulate_labels(labels, np.ones((1, *labels.shape), np.uint8), ignore_zero=False))

@@ -16,7 +16,7 @@ from strategies import vectors
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
 from wkwdask.formats.precomputed.info import Scale, default_key, mags_of, parse_info
-from wkwdask.formats.precomputed.info_edits import format_info, new_document, provenance_document, with_processing, with_scales, without_scale
+from wkwdask.formats.precomputed.info_edits import format_info, new_document, with_scales
 from wkwdask.formats.precomputed.layer import VolumeSource
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
@@ -270,8 +270,6 @@ def test_what_is_not_known_stays():
     written = format_info(document)
     assert "1.10" in written
     assert "1.50" in written
-    assert without_scale(document, "8_8_40")["scales"] == ["nonsense"]
-    assert without_scale(document, "other") == document
     assert document["owner"] == "me"
 
 
@@ -284,14 +282,6 @@ def test_a_scale_written_as_it_was_read():
     info = parse_info(json.dumps(document), "v/info")
     assert with_scales(info.document, info.scales) == document
     assert with_scales(new_document("image", "uint32", 1), info.scales) == document
-
-
-def test_provenance():
-    document = provenance_document("a stack", ["gs://a/b"])
-    done = with_processing(document, {"task": "pyramid", "factor": [2, 2, 1]}, "me", "2026-01-02")
-    assert done["processing"] == [{"method": {"task": "pyramid", "factor": [2, 2, 1]}, "by": "me", "date": "2026-01-02"}]
-    assert document["processing"] == []
-    assert len(with_processing({"processing": "nonsense", "x": 1}, {}, "me", "now")["processing"]) == 1
 
 
 SHARDED = replace(SCALE, sharding=sharding_for(SCALE.grid, 64**3))

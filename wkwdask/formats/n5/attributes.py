@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.n5.compression import Compression, parse_compression
 from wkwdask.model.json_text import Problems, parse_object
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
@@ -53,10 +50,6 @@ class N5Dataset:
     def block_nbytes(self) -> int:
         """Bytes of a whole block's values."""
         return math.prod(self.block_size) * self.dtype.itemsize
-
-    def block_shape_at(self, cell: Sequence[int]) -> tuple[int, ...]:
-        """Give the lengths of a block inside of the dataset; the last ones of an axis are shorter."""
-        return tuple(min(edge, n - g * edge) for g, edge, n in zip(cell, self.block_size, self.dimensions, strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """Give what ``attributes.json`` says of it."""

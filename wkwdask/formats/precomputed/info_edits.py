@@ -23,6 +23,9 @@ _KNOWN = (
 )  # fmt: skip
 _SAME = 1e-3  # of a resolution: these are the same
 
+PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
+"""A ``provenance`` file that says nothing yet."""
+
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
     """Make the document of a volume without scales."""
@@ -48,15 +51,6 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
     return changed
 
 
-def without_scale(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """Take a scale away; everything else is kept."""
-    changed = copy.deepcopy(document)
-    entries = changed.get("scales")
-    if isinstance(entries, list):
-        changed["scales"] = [entry for entry in entries if not (isinstance(entry, dict) and entry.get("key") == key)]
-    return changed
-
-
 def scale_entry(scale: Scale) -> dict[str, Any]:
     """Write one scale, with what is not known here from its own entry."""
     entry: dict[str, Any] = {
@@ -74,19 +68,6 @@ def scale_entry(scale: Scale) -> dict[str, Any]:
     if scale.hidden:
         entry["hidden"] = True
     return {**_unknown(scale.entry), **entry, **scale.options}
-
-
-def provenance_document(description: str = "", sources: Sequence[str] = (), owners: Sequence[str] = ()) -> dict[str, Any]:
-    """Make the document of a ``provenance`` file that says where a volume comes from."""
-    return {"description": description, "sources": list(sources), "owners": list(owners), "processing": []}
-
-
-def with_processing(document: dict[str, Any], method: dict[str, Any], by: str, date: str) -> dict[str, Any]:
-    """Add a step to a ``provenance`` document; everything else is kept."""
-    changed = copy.deepcopy(document)
-    steps = changed.get("processing")
-    changed["processing"] = [*(steps if isinstance(steps, list) else []), {"method": method, "by": by, "date": date}]
-    return changed
 
 
 def _place(entries: list[Any], scale: Scale) -> int | None:

@@ -159,25 +159,3 @@ def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float6
     with np.errstate(invalid="ignore"):  # infinite values have no distance
         merged[both, 2] += (sb / nb - sa / na) ** 2 * na * nb / (na + nb)
     return merged
-
-
-def tabulate_labels(
-    labels: npt.NDArray[Any], values: npt.NDArray[Any] | None = None, topleft: Sequence[int] = (0, 0, 0), *, ignore_zero: bool = True
-) -> LabelRows:
-    """Gather what an array in memory says of its labels."""
-    table = LabelTable(labels.dtype, *(() if values is None else (values.dtype, len(values))), ignore_zero=ignore_zero)
-    table.add(labels, topleft, values)
-    return table.rows().sorted()
-
-
-def count_labels(labels: npt.NDArray[Any], *, ignore_zero: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Count the voxels of each label of an array in memory.
-
-    Examples
-    --------
-    >>> ids, counts = count_labels(np.array([[[7, 0, 7], [9, 7, 0]]], np.uint32))
-    >>> ids.tolist(), counts.tolist()
-    ([7, 9], [3, 1])
-    """
-    rows = tabulate_labels(labels, ignore_zero=ignore_zero)
-    return rows.labels, rows.counts

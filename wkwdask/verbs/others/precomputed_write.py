@@ -11,7 +11,7 @@ from wkwdask.errors import ExistsError
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale
-from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
+from wkwdask.formats.precomputed.info_edits import PROVENANCE, new_document, scale_entry
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.target import PrecomputedTarget
@@ -132,7 +132,7 @@ def lay_out_scales(
         codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
         targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, stored.file_compression))
     new = new_document(volume.kind, volume.dtype, volume.num_channels)
-    edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance_document())
+    edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, PROVENANCE)
     return draft.mags(targets, nbytes_in, edit, **options), list(dict.fromkeys(notes))
 
 
