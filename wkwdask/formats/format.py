@@ -109,7 +109,9 @@ class ArrayFormat:
 
     def summarize(self, url: Url) -> Summary:
         """Summarise what a path or URL holds."""
-        raise NotImplementedError
+        from wkwdask.model.summary import summarize_arrays
+
+        return summarize_arrays(url, self.find(url).layers)
 
     def source_of(self, image: Image) -> str:
         """Give the URL by which an image opens again."""

@@ -18,7 +18,7 @@ from wkwdask.store.paths import dirname
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.format import Url
     from wkwdask.model.image import Found
 
 
@@ -38,12 +38,6 @@ class N5Format(ArrayFormat):
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the groups and datasets."""
         return found_images(url, find_n5_layers(url))
-
-    def summarize(self, url: Url) -> Summary:
-        """Summarise all datasets."""
-        from wkwdask.formats.leveled_summary import summarize_arrays
-
-        return summarize_arrays(url, self.find(url).layers)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a dataset and nothing else."""

@@ -16,7 +16,7 @@ from wkwdask.store import files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.format import Url
     from wkwdask.model.image import Found
 
 
@@ -49,12 +49,6 @@ class ZarrFormat(ArrayFormat):
     def is_placed(self, url: Url) -> bool:
         """Tell whether it is named as Zarr, or an image or a level of one."""
         return NAME.is_in(url) or is_image(url) or is_level(url)
-
-    def summarize(self, url: Url) -> Summary:
-        """Summarise all arrays."""
-        from wkwdask.formats.leveled_summary import summarize_arrays
-
-        return summarize_arrays(url, self.find(url).layers)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
