@@ -31,75 +31,37 @@ class Key:
     """The file has to say."""
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("text")
-    return value
+def _reader(expected: str, is_right: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
+    """Make the reader of a kind of value; a value that cannot be converted is wrong too."""
 
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004 - the one error of all readers
-    return value
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("a number from 1")
-    return value
-
-
-def _count_or_none(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError("a number from 0")
-    return value
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-        raise ValueError("a list of lines of text")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise ValueError("keys with values")
-    return value
-
-
-def _nbytes(value: Any) -> str | int:
-    try:
-        if isinstance(value, bool) or not isinstance(value, str | int) or parse_bytes(value) <= 0:
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise ValueError("a number of bytes such as 4GiB") from None
-    return value
-
-
-def _seconds(value: Any) -> float:
-    try:
-        seconds = 0.0 if isinstance(value, bool) or not isinstance(value, str | int | float) else float(parse_timedelta(value))
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if seconds <= 0:
-        raise ValueError("a time such as 30s, 50m or 2h")
-    return seconds
-
-
-def _one_of(*choices: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return str(value)
+    def read(value: Any) -> Any:
+        try:
+            if is_right(value):
+                return convert(value)
+        except (ValueError, KeyError, OverflowError):
+            pass
+        raise ValueError(expected)
 
     return read
 
 
-def _walltime(value: Any) -> str:
-    """Read a walltime; YAML makes a number of one without quotes."""
-    if not isinstance(value, str) or not _WALLTIME.fullmatch(value):
-        raise ValueError("a time in quotes such as '08:00:00'")
-    return value
+def _is_number(value: Any, *kinds: type) -> bool:
+    return isinstance(value, (int, *kinds)) and not isinstance(value, bool)
+
+
+_text = _reader("text", lambda value: isinstance(value, str) and value != "")
+_flag = _reader("true or false", lambda value: isinstance(value, bool))
+_count = _reader("a number from 1", lambda value: _is_number(value) and value >= 1)
+_count_or_none = _reader("a number from 0", lambda value: _is_number(value) and value >= 0)
+_texts = _reader("a list of lines of text", lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value))
+_mapping = _reader("keys with values", lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value))
+_nbytes = _reader("a number of bytes such as 4GiB", lambda value: _is_number(value, str) and parse_bytes(value) > 0)
+_seconds = _reader(
+    "a time such as 30s, 50m or 2h", lambda value: _is_number(value, str, float) and parse_timedelta(value) > 0, lambda value: float(parse_timedelta(value))
+)
+_class = _reader(f"one of {', '.join(CLASSES)}", lambda value: value in CLASSES)
+# YAML makes a number of a walltime without quotes.
+_walltime = _reader("a time in quotes such as '08:00:00'", lambda value: isinstance(value, str) and _WALLTIME.fullmatch(value) is not None)
 
 
 def walltime_seconds(walltime: str, class_name: str) -> int:
@@ -124,62 +86,42 @@ def walltime_seconds(walltime: str, class_name: str) -> int:
         return 60 * (numbers[-1] + (60 * numbers[0] if len(numbers) == 2 else 0))
     if class_name == "SLURMCluster" and len(numbers) == 1:  # minutes
         return 60 * numbers[0]
-    total = 0
-    for number in numbers:
-        total = 60 * total + number
-    return total
+    return sum(number * 60**n for n, number in enumerate(reversed(numbers)))
+
+
+def _keys(read: Callable[[Any], Any], names: str, default: Any = None) -> dict[str, Key]:
+    return dict.fromkeys(names.split(), Key(read, default))
 
 
 _COMMON = {"kind": Key(_text, required=True), "dask": Key(_mapping, {})}
-_STARTED = {**_COMMON, "dashboard-address": Key(_text, LOOPBACK)}
-_LOCAL = {
-    **_STARTED,
-    "workers": Key(_count),
-    "threads-per-worker": Key(_count, 1),
-    "memory-limit": Key(_nbytes),
-    "interface": Key(_text),
-    "local-directory": Key(_text),
-}
-_SCHEDULER = {**_COMMON, "address": Key(_text), "scheduler-file": Key(_text), "timeout": Key(_seconds, None)}
+_STARTED = {**_COMMON, "dashboard-address": Key(_text, LOOPBACK), **_keys(_text, "interface local-directory")}
+_LOCAL = {**_STARTED, "workers": Key(_count), "threads-per-worker": Key(_count, 1), "memory-limit": Key(_nbytes)}
+_SCHEDULER = {**_COMMON, **_keys(_text, "address scheduler-file"), "timeout": Key(_seconds)}
 _JOBQUEUE = {
     **_STARTED,
-    "class": Key(_one_of(*CLASSES), required=True),
-    "jobs": Key(_count),
-    "adaptive": Key(_mapping),
+    "class": Key(_class, required=True),
     "cores": Key(_count, required=True),
-    "processes": Key(_count),
     "memory": Key(_nbytes, required=True),
+    "adaptive": Key(_mapping),
     "walltime": Key(_walltime),
-    "lifetime": Key(_seconds),
-    "lifetime-stagger": Key(_seconds),
-    "interface": Key(_text),
-    "protocol": Key(_text),
-    "local-directory": Key(_text),
-    "log-directory": Key(_text),
-    "shared-temp-directory": Key(_text),
+    **_keys(_count, "jobs processes"),
+    **_keys(_seconds, "lifetime lifetime-stagger"),
+    **_keys(_text, "protocol log-directory shared-temp-directory python shebang"),
     "death-timeout": Key(_seconds, 60.0),
-    "lost-after": Key(_seconds, 15.0),
-    "queue-check": Key(_seconds, 15.0),
+    **_keys(_seconds, "lost-after queue-check", 15.0),
     "job-name": Key(_text, "wkwdask"),
-    "python": Key(_text),
-    "shebang": Key(_text),
-    "job-script-prologue": Key(_texts, []),
-    "job-extra-directives": Key(_texts, []),
-    "job-directives-skip": Key(_texts, []),
-    "worker-extra-args": Key(_texts, []),
+    **_keys(_texts, "job-script-prologue job-extra-directives job-directives-skip worker-extra-args", []),
     "scheduler-options": Key(_mapping, {}),
 }
 _OF_CLASS: Mapping[str, Mapping[str, Key]] = {
-    "SLURMCluster": {"queue": Key(_text), "account": Key(_text), "job-cpu": Key(_count), "job-mem": Key(_text)},
-    "PBSCluster": {"queue": Key(_text), "account": Key(_text), "resource-spec": Key(_text)},
-    "MoabCluster": {"queue": Key(_text), "account": Key(_text), "resource-spec": Key(_text)},
-    "LSFCluster": {
-        "queue": Key(_text), "project": Key(_text), "ncpus": Key(_count), "mem": Key(_count), "lsf-units": Key(_text), "use-stdin": Key(_flag),
-    },
-    "SGECluster": {"queue": Key(_text), "project": Key(_text), "resource-spec": Key(_text)},
-    "OARCluster": {"queue": Key(_text), "project": Key(_text), "resource-spec": Key(_text), "memory-per-core-property-name": Key(_text)},
-    "HTCondorCluster": {"disk": Key(_text)},
-}  # fmt: skip
+    "SLURMCluster": {**_keys(_text, "queue account job-mem"), "job-cpu": Key(_count)},
+    "PBSCluster": _keys(_text, "queue account resource-spec"),
+    "MoabCluster": _keys(_text, "queue account resource-spec"),
+    "LSFCluster": {**_keys(_text, "queue project lsf-units"), **_keys(_count, "ncpus mem"), "use-stdin": Key(_flag)},
+    "SGECluster": _keys(_text, "queue project resource-spec"),
+    "OARCluster": _keys(_text, "queue project resource-spec memory-per-core-property-name"),
+    "HTCondorCluster": _keys(_text, "disk"),
+}
 ADAPTIVE = {
     "minimum": Key(_count_or_none, 0),
     "maximum": Key(_count, required=True),
@@ -264,14 +206,6 @@ def flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
             yield f"{before}{name}", value
 
 
-def _of_local(_values: Mapping[str, Any]) -> list[str]:
-    return []
-
-
-def _of_scheduler(values: Mapping[str, Any]) -> list[str]:
-    return _one_of_two(values, "address", "scheduler-file")
-
-
 def _of_jobqueue(values: Mapping[str, Any]) -> list[str]:
     problems = _one_of_two(values, "jobs", "adaptive")
     if values["processes"] and values["cores"] % values["processes"]:
@@ -301,4 +235,6 @@ def _one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]
     return [f"{first}, {second}: give one of the two"]
 
 
-_CONTRADICTIONS = {"local": _of_local, "scheduler": _of_scheduler, "jobqueue": _of_jobqueue}
+_CONTRADICTIONS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "local": lambda _: [], "scheduler": lambda values: _one_of_two(values, "address", "scheduler-file"), "jobqueue": _of_jobqueue,
+}  # fmt: skip
