@@ -1,0 +1,350 @@
+"""File systems behave alike: the same steps on the local one and in memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.store import files, paths
+from wkwdask.store.locks import guarded, locked_file
+from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
+from wkwdask.store.store import FolderStore, open_store
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request, tmp_path):
+    """An empty folder of each file system."""
+    path = str(tmp_path) if request.param == "local" else f"memory://{secrets.token_hex(8)}"
+    files.makedirs(path)
+    yield path
+    files.remove_tree(path)
+
+
+def put(path, data=b"data"):
+    files.makedirs(paths.dirname(path))
+    publish_bytes(path, data)
+    return path
+
+
+def raises(code):
+    return pytest.raises(OSError, match=rf"\[Errno {code}\]")
+
+
+def test_reading(folder):
+    path = put(f"{folder}/file", bytes(range(100)))
+    with files.open_file(path) as file:
+        assert (file.name, file.nbytes) == (path, 100)
+        assert file.read([(3, 5), (0, 0), (99, 100)]) == [b"\3\4", b"", b"c"]
+        assert file.read_some(10, 95) == bytes(range(95, 100))
+        assert file.read_some(10, 100) == b""
+        with pytest.raises(TruncatedError, match="ends at byte 100, expected 2 bytes from byte 99 on"):
+            file.read([(99, 101)])
+        memory = np.zeros(10, np.uint8)
+        file.read_into(memory, 90)
+        assert memory.tolist() == list(range(90, 100))
+        with pytest.raises(TruncatedError, match="ends at byte 100, expected 1 more bytes"):
+            file.read_into(memory, 91)
+        file.read_ranges(np.array([[50, 0, 2], [10, 5, 3]]), memory)
+        assert memory[[0, 1, 5, 6, 7]].tolist() == [50, 51, 10, 11, 12]
+    assert files.read_bytes(path) == bytes(range(100))
+    with files.open_stream(path) as stream:
+        assert stream.read(3) == b"\0\1\2"
+    assert files.read_array(path, "<u2", 3, 2).tolist() == [0x0302, 0x0504, 0x0706]
+    assert files.map_array(path, np.uint8, 4, (2, 3), "F").tolist() == [[4, 6, 8], [5, 7, 9]]
+
+
+def test_a_file_that_is_open_stays_what_it_was(folder):
+    path = put(f"{folder}/file", b"old")
+    with files.open_file(path) as file:
+        before = file.state
+        put(path, b"newer")
+        assert file.read([(0, 3)]) == [b"old"]
+    with files.open_file(path) as file:
+        assert file.state != before
+    files.unlink(path)
+
+
+def test_what_is_absent(folder):
+    for read in (files.open_file, files.read_bytes, files.stat, files.listdir, files.unlink, files.rmdir, files.readlink):
+        with raises(errno.ENOENT):
+            read(f"{folder}/absent")
+    put(f"{folder}/file")
+    for read in (files.open_file, files.stat, files.listdir, files.unlink):
+        with raises(errno.ENOTDIR):
+            read(f"{folder}/file/below")
+    assert not files.exists(f"{folder}/absent")
+    assert files.state_of(f"{folder}/absent") is files.state_of(f"{folder}/file/below") is None
+    assert not list(files.walk(f"{folder}/absent"))
+    files.remove_file(f"{folder}/absent")
+    files.remove_tree(f"{folder}/absent")
+    assert files.delete_tree(f"{folder}/absent") == (0, 0)
+
+
+def test_folders(folder):
+    files.makedirs(f"{folder}/a/b/c")
+    files.makedirs(f"{folder}/a/b/c")
+    put(f"{folder}/a/file", b"12345")
+    with raises(errno.EEXIST):
+        files.mkdir(f"{folder}/a")
+    with raises(errno.EEXIST):
+        files.makedirs(f"{folder}/a/file")
+    with raises(errno.ENOENT):
+        files.mkdir(f"{folder}/x/y")
+    with raises(errno.ENOTEMPTY):
+        files.rmdir(f"{folder}/a")
+    with pytest.raises(OSError, match="directory|permitted"):
+        files.unlink(f"{folder}/a")
+    with pytest.raises(CorruptError, match="not a regular file"):
+        files.open_file(f"{folder}/a")
+    assert sorted(files.listdir(f"{folder}/a")) == ["b", "file"]
+    with files.scandir(f"{folder}/a") as entries:
+        found = {entry.name: (entry.path, entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in entries}
+    assert found == {"b": (f"{folder}/a/b", True, False, False), "file": (f"{folder}/a/file", False, True, False)}
+    assert [(path[len(folder) :], names) for path, _, names in files.walk(folder)] == [("", []), ("/a", ["file"]), ("/a/b", []), ("/a/b/c", [])]
+    assert [path[len(folder) :] for path, _, _ in files.walk(folder, topdown=False)] == ["/a/b/c", "/a/b", "/a", ""]
+    assert files.count_tree(folder) == (1, 5)
+    assert files.delete_tree(f"{folder}/a") == (1, 5)
+    assert files.listdir(folder) == []
+
+
+def test_renames(folder):
+    put(f"{folder}/a/file", b"a")
+    put(f"{folder}/b/file", b"b")
+    inode = files.stat(f"{folder}/a").st_ino
+    with raises(errno.ENOTEMPTY):
+        files.rename(f"{folder}/a", f"{folder}/b")
+    with raises(errno.EINVAL):
+        files.rename(f"{folder}/a", f"{folder}/a/b")
+    with raises(errno.ENOTDIR):
+        files.rename(f"{folder}/a", f"{folder}/b/file")
+    with raises(errno.ENOENT):
+        files.rename(f"{folder}/absent", f"{folder}/b/file")
+    files.mkdir(f"{folder}/c")
+    files.rename(f"{folder}/a", f"{folder}/c")
+    assert files.stat(f"{folder}/c").st_ino == inode
+    assert not files.exists(f"{folder}/a")
+    if files.exchange(f"{folder}/b", f"{folder}/c"):
+        assert files.read_bytes(f"{folder}/b/file") == b"a"
+        assert files.read_bytes(f"{folder}/c/file") == b"b"
+        with raises(errno.ENOENT):
+            files.exchange(f"{folder}/b", f"{folder}/absent")
+    move(f"{folder}/b", f"{folder}/moved")
+    copy_file(f"{folder}/moved/file", f"{folder}/copy")
+    assert sorted(files.listdir(folder)) == ["c", "copy", "moved"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_published_folders(folder, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
+    put(f"{folder}/staged/file", b"new")
+    put(f"{folder}/target/file", b"old")
+    files.publish_folder(f"{folder}/staged", f"{folder}/target")
+    assert files.read_bytes(f"{folder}/target/file") == b"new"
+    assert files.read_bytes(f"{folder}/staged/file") == b"old"
+
+
+def test_links(folder):
+    put(f"{folder}/a/file", b"a")
+    files.symlink("a", f"{folder}/link")
+    files.symlink(f"{folder}/a/file", f"{folder}/a/other")
+    files.symlink("nowhere", f"{folder}/dangling")
+    files.symlink("loop", f"{folder}/loop")
+    assert files.read_bytes(f"{folder}/link/other") == b"a"
+    assert files.readlink(f"{folder}/link") == "a"
+    assert files.realpath(f"{folder}/link/other") == f"{files.realpath(folder)}/a/file"
+    assert files.realpath(f"{folder}/dangling/x") == f"{files.realpath(folder)}/nowhere/x"
+    assert files.islink(f"{folder}/link")
+    assert files.isdir(f"{folder}/link")
+    assert files.lexists(f"{folder}/dangling")
+    assert not files.exists(f"{folder}/dangling")
+    with raises(errno.ELOOP):
+        files.stat(f"{folder}/loop")
+    with pytest.raises(MissingError, match="a symbolic link to a file that is not there"):
+        FolderStore(folder).open("dangling")
+    files.unlink(f"{folder}/link")
+    assert files.read_bytes(f"{folder}/a/file") == b"a"
+    files.link(f"{folder}/a/file", f"{folder}/second")
+    assert files.samefile(f"{folder}/a/file", f"{folder}/second")
+    with raises(errno.EEXIST):
+        files.link(f"{folder}/a/file", f"{folder}/second")
+    assert files.delete_tree(folder) == (5, 1 + 1 + len(f"{folder}/a/file") + len("nowhere") + len("loop"))
+    files.makedirs(folder)
+
+
+def test_new_files(folder):
+    path = put(f"{folder}/file", b"old")
+    before = files.stat(path)
+    file = NewFile(path)
+    file.write(b"content", 4)
+    file.write(np.frombuffer(b"new ", np.uint8), 0)
+    with file.open_written() as written:
+        assert written.read([(0, 11)]) == [b"new content"]
+    assert files.read_bytes(path) == b"old"
+    (temporary,) = set(files.listdir(folder)) - {"file"}
+    assert temporary.startswith(".file.")
+    file.set_nbytes(3)
+    file.publish()
+    assert files.read_bytes(path) == b"new"
+    after = files.stat(path)
+    assert after.st_ino != before.st_ino
+    assert after.st_mtime_ns > before.st_mtime_ns
+    assert (after.st_mode, after.st_gid) == (before.st_mode, before.st_gid)
+    same, other = NewFile(path), NewFile(path)
+    same.write(b"new", 0)
+    same.publish(keep_equal=True)
+    assert files.stat(path).st_ino == after.st_ino
+    other.write(b"xxx", 0)
+    other.discard()
+    with files.open_file(path) as source:
+        copy = NewFile(f"{folder}/copy")
+        copy.copy_from(source, 2)
+        copy.publish()
+    assert files.read_bytes(f"{folder}/copy") == b"ne"
+    assert sorted(files.listdir(folder)) == ["copy", "file"]
+    many = NewFiles(folder, folder)
+    for n in range(5):
+        many.write(f"{n}", bytes([n]))
+    many.publish()
+    assert [files.read_bytes(f"{folder}/{n}") for n in range(5)] == [bytes([n]) for n in range(5)]
+
+
+def test_appended_lines(folder):
+    first = files.create(f"{folder}/lines", append=True)
+    with raises(errno.EEXIST):
+        files.create(f"{folder}/lines")
+    second = files.create(f"{folder}/lines", exclusive=False, append=True)
+    for n, output in enumerate((first, second, first)):
+        assert output.append(b"%d\n" % n) == 2
+    first.close()
+    second.close()
+    assert files.read_bytes(f"{folder}/lines") == b"0\n1\n2\n"
+    output, file = files.nameless(folder)
+    output.write(memoryview(b"kept"), 2)
+    assert file.read_some(10, 0) == b"\0\0kept"
+    output.close()
+    file.close()
+    assert files.listdir(folder) == ["lines"]
+
+
+def test_one_of_many_makes_a_file(folder):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: create_whole(f"{folder}/file", b"%d" % n), range(8)))
+    assert made.count(True) == 1
+    assert files.read_bytes(f"{folder}/file") == b"%d" % made.index(True)
+    assert files.listdir(folder) == ["file"]
+
+
+def test_locks(folder):
+    path = put(f"{folder}/file", b"0")
+
+    def add_one(_):
+        with locked_file(path, "a change"):
+            publish_bytes(path, b"%d" % (int(files.read_bytes(path)) + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add_one, range(12)))
+    assert files.read_bytes(path) == b"12"
+    with locked_file(path, "a change"), pytest.raises(LockedError, match="another process changes it"), locked_file(path, "another", patience_seconds=0.05):
+        pass
+    inside, most = 0, 0
+    lock = threading.Lock()
+
+    def alone(_):
+        nonlocal inside, most
+        with guarded(folder):
+            with lock:
+                inside += 1
+                most = max(most, inside)
+            with lock:
+                inside -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(alone, range(12)))
+    assert most == 1
+    assert files.listdir(folder) == ["file"]
+    with pytest.raises(MissingError, match="renamed or removed"), guarded(f"{folder}/absent"):
+        pass
+
+
+def test_small_files_of_a_folder(folder):
+    for name in "abc":
+        put(f"{folder}/below/{name}", name.encode() * 3)
+    memory = bytearray(8)
+    assert files.read_small(folder, ["below/a", "below/x", "below/b", "below/c"], 4, memoryview(memory)) == [(0, 3), (3, -1), (3, 3)]
+    assert bytes(memory[:6]) == b"aaabbb"
+    with raises(errno.ENOENT):
+        files.read_small(f"{folder}/absent", ["a"], 4, memoryview(memory))
+
+
+def test_patterns(folder):
+    for name in ("s1.png", "s2.png", "t.png", "deep/s3.png"):
+        put(f"{folder}/{name}")
+    assert sorted(files.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
+    assert sorted(files.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
+
+
+def test_stores(folder):
+    store = pickle.loads(pickle.dumps(open_store(f"{folder}/a/")))
+    assert (store.url, store.is_local) == (f"{folder}/a", True)
+    assert store.open("x") is None
+    assert not list(store.entries())
+    files.makedirs(store.folder)
+    store.put("b/x", b"x")
+    file = store.new_file("b/y")
+    file.write(b"yy", 0)
+    file.publish()
+    assert store.read_whole(["b/x", "b/z", "b/y"], 10) == [b"x", None, b"yy"]
+    with pytest.raises(CorruptError, match="has 2 bytes, expected at most 1"):
+        store.read_whole(["b/y"], 1)
+    assert sorted(entry.name for entry in store.entries("b")) == ["x", "y"]
+    x, absent, y = store.states(["b/x", "b/z", "b/y"])
+    assert (x.nbytes, absent, y.nbytes) == (1, None, 2)
+    store.delete("b/x")
+    store.delete("b/x")
+    assert [entry.name for entry in store.entries("b")] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "name"),
+    [("memory://a/b", "memory://a", "b"), ("memory://a", "memory://", "a"), ("memory://", "memory://", ""), ("/a/b", "/a", "b"), ("/a", "/", "a")],
+)
+def test_parts_of_a_path(path, folder, name):
+    assert paths.split(path) == (folder, name)
+    assert paths.dirname(path) == folder
+    assert paths.basename(path) == name
+
+
+def test_paths_in_memory():
+    assert paths.local_path("memory://a/./b/../c/") == "memory://a/c"
+    assert paths.join("memory://a", "b") == "memory://a/b"
+    assert paths.join("/a", "memory://b") == "memory://b"
+    assert paths.relpath("memory://a/b", "memory://a/c/d") == "../../b"
+    assert paths.relpath("memory://a", "/a") == "memory://a"
+    assert paths.normpath("memory://a/../../b") == "memory://b"
+    assert paths.is_below("memory://a/b", "memory://a")
+    assert not paths.is_below("memory://ab", "memory://a")
+    assert not paths.is_remote("memory://a")
+    with pytest.raises(UnsupportedError, match="memory://a: a cluster needs a path on a file system"):
+        paths.need_file_system("memory://a", "a cluster")
+
+
+def test_a_fork_has_a_copy():
+    put("memory://forked/file", b"parent")
+    child = os.fork()
+    if not child:
+        try:
+            put("memory://forked/file", b"child")
+        finally:
+            os._exit(0 if files.read_bytes("memory://forked/file") == b"child" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert files.read_bytes("memory://forked/file") == b"parent"
+    files.remove_tree("memory://forked")
