@@ -100,7 +100,7 @@ def test_folders(folder):
         files.mkdir(f"{folder}/x/y")
     with raises(errno.ENOTEMPTY):
         files.rmdir(f"{folder}/a")
-    with pytest.raises(OSError, match="directory|permitted"):
+    with pytest.raises(OSError, match=r"directory|permitted"):
         files.unlink(f"{folder}/a")
     with pytest.raises(CorruptError, match="not a regular file"):
         files.open_file(f"{folder}/a")

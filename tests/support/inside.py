@@ -106,3 +106,9 @@ def workers_of(number):
 def impatient():
     """Let nobody wait for a lock."""
     return mock.patch.dict(locks.locked_file.__wrapped__.__kwdefaults__, patience_seconds=0.05)
+
+
+def empty_memory():
+    """Remove all files in the memory of this process."""
+    for name in files.listdir("memory://"):
+        files.remove_tree(f"memory://{name}")

@@ -6,17 +6,21 @@ A verb takes a :class:`Bench`, on which an image and a segmentation of one forma
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
+from support.stored_path import stored_path
 from verbs.cases import Case, components_of, draw, largest_of_windows
 from verbs.forms import VOXEL_SIZE, Form
 
 import wkwdask
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 VERBS = {}
 
@@ -30,30 +34,33 @@ def verb(function):
 def verb_of_target(function):
     """Put a function of a bench, an image to make and its mag 1 into the table twice: for the same format, and for WKW as the target."""
     VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
-    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.folder}/other/made", f"{_other_dataset(bench)}/made/1")
+    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/made", f"{_other_dataset(bench)}/made/1")
     return function
 
 
 class Bench:
     """A folder with an image of one format, drawn from a seed."""
 
-    def __init__(self, form: Form, folder: Path, seed: int) -> None:
+    def __init__(self, form: Form, folder: Path, seed: int, root: str | None = None) -> None:
         self.form = form
         self.folder = folder
+        """For pictures and tables."""
+        self.root = str(folder) if root is None else root
+        """For images."""
         self.rng = np.random.default_rng(seed)
         self._seed = seed
         self.case = draw(seed)
 
     @cached_property
     def image(self) -> str:
-        url = self.form.url(self.folder, "image")
+        url = self.form.url(self.root, "image")
         self.form.save(self.case.array, url, self.case.offset)
         return url
 
     @cached_property
     def labels(self) -> tuple[str, Case]:
         case = draw(self._seed, is_segmentation=True)
-        url = self.form.url(self.folder, "labels")
+        url = self.form.url(self.root, "labels")
         options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
         self.form.save(case.array, url, case.offset, **options)
         return url, case
@@ -61,7 +68,7 @@ class Bench:
     @property
     def place(self) -> str:
         """A URL of the same format where nothing is yet."""
-        return self.form.url(self.folder, "target")
+        return self.form.url(self.root, "target")
 
     @property
     def finest_place(self) -> str:
@@ -84,14 +91,10 @@ class Bench:
         return done.stdout
 
 
-def _below(url: str) -> Path:
-    return Path(url.split("://")[-1])
-
-
 def _chunk_files(url: str) -> list[Path]:
     """List the files of voxels of an image."""
     names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
-    return sorted(path for path in _below(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
+    return sorted(path for path in stored_path(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
 
 
 # ---------------------------------------------------------------------------- reading
@@ -124,7 +127,7 @@ def sample(bench):
 
 @verb
 def xarray(bench):
-    url = bench.image if bench.form.engine in ("wkw", "precomputed") else str(_below(bench.image))
+    url = bench.image if bench.form.engine in ("wkw", "precomputed") else str(stored_path(bench.image))
     array = xr.open_dataarray(url.removeprefix("precomputed://"), engine=bench.form.engine, chunks={})
     dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
     np.testing.assert_array_equal(array.transpose(*dims).values.reshape(bench.case.array.shape), bench.case.array)
@@ -151,7 +154,7 @@ def preview(bench):
     stripes = (np.indices((20, 18, 16)).sum(0)[np.newaxis] % 8 * 30 + 1).astype("uint8")
     pictures = []
     for name, array in {"stripes": stripes, "even": np.ones_like(stripes)}.items():
-        url = bench.form.url(bench.folder, name)
+        url = bench.form.url(bench.root, name)
         bench.form.save(array, url, (0, 0, 0))
         with Image.open(wkwdask.preview(url, bench.folder / "picture.png", mag=1)) as picture:
             pictures.append(np.asarray(picture.convert("L"), int))
@@ -172,20 +175,20 @@ def zarr_view(bench):
 def zarr_in_place(bench):
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     bench.expect(bench.image, bench.case)
-    before = set(_below(bench.image).rglob("*"))
+    before = set(stored_path(bench.image).rglob("*"))
     if bench.form.engine == "n5":  # axes x, y, z, c
         wkwdask.n5_as_zarr(bench.image, write=True)
-        found = zarr.open_array(_below(_level(bench, bench.image)), mode="r")[...].T
+        found = zarr.open_array(stored_path(_level(bench, bench.image)), mode="r")[...].T
     else:  # axes c, z, y, x, from voxel 0 on
         wkwdask.write_zarr_view(bench.image)
         box = tuple(slice(low, high) for low, high in zip(bench.case.offset, bench.case.end, strict=True))
-        found = zarr.open_array(_below(_level(bench, bench.image)), mode="r")[(..., *box[::-1])]
+        found = zarr.open_array(stored_path(_level(bench, bench.image)), mode="r")[(..., *box[::-1])]
     np.testing.assert_array_equal(found.reshape(-1, *bench.case.size[::-1]).transpose(0, 3, 2, 1), bench.case.array)
     if bench.form.engine == "n5":
         wkwdask.n5_as_zarr(bench.image, remove=True)
     else:
         wkwdask.remove_zarr_view(bench.image)
-    assert set(_below(bench.image).rglob("*")) == before
+    assert set(stored_path(bench.image).rglob("*")) == before
 
 
 # ---------------------------------------------------------------------------- writing
@@ -252,12 +255,12 @@ def _inverse(voxels):
 
 def _with_dataset(bench):
     if bench.form.engine == "wkw":
-        wkwdask.create_dataset(_below(bench.place).parent, VOXEL_SIZE, existing="keep")
+        wkwdask.create_dataset(stored_path(bench.place).parent, VOXEL_SIZE, existing="keep")
     return bench.finest_place
 
 
 def _other_dataset(bench):
-    return wkwdask.create_dataset(bench.folder / "other", VOXEL_SIZE, existing="keep").path
+    return wkwdask.create_dataset(f"{bench.root}/other", VOXEL_SIZE, existing="keep").path
 
 
 # ---------------------------------------------------------------------------- mags
@@ -339,28 +342,28 @@ def copy_moved_box(bench):
 def rm(bench):
     bench.expect(bench.image, bench.case)
     wkwdask.rm(bench.image)
-    assert not _below(bench.image).exists() or _chunk_files(bench.image) == []
+    assert not stored_path(bench.image).exists() or _chunk_files(bench.image) == []
 
 
 @verb
 def convert_to_wkw(bench):
     bench.expect(bench.image, bench.case)
-    wkwdask.convert(bench.image, bench.folder / "converted", layer="image")
-    bench.expect(f"{bench.folder}/converted/image", bench.case)
+    wkwdask.convert(bench.image, f"{bench.root}/converted", layer="image")
+    bench.expect(f"{bench.root}/converted/image", bench.case)
 
 
 @verb
 def convert_plan(bench):
-    plan = wkwdask.plan_convert(bench.image, bench.folder / "converted", layer="image")
+    plan = wkwdask.plan_convert(bench.image, f"{bench.root}/converted", layer="image")
     assert [mag.size for mag in plan.mags] == [bench.case.size]
-    assert not (bench.folder / "converted").exists()
+    assert not stored_path(f"{bench.root}/converted").exists()
 
 
 @verb
 def convert_from_wkw(bench):
-    wkwdask.create_dataset(bench.folder / "source", VOXEL_SIZE)
-    wkwdask.to_wkw(bench.case.array, bench.folder / "source" / "image" / "1", offset=bench.case.offset, block_len=8, file_len=2)
-    wkwdask.convert(bench.folder / "source", bench.place, layer="image")
+    wkwdask.create_dataset(f"{bench.root}/source", VOXEL_SIZE)
+    wkwdask.to_wkw(bench.case.array, f"{bench.root}/source/image/1", offset=bench.case.offset, block_len=8, file_len=2)
+    wkwdask.convert(f"{bench.root}/source", bench.place, layer="image")
     bench.expect(bench.place, bench.case)
 
 
@@ -406,7 +409,7 @@ def manifest(bench):
 
 @verb
 def diff(bench):
-    other = bench.form.url(bench.folder, "other")
+    other = bench.form.url(bench.root, "other")
     changed = bench.case.array.copy()
     changed[0, 0, 0, 0] += 1
     bench.form.save(changed, other, bench.case.offset)

@@ -6,6 +6,7 @@ import os
 
 import dask
 import pytest
+from support.inside import empty_memory
 from verbs.all_verbs import VERBS, Bench
 from verbs.forms import FORMS
 
@@ -52,6 +53,13 @@ EMPTY = {
 """Cells that are empty on purpose."""
 
 
+IN_MEMORY = frozenset({"wkw"})
+"""Formats that are read and written in memory."""
+
+NEEDS_FILES = frozenset({"zarr_in_place"})
+"""Verbs that need a path on a file system: zarr-python opens the files itself."""
+
+
 @pytest.fixture(autouse=True)
 def _in_this_thread():
     with dask.config.set(scheduler="synchronous"):
@@ -76,6 +84,14 @@ def test_verb(name, form, tmp_path):
         folder = tmp_path / str(seed)
         folder.mkdir()
         VERBS[name](Bench(form, folder, seed))
+
+
+@pytest.mark.parametrize(("name", "form"), _cells(lambda name, form: form in IN_MEMORY and form not in NOT_THERE_YET.get(name, ()) and name not in NEEDS_FILES))
+def test_verb_in_memory(name, form, tmp_path):
+    _needs(form)
+    root = f"memory://{name}-{form}"
+    VERBS[name](Bench(form, tmp_path, 0, root))
+    empty_memory()
 
 
 @pytest.mark.parametrize(("name", "form"), _cells(lambda name, form: form in NOT_THERE_YET.get(name, ())))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from wkwdask.model.run import RunTable
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def published(receipt: Receipt, path: str) -> Receipt:
     """Say in a receipt where its shard is, and its state."""
-    status = os.stat(path)
+    status = files.stat(path)
     return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
@@ -62,7 +62,7 @@ class PartFileWriter:
         self._stats = Stats(target.mag)
 
     def _open_file(self) -> NewFile:
-        files.make_folders_below(self._target.parts_folder, os.path.dirname(self._path))
+        files.make_folders_below(self._target.parts_folder, dirname(self._path))
         return NewFile(self._path, self._target.parts_folder, flush=False)
 
     @property
@@ -95,7 +95,7 @@ class PartFileWriter:
         if not self._codes:
             self.discard()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+                files.unlink(self._path)
             return receipt
         table = RunTable(np.array(self._codes, np.uint64), np.array(self._sizes, np.int64))
         nbytes, checksum = close_part(self._output, table, self._checksum)
@@ -153,7 +153,7 @@ class ShardWriter:
         if not self._chunks:
             self.discard()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+                files.unlink(self._path)
             return receipt
         if self._is_in_order:
             self._output.publish()
@@ -212,7 +212,7 @@ class ChunkFilesWriter:
     def _remove(self, cell: Vec3) -> None:
         """Remove what an interrupted attempt may have left, which read other voxels."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(self._target.chunk_path(cell))
+            files.unlink(self._target.chunk_path(cell))
 
     def close(self) -> Receipt:
         """Flush all files, give them their names, and promise that they are there."""
@@ -307,10 +307,10 @@ class ChunkedTarget(ABC):
 
     def prepare(self) -> None:
         """Make the folders, and describe the array; doing it again changes nothing."""
-        os.makedirs(self.folder, exist_ok=True)
-        os.makedirs(self.parts_folder, exist_ok=True)
+        files.makedirs(self.folder)
+        files.makedirs(self.parts_folder)
         for name, document in self.documents.items():
-            if not os.path.exists(f"{self.folder}/{name}"):
+            if not files.exists(f"{self.folder}/{name}"):
                 publish_bytes(f"{self.folder}/{name}", document)
 
     @abstractmethod
@@ -475,7 +475,7 @@ class ShardableTarget(ChunkedTarget):
             runs: list[Run] = [PartFile(part.path) for part in parts if part.path is not None]
         except FileNotFoundError as error:
             # dask may run a task twice: then the shard was published by the first run, which removed the parts
-            if not os.path.exists(path):
+            if not files.exists(path):
                 raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
             return published(receipt, path)
         if not runs:

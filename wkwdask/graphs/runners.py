@@ -25,6 +25,7 @@ from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import is_interrupted_call
 from wkwdask.runs.tolerant import Tolerance, TolerantJob
+from wkwdask.store.paths import need_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,12 +95,20 @@ def available_memory() -> int:
     return min(int(MEMORY_LIMIT), slurm << 20) if slurm else int(MEMORY_LIMIT)
 
 
+def check_reachable(folder: str, *, here: bool = False) -> None:
+    """Refuse a job in the memory of this process that others would run."""
+    if current_batch() is not None or (not here and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
+        need_file_system(folder, "a job that other processes run")
+
+
 def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | None = None, folder: str | None = None) -> None:
     """Run a job to its end and show its progress; a task that fails does not keep the others from being done."""
+    folder = folder or getattr(job, "folder", None)
+    if folder is not None:
+        check_reachable(folder, here=here)
     batch = current_batch()
     if batch is not None:
         job = hand_out(job, batch)
-    folder = folder or getattr(job, "folder", None)
     runner, workers = _runner(here)
     with (
         Progress(title, job.num_tasks, folder, workers) as progress,

@@ -6,13 +6,14 @@ Every voxel follows from its position alone, so that chunks can be made anywhere
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import basename, local_path
 
 if TYPE_CHECKING:
     import os
@@ -60,16 +61,16 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
     from wkwdask.api import build_pyramid, to_wkw
     from wkwdask.errors import ExistsError
 
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    target = local_path(folder)
+    if files.exists(target) and (not files.isdir(target) or files.listdir(target)):
         raise ExistsError(f"{target}: already exists and is not empty; name another folder")
-    target.mkdir(parents=True, exist_ok=True)
-    publish_bytes(f"{target}/{FILE_NAME}", format_datasource(new_document(target.resolve().name, VOXEL_SIZE_NM)).encode())
+    files.makedirs(target)
+    publish_bytes(f"{target}/{FILE_NAME}", format_datasource(new_document(basename(files.realpath(target)), VOXEL_SIZE_NM)).encode())
     reports: list[Report] = []
     for layer, dtype in (("color", np.uint8), ("segmentation", np.uint32)):
         chunks = da.core.normalize_chunks(_CHUNK, shape=tuple(shape), dtype=dtype)
         voxels = da.map_blocks(_demo_chunk, chunks=chunks, dtype=dtype, meta=np.empty((0, 0, 0), dtype), layer=layer)
-        reports.append(to_wkw(voxels, target / layer / "1", offset=OFFSET, file_len=_FILE_LEN))
+        reports.append(to_wkw(voxels, f"{target}/{layer}/1", offset=OFFSET, file_len=_FILE_LEN))
         reports.append(build_pyramid(target, layer))
     return reports
 

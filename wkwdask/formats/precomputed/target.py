@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,9 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.receipts import Receipt
+from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, NewFiles
+from wkwdask.store.paths import basename, dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class PrecomputedTarget(ShardableTarget):
 
     def as_volume(self) -> PrecomputedVolume:
         """Read what has been published so far."""
-        store, key = FolderStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
+        store, key = FolderStore(dirname(self.folder)), basename(self.folder)
         return PrecomputedVolume(store, self.dtype, self.num_channels, replace(self.scale, key=key), self.mag)
 
     def codes(self, places: Sequence[Vec3]) -> npt.NDArray[np.uint64]:
@@ -213,9 +214,9 @@ class PrecomputedTarget(ShardableTarget):
         """Tell whether a shard file is there, has its size, and an index that ends where the file does, as all do that are written here."""
         tables = self.index_nbytes or 0
         try:
-            with open(path, "rb") as file:
+            with files.open_stream(path) as file:
                 raw = file.read(tables)
-                size = os.fstat(file.fileno()).st_size
+                size = files.getsize(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         if size != nbytes or len(raw) != tables:

@@ -6,7 +6,6 @@ The volume lives in coordinates of its own grid: its first voxel is voxel 0, and
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.plans.cells import cell_map
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ class PrecomputedVolume:
         """
         if not self.store.is_local:
             return
-        if os.path.islink(self.folder) and not os.path.exists(self.folder):
+        if files.islink(self.folder) and not files.exists(self.folder):
             raise MissingError(f"{self.folder}: a symbolic link to a folder that is not there")
         if self.opened is None:
             return

@@ -7,7 +7,6 @@ can also be written straight away, block by block in Morton order.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import zlib
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from wkwdask.model.run import RunTable, join_order
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,9 +104,9 @@ class WkwTarget:
 
     def prepare(self) -> None:
         """Make the folders and write ``header.wkw``; doing it again changes nothing."""
-        os.makedirs(self.folder, exist_ok=True)
-        os.makedirs(self.parts_folder, exist_ok=True)
-        if not os.path.exists(f"{self.folder}/{HEADER_NAME}"):
+        files.makedirs(self.folder)
+        files.makedirs(self.parts_folder)
+        if not files.exists(f"{self.folder}/{HEADER_NAME}"):
             publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
 
     def as_volume(self) -> WkwVolume:
@@ -129,7 +129,7 @@ class WkwTarget:
         """Tell whether what a receipt says is there and whole: for a file its size, header and table are checked, for a part every byte."""
         path = self.path_of(receipt)
         if not receipt.nbytes:
-            return not self.is_living or receipt.part is not None or not os.path.lexists(path)
+            return not self.is_living or receipt.part is not None or not files.lexists(path)
         if self.is_living and receipt.part is None and not _has_mtime(path, receipt.mtime_ns):
             return False  # somebody else wrote it since
         if receipt.part is None:
@@ -187,9 +187,9 @@ class WkwTarget:
                 if self.is_living:
                     files.remove_file(path)
                 return receipt
-            files.make_folders_below(self.folder, os.path.dirname(path))
+            files.make_folders_below(self.folder, dirname(path))
             self._write_joined(path, runs)
-        status = os.stat(path)
+        status = files.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
     def _kept_blocks(self, shard: Vec3, boxes: Sequence[BoundingBox]) -> list[Run]:
@@ -363,7 +363,7 @@ class WkwPartWriter:
 
     def _open_file(self) -> NewFile:
         target = self._target
-        files.make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
+        files.make_folders_below(target.folder if self._part is None else target.parts_folder, dirname(self._path))
         return NewFile(self._path, target.parts_folder, flush=self._part is None)
 
     @property
@@ -377,7 +377,7 @@ class WkwPartWriter:
         if not self._nonzero_blocks:
             self.discard()
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+                files.unlink(self._path)
             return receipt
         header = self._target.header
         if self._part is None:
@@ -389,7 +389,7 @@ class WkwPartWriter:
         file = self._output.close()
         file.write(format_file_head(header, sizes), 0)
         file.publish(flush_folder=self._target.is_living, keep_equal=True)
-        return replace(receipt, path=self._path, nbytes=self._output.end, mtime_ns=os.stat(self._path).st_mtime_ns)
+        return replace(receipt, path=self._path, nbytes=self._output.end, mtime_ns=files.stat(self._path).st_mtime_ns)
 
     def discard(self) -> None:
         """Remove what was stored so far."""
@@ -398,7 +398,7 @@ class WkwPartWriter:
 
 def _has_mtime(path: str, mtime_ns: int) -> bool:
     try:
-        return os.stat(path).st_mtime_ns == mtime_ns
+        return files.stat(path).st_mtime_ns == mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return False
 

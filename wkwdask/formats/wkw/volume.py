@@ -6,7 +6,6 @@ The translation between the words of all formats (chunk, shard) and those of WKW
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from dataclasses import dataclass, replace
@@ -56,7 +55,7 @@ def read_header(folder: str) -> WkwHeader:
     """Read ``header.wkw`` of a mag."""
     path = f"{folder}/{HEADER_NAME}"
     try:
-        with open(path, "rb") as file:
+        with files.open_stream(path) as file:
             raw = file.read(HEADER_NBYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise MissingError(f"{path}: not found: no WKW mag here") from None
@@ -73,14 +72,14 @@ def list_files(folder: str) -> Iterator[Vec3]:
 
 def count_files(folder: str, until: float) -> tuple[int, int, bool]:
     """Count the data files of a mag and their bytes, for as long as there is time."""
-    files = nbytes = 0
+    count = nbytes = 0
     for index in list_files(folder):
         if time.monotonic() > until:
-            return files, nbytes, False
+            return count, nbytes, False
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            nbytes += os.stat(file_path(folder, index)).st_size
-            files += 1
-    return files, nbytes, True
+            nbytes += files.stat(file_path(folder, index)).st_size
+            count += 1
+    return count, nbytes, True
 
 
 def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[tuple[int, str]]:
@@ -93,7 +92,7 @@ def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[t
 
 def is_mag(folder: str) -> bool:
     """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, files in their folders, records and left-overs."""
-    return os.path.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
+    return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
 
 
 def what_else(folder: str) -> str:
@@ -114,12 +113,12 @@ def _strays(folder: str) -> Iterator[str]:
 
 def _own(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
     """List numbered folders, but not links to some: what is behind these stays."""
-    return ((number, path) for number, path in files.numbered(folder, prefix) if not os.path.islink(path))
+    return ((number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path))
 
 
 def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
     try:
-        with os.scandir(folder) as entries:
+        with files.scandir(folder) as entries:
             for entry in entries:
                 is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
                 expected = entry.name in names or (pattern.fullmatch(entry.name) is not None and is_right_kind)
@@ -146,7 +145,7 @@ class WkwVolume:
     def open(cls, folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> WkwVolume:
         """Open a mag."""
         header = read_header(folder)
-        status = os.stat(f"{folder}/{HEADER_NAME}")
+        status = files.stat(f"{folder}/{HEADER_NAME}")
         extent = box.in_mag(mag) if box is not None else own_box(folder, header, mag)
         return cls(folder, header, extent, (status.st_ino, status.st_mtime_ns))
 
@@ -187,7 +186,7 @@ class WkwVolume:
 
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a file is stored."""
-        return os.path.exists(file_path(self.folder, index))
+        return files.exists(file_path(self.folder, index))
 
     def shards(self) -> Iterator[Vec3]:
         """List the stored files that the box touches, in no order."""
@@ -256,9 +255,9 @@ class WkwVolume:
         """Go through the files that a box touches and whose folders are there."""
         x_range, y_range, z_range = cell_range(box, self.shard_shape)
         for z in z_range:
-            if os.path.isdir(f"{self.folder}/z{z}"):
+            if files.isdir(f"{self.folder}/z{z}"):
                 for y in y_range:
-                    if os.path.isdir(f"{self.folder}/z{z}/y{y}"):
+                    if files.isdir(f"{self.folder}/z{z}/y{y}"):
                         yield from ((x, y, z) for x in x_range)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
@@ -280,7 +279,7 @@ class WkwVolume:
 
     def _check_not_replaced(self) -> None:
         """Make sure that absent files are zeros, and not files that the mag does not have any more since it was stored in another way."""
-        if self.state[1] and os.stat(f"{self.folder}/{HEADER_NAME}").st_mtime_ns != self.state[1]:
+        if self.state[1] and files.stat(f"{self.folder}/{HEADER_NAME}").st_mtime_ns != self.state[1]:
             raise ReplacedError(f"{self.folder}: was replaced since it was opened; open it anew")
 
     def _read_file(self, reading: Reading, index: Vec3) -> int:
