@@ -15,7 +15,6 @@ from wkwdask.clusters.check import findings
 from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_config, known_configs, load_config, shipped_folder
 from wkwdask.clusters.jobqueue import exports, job_arguments, render
 from wkwdask.clusters.probe import file_system, versions
-from wkwdask.clusters.scripts import directives
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -90,6 +89,11 @@ def test_options_of_a_site_reach_the_script():
     assert "#SBATCH -p short" in script
     lines = script.splitlines()
     assert lines.index("module load x") > lines.index("export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False")  # a site has the last word
+
+
+def directives(text):
+    """List what a batch script tells SLURM."""
+    return [line.removeprefix("#SBATCH").partition(" #")[0].strip() for line in text.splitlines() if line.startswith("#SBATCH")]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

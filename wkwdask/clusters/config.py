@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.keys import check_values, flat
-from wkwdask.clusters.scripts import kind_of_script
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.parsing import reading
 
@@ -167,3 +167,18 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
         before = merged.get(name)
         merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return merged
+
+
+_KIND = re.compile(r"^#\s*kind:\s*(\S+)\s*$", re.MULTILINE)
+
+
+def kind_of_script(text: str, where: str) -> str:
+    """Tell the kind of a batch script by its line ``# kind: ...``."""
+    kinds = _KIND.findall(text)
+    if not text.startswith("#!"):
+        raise FormatError(f"{where}: not a batch script: it has to begin with #!/usr/bin/env bash")
+    if len(kinds) != 1 or kinds[0] not in SCRIPT_KINDS:
+        raise FormatError(
+            f"{where}: found {' and '.join(kinds) or 'no'} '# kind: ...', expected one of {', '.join(f'# kind: {kind}' for kind in SCRIPT_KINDS)}"
+        )
+    return str(kinds[0])
