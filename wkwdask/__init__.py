@@ -58,10 +58,10 @@ _NAMES = {
     "merge": "api.annotations",
     "n5_as_zarr": "api.n5",
     "n5_store": "api.n5",
-    "offset_codec": "formats.zarr.codecs.making",
+    "offset_codec": "api.codecs",
     "open": "api.access",
     "open_dataset": "api.datasets",
-    "pad_codec": "formats.zarr.codecs.making",
+    "pad_codec": "api.codecs",
     "plan_convert": "api.conversion_plans",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
@@ -76,7 +76,7 @@ _NAMES = {
     "rm": "api.copies",
     "sample": "api.access",
     "tiff_prefix": "formats.zarr.codecs.tiff",
-    "tiff_shard_codec": "formats.zarr.codecs.making",
+    "tiff_shard_codec": "api.codecs",
     "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
@@ -174,6 +174,7 @@ if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+    from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec
     from wkwdask.api.contrast import contrast, histogram
     from wkwdask.api.conversion import convert
     from wkwdask.api.conversion_plans import plan_convert
@@ -210,7 +211,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.formats.zarr.codecs.headers import register_header
-    from wkwdask.formats.zarr.codecs.making import offset_codec, pad_codec, tiff_shard_codec
     from wkwdask.formats.zarr.codecs.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag

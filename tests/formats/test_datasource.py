@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import with_layer, with_mags
+from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_layer, with_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 
@@ -272,13 +272,13 @@ class TestWithLayer:
     box = BoundingBox((1, 2, 3), (4, 5, 6))
 
     def test_add(self):
-        changed = with_layer(DOCUMENT, "color", "color", self.box, "uint24", 3)
+        changed = with_layer(DOCUMENT, "color", NewLayer("color", self.box, "uint24", 3))
         assert changed["dataLayers"][0] == DOCUMENT["dataLayers"][0]
         layer = _parse(changed).layer("color")
         assert (layer.category, layer.bounding_box, layer.element_class, layer.num_channels, layer.mags) == ("color", self.box, "uint24", 3, ())
 
     def test_change(self):
-        changed = with_layer(DOCUMENT, "seg", "segmentation", self.box, "uint32", 1)
+        changed = with_layer(DOCUMENT, "seg", NewLayer("segmentation", self.box, "uint32", 1))
         assert changed["dataLayers"][0]["mappings"] == ["agglomerate_view_1"]
         assert changed["dataLayers"][0]["mags"] == DOCUMENT["dataLayers"][0]["mags"]
         layer = _parse(changed).layer("seg")

@@ -12,6 +12,7 @@ from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.webknossos.datasource_edits import (
+    NewLayer,
     with_box,
     with_largest_id,
     with_layer,
@@ -143,7 +144,7 @@ class Dataset:
         attributes = {}
         if largest_segment_id is not None:
             attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category))
-        made = with_layer({}, name, category, box, elements, num_channels, attributes)
+        made = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
         return self._with_entry(made["dataLayers"][0])
 
     def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
@@ -182,7 +183,7 @@ class Dataset:
         if box is None:
             raise MissingError(f"{folder}: no data files here")
         elements = element_class(header.dtype, header.num_channels)
-        document = with_layer({}, name, category or default_category(header), box, elements, header.num_channels)
+        document = with_layer({}, name, NewLayer(category or default_category(header), box, elements, header.num_channels))
         listed = [(mag, f"./{name}/{basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in volumes.items()]
         _check_same_type(folder, volumes.values(), (elements, header.num_channels))
         return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])

@@ -129,7 +129,8 @@ def connected_components(
     wanted = ComponentsOptions(
         threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, check(WkwOptions, **options), allow_external
     )
-    staged = lay_out_components(source, target, wanted, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
+    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    staged = lay_out_components(labels, target, wanted, existing, num_workers())
     return make(staged)
 
 
@@ -240,7 +241,8 @@ def _remapped(
 ) -> Report:
     from wkwdask.graphs.runners import make, num_workers
 
-    return make(lay_out_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
+    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return make(lay_out_remap(labels, target, mapping, options, existing, num_workers()))
 
 
 def remove_dust(

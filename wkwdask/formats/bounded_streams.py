@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import CorruptError, TruncatedError
 
@@ -15,37 +15,36 @@ if TYPE_CHECKING:
 _XZ_MEMORY_NBYTES = 256 << 20
 
 
-def decompress_bzip2(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress bzip2, see :func:`decompress_streams`."""
-    return decompress_streams(bz2.BZ2Decompressor, (OSError, ValueError), "bzip2", data, nbytes, source, offset)
+class Stream(NamedTuple):
+    """A kind of stream."""
+
+    name: str
+    start: Callable[[], Any]
+    """Makes a decompressor."""
+    errors: Any
+    """What it raises of broken streams."""
 
 
-def decompress_xz(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress xz, see :func:`decompress_streams`."""
-    return decompress_streams(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES), lzma.LZMAError, "xz", data, nbytes, source, offset)
+BZIP2 = Stream("bzip2", bz2.BZ2Decompressor, (OSError, ValueError))
+XZ = Stream("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES), lzma.LZMAError)
+ZLIB = Stream("zlib", zlib.decompressobj, zlib.error)
+GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 
 
-def decompress_zlib(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress zlib, see :func:`decompress_streams`."""
-    return decompress_streams(zlib.decompressobj, zlib.error, "zlib", data, nbytes, source, offset)
-
-
-def decompress_streams(
-    start: Callable[[], Any], errors: Any, name: str, data: bytes | memoryview, nbytes: int, source: str, offset: int
-) -> bytes:  # fmt: skip
+def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
     """Take all that a stream gives, and streams that follow it, up to one byte more than expected."""
     parts: list[bytes] = []
     rest, room = data, nbytes + 1
     while room and (len(rest) or not parts):
-        stream = start()
+        stream = kind.start()
         try:
             parts.append(stream.decompress(rest, room))
-        except errors as error:
+        except kind.errors as error:
             if parts:
                 break
-            raise CorruptError(f"{source}: byte {offset}: expected a {name} stream of {len(data)} bytes: {error}") from None
+            raise CorruptError(f"{source}: byte {offset}: expected a {kind.name} stream of {len(data)} bytes: {error}") from None
         room -= len(parts[-1])
         if not stream.eof and room:
-            raise TruncatedError(f"{source}: byte {offset}: a {name} stream of {len(data)} bytes is cut off")
+            raise TruncatedError(f"{source}: byte {offset}: a {kind.name} stream of {len(data)} bytes is cut off")
         rest = stream.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)

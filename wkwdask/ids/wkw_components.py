@@ -145,21 +145,12 @@ def token_of(source: Volume) -> str:
     return source_token(source) if isinstance(source, WkwVolume) else str(source.token)
 
 
-def lay_out_components(
-    url: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    options: ComponentsOptions,
-    existing: str,
-    workers: int,
-    layer: str | None = None,
-    mag: Mag | None = None,
-) -> ComponentsSearch:
+def lay_out_components(source: Volume, target: str | os.PathLike[str], options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
     """Check and lay out the making of components, or find the interrupted job that is to go on."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
     if options.min_voxels < 0:
         raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
-    source = open_labels(url, layer, mag)
     limits = _limits(options.threshold, source)
     place = place_like(target, source, allow_external=options.allow_external)
     box = source.box

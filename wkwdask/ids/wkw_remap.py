@@ -16,7 +16,7 @@ from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
-from wkwdask.ids.wkw_components import open_labels, place_like, token_of
+from wkwdask.ids.wkw_components import place_like, token_of
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.kernels.labels.values import map_ids
 from wkwdask.plans.apply import plan_bricks
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.wkw.target import WkwTarget
-    from wkwdask.geometry.mag import Mag
     from wkwdask.model.volume import Volume
 
 
@@ -197,20 +196,10 @@ class Remap(Plan):
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
-def lay_out_remap(
-    url: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    mapping: Any,
-    options: RemapOptions,
-    existing: str,
-    workers: int,
-    layer: str | None = None,
-    mag: Mag | None = None,
-) -> Remap:
+def lay_out_remap(source: Volume, target: str | os.PathLike[str], mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
     """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
-    source = open_labels(url, layer, mag)
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wkwdask.store.locks import ShardBox
+
     Vec4 = tuple[int, int, int, int]
 
 
@@ -23,6 +25,8 @@ class Content:
     """What the user says that the array is, in place of its fingerprint."""
     in_memory: bool = False
     """Whether the fingerprint is that of the voxels, and not that of a graph."""
+    shards: ShardBox | None = None
+    """Shards of a living mag that are written, None where it is a new one."""
 
     @property
     def settings(self) -> dict[str, Any]:

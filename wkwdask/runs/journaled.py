@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import CorruptError
@@ -27,49 +27,58 @@ class ResumableJob(Job, Protocol):
         """Tell whether a result is still good: what it wrote is there, or what followed from it is."""
 
 
+@dataclass(slots=True)
 class JournaledJob:
     """Wraps a job."""
 
-    def __init__(
-        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,
-        nbytes_in: int = 0, task_nbytes: int = 0,
-    ) -> None:  # fmt: skip
-        self._job = job
-        self._append = append
-        self._targets = targets
+    job: ResumableJob
+    """The job."""
+    append: Callable[[dict[str, Any]], None]
+    """Writes an entry of the journal."""
+    lines: InitVar[Iterable[bytes]]
+    """What the journal of an earlier start tells."""
+    targets: Sequence[Target]
+    """What is written."""
+    folder: str | None = None
+    """Where the journal is."""
+    nbytes_in: int = 0
+    """Voxel bytes that are read."""
+    task_nbytes: int = 0
+    """Memory of a task [bytes]."""
+    num_known: int = field(default=0, init=False)
+    """Tasks that an earlier start finished."""
+    _lines: dict[str, bytes] = field(init=False)
+
+    def __post_init__(self, lines: Iterable[bytes]) -> None:
         self._lines = {key: zlib.compress(line, 1) for key, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
-        self.num_known = 0
-        self.folder = folder
-        self.nbytes_in = nbytes_in
-        self.task_nbytes = task_nbytes
 
     @property
     def num_tasks(self) -> int:
         """How many tasks there will be in this start."""
-        return self._job.num_tasks - self.num_known
+        return self.job.num_tasks - self.num_known
 
     def tasks(self) -> Iterator[Task]:
         """Give the tasks to start with that no earlier start finished."""
-        return self._unknown(self._job.tasks())
+        return self._unknown(self.job.tasks())
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take note of a result, then hand it on."""
-        self._append(entry_of(task.key, result))
-        return self._unknown(self._job.receive(task, result))
+        self.append(entry_of(task.key, result))
+        return self._unknown(self.job.receive(task, result))
 
     def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """Hand on results that are known, and give the tasks that remain."""
         for task in tasks:
             result = self._known(task.key)
-            if result is None or not self._job.holds(task, result, self._known):
+            if result is None or not self.job.holds(task, result, self._known):
                 yield task
             else:
                 self.num_known += 1
-                yield from self._unknown(self._job.receive(task, result))
+                yield from self._unknown(self.job.receive(task, result))
 
     def _known(self, key: str) -> Result | None:
         line = self._lines.get(key)
-        return None if line is None else _result_of(zlib.decompress(line), self._targets)
+        return None if line is None else _result_of(zlib.decompress(line), self.targets)
 
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Target
     from wkwdask.runs.content import Content
     from wkwdask.runs.job_records import UnfinishedJob
-    from wkwdask.store.locks import ShardBox
 
 EXISTING = ("error", "resume", "overwrite")
 _PRESENCE = "presence"
@@ -72,12 +71,12 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
     return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan)
 
 
-def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content, region: ShardBox | None = None) -> Draft:
+def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content) -> Draft:
     """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same."""
     check_existing(existing)
     settings = {**settings, **content.settings}
-    is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_left(parent, [folder], region) if existing != "overwrite" and is_free else None
+    is_free = not any(lock.stands_in_the_way(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
+    left = find_left(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
     if left is not None and existing == "error" and settings != left.settings:
         left = None  # the new job takes its place
     if left is not None:

@@ -9,6 +9,7 @@ import pytest
 from wkwdask import BoundingBox, Mag
 from wkwdask.formats.webknossos.datasource import format_datasource, parse_datasource
 from wkwdask.formats.webknossos.datasource_edits import (
+    NewLayer,
     with_box,
     with_entry,
     with_largest_id,
@@ -158,7 +159,7 @@ def test_an_edit_changes_what_it_names(name, edit):
 @pytest.mark.parametrize("name", WITH_LAYER_A)
 def test_layers_come_and_go(name):
     source = parsed(name)
-    made = with_layer({}, "made", "color", BoundingBox((0, 0, 0), (1, 1, 1)), "uint8", 1)["dataLayers"][0]
+    made = with_layer({}, "made", NewLayer("color", BoundingBox((0, 0, 0), (1, 1, 1)), "uint8", 1))["dataLayers"][0]
     more = with_entry(source.document, made)
     assert exact(format_datasource(without_layer(more, "made"))) == exact(DOCUMENTS[name])
     gone = without_layer(source.document, "a")

@@ -15,7 +15,7 @@ from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.zarr.codecs.tiff import tiff_prefix, tiff_segments_header
+from wkwdask.formats.zarr.codecs.tiff import TiffImage, tiff_prefix, tiff_segments_header
 from wkwdask.formats.zarr.codecs.tiff_shard import TiffShardCodec
 
 
@@ -86,7 +86,7 @@ def test_header_stays_with_the_array():
 )
 def test_parts_that_are_no_tiles(shape, tile, axes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        tiff_segments_header(shape, "uint8", tile, (1,), "none", "little", axes)
+        tiff_segments_header(TiffImage.of(shape, "uint8", "little", axes, "pages"), shape, tile, (1,), "none")
 
 
 def test_compressed_stack_in_one_chunk():

@@ -35,7 +35,7 @@ except KeyError:
 def describe(folder, shape, dtype, channels, block_len, file_len, compression="lz4hc"):
     """Put a ``zarr.json`` beside the files of a mag."""
     edge = block_len * file_len
-    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, wkw_codecs(block_len, compression), {}, {"name": "wkw"})
+    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, wkw_codecs(block_len, compression), {}) | {"chunk_key_encoding": {"name": "wkw"}}
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/zarr.json", "w") as file:
         json.dump(document, file)

@@ -6,10 +6,11 @@ import bz2
 import lzma
 import struct
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
-from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz, decompress_zlib
+from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.model.extras import need
 
@@ -103,7 +104,8 @@ def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 
 
 _DECODERS: dict[str, Callable[[memoryview, int, str, int], bytes | memoryview]] = {
-    "raw": _raw, "gzip": _gzip, "zlib": decompress_zlib, "bzip2": decompress_bzip2, "xz": decompress_xz, "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
+    "raw": _raw, "gzip": _gzip, "zlib": partial(decompress_streams, ZLIB), "bzip2": partial(decompress_streams, BZIP2), "xz": partial(decompress_streams, XZ),
+    "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
+from wkwdask.formats.precomputed.compressed_segmentation import Blocks
 from wkwdask.kernels.arrays import copy_into
 
 if TYPE_CHECKING:
@@ -64,16 +65,16 @@ class ChunkCodec:
         if self.encoding == "raw":
             return self._raw(data, shape, source, offset)
         if self.encoding in images.ENCODINGS:
-            return images.decode(self.encoding, data, shape, self.dtype, self.num_channels, source, offset)
+            return images.decode(self.encoding, data, (self.num_channels, *shape), self.dtype, source, offset)
         if self.encoding == "compresso":
             return compresso.decode(data, shape, self.dtype, source, offset)
-        return compressed_segmentation.decode(data, shape, self.block_size, self.dtype, self.num_channels, source, offset)
+        return compressed_segmentation.decode(data, Blocks(shape, self.block_size), self.dtype, self.num_channels, source, offset)
 
     def decode_into(self, data: bytes, shape: Vec3, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> None:
         """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that."""
         low = (corner[0], corner[1], corner[2])
         if self.encoding == "compressed_segmentation" and out.dtype == self.dtype:
-            compressed_segmentation.decode_into(data, shape, self.block_size, out, low, source, offset)
+            compressed_segmentation.decode_into(data, Blocks(shape, self.block_size), out, low, source, offset)
             return
         chunk = self.decode(data, shape, source, offset)
         in_out, in_chunk = _overlap(low, shape, out.shape)

@@ -7,7 +7,7 @@ the same one. Places count in words from the start of the channel (neuroglancer,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,17 +33,24 @@ _FULL = {
 }
 
 
-def decode(data: bytes, shape: Vec3, block_size: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
+class Blocks(NamedTuple):
+    """A chunk and its blocks along x, y, z [voxels]."""
+
+    shape: Vec3
+    block_size: Vec3
+
+
+def decode(data: bytes, cut: Blocks, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
     """Decode a chunk."""
-    _check_length(data, shape, block_size, num_channels, source, offset)
-    out = np.empty((num_channels, *shape[::-1]), dtype).transpose(0, 3, 2, 1)
-    decode_into(data, shape, block_size, out, (0, 0, 0), source, offset)
+    _check_length(data, cut, num_channels, source, offset)
+    out = np.empty((num_channels, *cut.shape[::-1]), dtype).transpose(0, 3, 2, 1)
+    decode_into(data, cut, out, (0, 0, 0), source, offset)
     return out
 
 
-def decode_into(data: bytes, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int) -> None:
+def decode_into(data: bytes, cut: Blocks, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int) -> None:
     """Decode the part of a chunk that lies inside an array."""
-    blocks = _check_length(data, shape, block_size, len(out), source, offset)
+    blocks = _check_length(data, cut, len(out), source, offset)
     words = _words(data)
     into = out if is_plain(out) else np.empty(out.shape, out.dtype.newbyteorder("="))
     if into is not out:
@@ -52,7 +59,7 @@ def decode_into(data: bytes, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any
         start = int(words[channel])
         if start + 2 * blocks > words.size:
             raise CorruptError(f"{source}: byte {offset + 4 * channel}: channel {channel} starts at word {start} of {words.size}, too late for {blocks} blocks")
-        block, what = segmentation_blocks.decode_channel(words, start, shape, block_size, voxels, corner)
+        block, what = segmentation_blocks.decode_channel(words, start, cut.shape, cut.block_size, voxels, corner)
         if what:
             at = offset + _WORD_NBYTES * (start + 2 * block)
             raise CorruptError(f"{source}: byte {at}: block {block} of channel {channel} {_WRONG[what]}")
@@ -83,11 +90,11 @@ def _words(data: bytes) -> npt.NDArray[np.uint32]:
     return words
 
 
-def _check_length(data: bytes, shape: Vec3, block_size: Vec3, num_channels: int, source: str, offset: int) -> int:
+def _check_length(data: bytes, cut: Blocks, num_channels: int, source: str, offset: int) -> int:
     """Count the blocks of a chunk, and see that there are bytes for their headers."""
     if len(data) % _WORD_NBYTES:
         raise CorruptError(f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}")
-    nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
+    nx, ny, nz = (-(-n // edge) for n, edge in zip(cut.shape, cut.block_size, strict=True))
     needed = _WORD_NBYTES * (num_channels + 2 * nx * ny * nz)
     if len(data) < needed:
         raise TruncatedError(f"{source}: byte {offset}: a chunk of {nx * ny * nz} blocks has at least {needed} bytes, found {len(data)}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz
+from wkwdask.formats.bounded_streams import BZIP2, XZ, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.wkw.stored_file import check_folder
 from wkwdask.geometry import compressed_morton
@@ -102,9 +102,9 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Chun
     if name.endswith(".zstd"):
         return _decompressed(lambda codecs, room: codecs.zstd_decode(data, out=room), data, "Zstandard", largest, path)
     if name.endswith(".xz"):
-        return _no_more(decompress_xz(data, largest, path, 0), data, "xz", largest, path)
+        return _no_more(decompress_streams(XZ, data, largest, path, 0), data, "xz", largest, path)
     if name.endswith(".bz2"):
-        return _no_more(decompress_bzip2(data, largest, path, 0), data, "bzip2", largest, path)
+        return _no_more(decompress_streams(BZIP2, data, largest, path, 0), data, "bzip2", largest, path)
     return data
 
 

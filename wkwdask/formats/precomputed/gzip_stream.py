@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.bounded_streams import decompress_streams
+from wkwdask.formats.bounded_streams import GZIP, decompress_streams
 
 _SHORTEST = 18
 _MEMBER = b"\x1f\x8b\x08"  # so does each further stream of a file begin
@@ -72,7 +72,7 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
 
 def _decompress_slowly(data: bytes, largest: int, source: str, offset: int) -> bytes:
     """Decompress a stream by zlib, which knows where a broken one breaks."""
-    out = decompress_streams(lambda: zlib.decompressobj(31), zlib.error, "gzip", data, largest, source, offset)
+    out = decompress_streams(GZIP, data, largest, source, offset)
     if len(out) > largest:
         raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more bytes, expected at most {largest}")
     return out

@@ -33,16 +33,16 @@ _DEFAULT_JXL_EFFORT = 3
 _END_OF_JPEG = b"\xff\xd9"
 
 
-def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk."""
+def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
+    """Decode a chunk (c, x, y, z)."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = image_size(encoding, data)
     except FormatError as error:
         raise type(error)(f"{source}: byte {offset}: {error}") from None
-    x, y, z = shape
+    num_channels, x, y, z = shape
     if width * height != x * y * z:
-        raise CorruptError(f"{source}: byte {offset}: a chunk of {shape} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
+        raise CorruptError(f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
     try:
         image = _decoder(imagecodecs, encoding)(data)
     except MemoryError:

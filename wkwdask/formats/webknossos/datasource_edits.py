@@ -6,7 +6,7 @@ Documents in, changed copies out; everything that an edit does not name is kept 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import ExistsError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_segment_id, largest_segment_id, layer_entry, mag_entries
@@ -166,9 +166,16 @@ def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, k
     return changed
 
 
-def with_layer(
-    document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
-) -> dict[str, Any]:
+class NewLayer(NamedTuple):
+    """What a record says of the voxels of a layer."""
+
+    category: str
+    box: BoundingBox
+    element_class: str
+    num_channels: int
+
+
+def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
     """Add a layer without mags, or set the box and type of one that is there; everything else is kept.
 
     Attributes go to a new layer; of one that is there only the largest id grows.
@@ -177,15 +184,15 @@ def with_layer(
     layers = changed.setdefault("dataLayers", [])
     entry = next((entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None)
     if entry is None:
-        entry = {"name": name, "category": category, **(attributes or {})}
+        entry = {"name": name, "category": new.category, **(attributes or {})}
         layers.append(entry)
     largest = [known for known in (largest_segment_id(entry), largest_segment_id(attributes or {})) if known is not None]
     if largest:
         entry["largestSegmentId"] = format_segment_id(max(largest))
-    entry["boundingBox"] = _box_entry(box)
-    entry["elementClass"] = element_class
+    entry["boundingBox"] = _box_entry(new.box)
+    entry["elementClass"] = new.element_class
     entry.setdefault("dataFormat", "wkw")
-    entry["numChannels"] = num_channels
+    entry["numChannels"] = new.num_channels
     if "wkwResolutions" not in entry:
         entry.setdefault("mags", [])
     return changed

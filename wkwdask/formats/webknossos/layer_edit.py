@@ -9,7 +9,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import with_largest_id, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_largest_id, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -30,7 +30,7 @@ class LayerEdit(MetadataEdit):
     """Name of the layer."""
     mags: tuple[tuple[Mag, str, int], ...]
     """Mag, path relative to the dataset, edge of a file [voxels]."""
-    new_layer: tuple[str, BoundingBox, str, int] | None = None
+    new_layer: NewLayer | None = None
     """Category, box, element class and channels, where the layer is new or changes its box."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """What else a new layer says about itself."""
@@ -48,8 +48,8 @@ class LayerEdit(MetadataEdit):
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
-                category, box, elements, num_channels = self.new_layer
-                document = with_layer(document, self.layer, category, self._grown(box, document), elements, num_channels, self.attributes)
+                new = self.new_layer._replace(box=self._grown(self.new_layer.box, document))
+                document = with_layer(document, self.layer, new, self.attributes)
             return self._with_largest(with_mags(document, self.layer, self.mags))
 
         new = None if self.voxel_size_nm is None else new_document(basename(self.dataset_folder), self.voxel_size_nm)
@@ -120,7 +120,7 @@ class LayerEdit(MetadataEdit):
         new_layer = None
         if value["new_layer"] is not None:
             category, numbers, element_class, num_channels = value["new_layer"]
-            new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
+            new_layer = NewLayer(category, BoundingBox.parse(numbers), element_class, num_channels)
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
         size = value.get("voxel_size_nm")
         voxel_size = None if size is None else (size[0], size[1], size[2])

@@ -6,7 +6,7 @@ import lzma
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_streams, decompress_zlib
+from wkwdask.formats.bounded_streams import BZIP2, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.model.extras import need
 
@@ -36,19 +36,19 @@ def _gzip(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> by
 
 def _zlib(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
     del options, decode
-    return decompress_zlib(data, most, PLACE, 0)
+    return decompress_streams(ZLIB, data, most, PLACE, 0)
 
 
 def _bz2(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
     del options, decode
-    return decompress_bzip2(data, most, PLACE, 0)
+    return decompress_streams(BZIP2, data, most, PLACE, 0)
 
 
 def _lzma(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
     del decode
     form, filters = options.get("format", lzma.FORMAT_XZ), options.get("filters")
     memory = None if form == lzma.FORMAT_RAW else _XZ_MEMORY_NBYTES
-    return decompress_streams(lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError, "LZMA", data, most, PLACE, 0)
+    return decompress_streams(Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError), data, most, PLACE, 0)
 
 
 def _zstd(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:

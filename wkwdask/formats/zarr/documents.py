@@ -29,9 +29,8 @@ def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def array_document(
-    shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any],
-    keys: dict[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
+) -> dict[str, Any]:
     """Write the ``zarr.json`` of an array."""
     return {
         "zarr_format": 3,
@@ -39,7 +38,7 @@ def array_document(
         "shape": outer_shape(num_channels, shape),
         "data_type": dtype.name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer_shape(num_channels, chunk_shape)}},
-        "chunk_key_encoding": keys or {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0.0 if dtype.kind == "f" else 0,
         "codecs": codecs,
         "attributes": attributes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -193,9 +193,9 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Image:
             )
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
-    base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1
+    base = (_written_here(dict(arrays[0][0].attrs)).mag if arrays else None) or MAG_1
     levels = [
-        _level(item, letters, f"{location}/{level.path}", level.path, _times(place.mag, base), place.lengths_nm, place.offset)
+        _level(item, letters, f"{location}/{level.path}", level.path, _At(_times(place.mag, base), place.lengths_nm, place.offset))
         for level, (item, letters), place in zip(kept, arrays, places, strict=True)
     ]
     return array_image(FORMAT, location, name, [*levels, *odd], category="segmentation" if image.is_labels else None)
@@ -210,8 +210,7 @@ def _of_array(item: Any, location: str, name: str) -> Image:
     """Make the layer of one array, with what its attributes say of its place."""
     attributes = dict(item.attrs)
     letters = axes_of(item.shape, names_of(item) or (), location)
-    lengths, mag, offset = _written_here(attributes)
-    return array_image(FORMAT, location, name, [_level(item, letters, location, "", mag, lengths, offset)], "")
+    return array_image(FORMAT, location, name, [_level(item, letters, location, "", _written_here(attributes))], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
@@ -222,7 +221,7 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
     if item is None or not hasattr(item, "shape"):
         check_version({} if item is None else dict(item.attrs), location)
         raise MissingError(f"{location}: no Zarr array here")
-    level = _level(item, axes(item.shape, names_of(item)), location, "", MAG_1, None, (0, 0, 0))
+    level = _level(item, axes(item.shape, names_of(item)), location, "", _At(MAG_1, None, (0, 0, 0)))
     volume = level.open()
     assert isinstance(volume, StoredArray)
     return volume
@@ -234,7 +233,13 @@ def names_of(item: Any) -> list[str] | None:
     return list(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
 
 
-def _written_here(attributes: dict[str, Any]) -> tuple[Lengths | None, Mag, Vec3]:
+class _At(NamedTuple):
+    mag: Mag | None
+    lengths_nm: Lengths | None
+    offset: Vec3
+
+
+def _written_here(attributes: dict[str, Any]) -> _At:
     """Read what an export of a mag says of it."""
     try:
         x, y, z = (float(length) for length in attributes["voxel_size_nm"])
@@ -246,13 +251,14 @@ def _written_here(attributes: dict[str, Any]) -> tuple[Lengths | None, Mag, Vec3
     except (KeyError, TypeError, ValueError):
         mag = MAG_1
     try:
-        return lengths, mag, vec3(attributes["offset_vx"])
+        return _At(mag, lengths, vec3(attributes["offset_vx"]))
     except (KeyError, TypeError, ValueError):
-        return lengths, mag, (0, 0, 0)
+        return _At(mag, lengths, (0, 0, 0))
 
 
-def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, lengths_nm: Lengths | None, offset: Vec3) -> Level:
+def _level(item: Any, letters: str, location: str, key: str, at: _At) -> Level:
     """Describe an array that is open."""
+    mag = at.mag
     dtype = np.dtype(item.dtype)
     if dtype.kind not in _KINDS:
         return Level(key, location, mag=mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
@@ -269,4 +275,4 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
         return Level(key, location, mag=mag, problem=f"{location}: {error}", error=UnsupportedError)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Level(key, location, mag=mag, problem=f"{location}/{record}: cannot be read: {reason_of(error)}", error=CorruptError)
-    return array_level(key, replace(volume, mag=mag or MAG_1, lengths_nm=lengths_nm), mag, offset)
+    return array_level(key, replace(volume, mag=mag or MAG_1, lengths_nm=at.lengths_nm), mag, at.offset)

@@ -97,7 +97,8 @@ def _array(volume: WkwVolume, mag: Mag) -> dict[str, Any]:
     header = volume.header
     attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], MARK: 1}
     codecs = wkw_codecs(header.block_len, header.block_type.label)
-    return array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes, {"name": "wkw"})
+    document = array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes)
+    return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
 def _levels(layer: Image, volumes: dict[Mag, WkwVolume]) -> list[Level]:

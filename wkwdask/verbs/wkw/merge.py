@@ -13,6 +13,7 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
+from wkwdask.formats.webknossos.datasource_edits import NewLayer
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.store.paths import dirname
@@ -209,13 +210,12 @@ def _edit(move: Move, place: Place, box: BoundingBox, header: WkwHeader, largest
         attributes["largestSegmentId"] = format_segment_id(largest)
     before = place.layer.container.record
     if edit.new_layer is None and before is not None:
-        edit = replace(edit, new_layer=(before.category, before.bounding_box, before.element_class, before.num_channels))
+        edit = replace(edit, new_layer=NewLayer(before.category, before.bounding_box, before.element_class, before.num_channels))
     if edit.new_layer is not None and record is not None:
-        category, wanted, elements, channels = edit.new_layer
         wanted = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
         if before is not None and any(entry.mag != move.mag for entry in before.mags):
             wanted = before.bounding_box.union(wanted)
-        edit = replace(edit, new_layer=(category, wanted, elements, channels))
+        edit = replace(edit, new_layer=edit.new_layer._replace(box=wanted))
     return replace(edit, attributes=attributes)
 
 

@@ -9,6 +9,7 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.formats.webknossos.dataset import dataset_above, elsewhere, layer_in, listed_layer, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.webknossos.datasource_edits import NewLayer
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.geometry.mag import Mag
@@ -241,11 +242,12 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     if record is None:
         if not keeps_name:
             check_layer_name(layer.name)
-        return LayerEdit(layer.container.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
+        new = NewLayer(category or default_category(header), own_box, elements, header.num_channels)
+        return LayerEdit(layer.container.dataset_folder, layer.name, mags, new)
     listed = LayerEdit(layer.container.dataset_folder, layer.name, mags, is_listed=True)
     stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
     if not stays:
-        return replace(listed, new_layer=(record.category, own_box, elements, header.num_channels))
+        return replace(listed, new_layer=NewLayer(record.category, own_box, elements, header.num_channels))
     if (record.element_class, record.num_channels) != (elements, header.num_channels):
         raise ValueError(
             f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
@@ -253,4 +255,4 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
         )
     if record.bounding_box.in_mag(place.mag).contains(box):
         return listed
-    return replace(listed, new_layer=(record.category, record.bounding_box.union(own_box), elements, header.num_channels))
+    return replace(listed, new_layer=NewLayer(record.category, record.bounding_box.union(own_box), elements, header.num_channels))

@@ -209,7 +209,7 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
     if edit is None:
         return False
     if edit.new_layer is not None:
-        return box.contains(edit.new_layer[1].in_mag(box.mag))
+        return box.contains(edit.new_layer.box.in_mag(box.mag))
     datasource = read_datasource(edit.dataset_folder)
     record = None if datasource is None else datasource.layer(edit.layer)
     return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
@@ -309,10 +309,9 @@ def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeade
     edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
     if edit is None or edit.new_layer is None or record is None:
         return edit
-    category, _, elements, channels = edit.new_layer
     taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
     wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
     before = place.layer.container.record
     if before is not None and any(entry.mag != move.mag for entry in before.mags):
         wanted = before.bounding_box.union(wanted)
-    return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
+    return replace(edit, new_layer=edit.new_layer._replace(box=wanted), attributes=record.attributes)

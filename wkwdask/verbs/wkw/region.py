@@ -110,7 +110,7 @@ def lay_out_region(
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     check_files_inside(layer, volume.folder, shards)
     parent = dirname(volume.folder)
-    draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, content, shards)
+    draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, replace(content, shards=shards))
     parts = f"{draft.staged(region.mag.long_name)}.parts"
     target = WkwTarget(volume.folder, parts, volume.header, stored.chosen_level, region, is_living=True, merges=True)
     nbytes, dataset = region.volume * volume.header.voxel_nbytes, layer.container.dataset_folder

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
-from wkwdask.formats.webknossos.datasource_edits import with_fields, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_fields, with_layer, with_mags, without_mags
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
@@ -169,7 +169,7 @@ class JsonRepair:
         elements = element_class(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, default_category(header), self._staged.box_of(layer), elements, header.num_channels)
+        document = with_layer(document, layer.name, NewLayer(default_category(header), self._staged.box_of(layer), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 

@@ -271,11 +271,8 @@ def _is_zlib(data: bytes) -> bool:
     return len(data) > 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0 and not data[1] & 32
 
 
-def tiff_segments_header(
-    shape: Sequence[int], dtype: Any, tile: Sequence[int], lengths: Sequence[int], compression: str, byteorder: str, axes: str | None
-) -> bytes:
+def tiff_segments_header(image: TiffImage, shape: Sequence[int], tile: Sequence[int], lengths: Sequence[int], compression: str) -> bytes:
     """Make the header of a TIFF file whose strips or tiles are parts of a chunk, behind each other with the last axis fastest."""
-    image = TiffImage.of(shape, dtype, byteorder, axes, "pages")
     axes = image.axes
     along = dict(zip(axes, zip(shape, tile, strict=True), strict=True))
     cut = [axis for axis in axes if along[axis][0] != along[axis][1]]

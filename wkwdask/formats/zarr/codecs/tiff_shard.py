@@ -19,7 +19,7 @@ from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.zarr.codecs.tiff import tiff_segments_header
+from wkwdask.formats.zarr.codecs.tiff import TiffImage, tiff_segments_header
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
@@ -106,9 +106,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
                 part = await codec._encode_single(part, chunk_spec)
             segments.append(part)
         lengths = [len(segment) for segment in segments]
-        header = tiff_segments_header(
-            chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.chunk_shape, lengths, self.compression, self.byteorder, self.axes
-        )
+        image = TiffImage.of(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.byteorder, self.axes, "pages")
+        header = tiff_segments_header(image, chunk_spec.shape, self.chunk_shape, lengths, self.compression)
         make = chunk_spec.prototype.buffer.from_bytes
         index = await Crc32cCodec()._encode_single(make(_index(len(header), lengths)), chunk_spec)
         assert index is not None

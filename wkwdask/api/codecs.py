@@ -64,7 +64,8 @@ def offset_codec(
     need("zarr", "offset_codec", "zarr")
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
-    return OffsetCodec(**_arguments("offset", "prefix", offset, prefix, prefix_func, header, header_options, strict))
+    made = _header("prefix", prefix, prefix_func, header, header_options)
+    return OffsetCodec(**_arguments("offset", offset, _literal("prefix", prefix), made, strict=strict))
 
 
 def pad_codec(
@@ -114,7 +115,8 @@ def pad_codec(
     need("zarr", "pad_codec", "zarr")
     from wkwdask.formats.zarr.codecs.pad import PadCodec
 
-    return PadCodec(location=location, **_arguments("nbytes", "padding", nbytes, padding, padding_func, header, header_options, strict))
+    made = _header("padding", padding, padding_func, header, header_options)
+    return PadCodec(location=location, **_arguments("nbytes", nbytes, _literal("padding", padding), made, strict=strict))
 
 
 def tiff_shard_codec(
@@ -159,34 +161,36 @@ def tiff_shard_codec(
     return TiffShardCodec(chunk_shape=tuple(int(n) for n in chunk_shape), compression=compression, level=level, byteorder=byteorder, axes=axes)
 
 
-def _arguments(
-    size_key: str,
-    literal_key: str,
-    nbytes: int | None,
-    literal: bytes | str | None,
-    function: Callable[..., bytes] | None,
-    name: str | None,
-    options: Mapping[str, Any] | None,
-    strict: bool,
-) -> dict[str, Any]:
-    """Check what both functions take."""
-    from wkwdask.formats.zarr.codecs.fixed_bytes import decode_base64
-
+def _header(
+    literal_key: str, literal: bytes | str | None, function: Callable[..., bytes] | None, name: str | None, options: Mapping[str, Any] | None
+) -> Header | None:
+    """Make the header that is made for each chunk, None where there is none."""
     given = [key for key, value in ((literal_key, literal), (f"{literal_key}_func", function), ("header", name)) if value is not None]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} are given, expected one of them")
     if options is not None and name is None and function is None:
         raise ValueError("header_options= without a header")
-    if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{literal_key} is {literal!r}, expected bytes, or base64 text")
-    literal = decode_base64(literal, literal_key) if isinstance(literal, str) else None if literal is None else bytes(literal)
+    if function is not None:
+        return Header.of_function(function, options)
     header = None if name is None else Header.named(name, options)
     if header is not None:
         header.require()
-    if function is not None:
-        header = Header.of_function(function, options)
+    return header
+
+
+def _literal(key: str, literal: bytes | str | None) -> bytes | None:
+    """Give the bytes that are the same for all chunks."""
+    from wkwdask.formats.zarr.codecs.fixed_bytes import decode_base64
+
+    if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{key} is {literal!r}, expected bytes, or base64 text")
+    return decode_base64(literal, key) if isinstance(literal, str) else None if literal is None else bytes(literal)
+
+
+def _arguments(size_key: str, nbytes: int | None, literal: bytes | None, header: Header | None, *, strict: bool) -> dict[str, Any]:
+    """Check what both functions take."""
     if nbytes is None:
-        nbytes = len(literal) if literal is not None else TIFF_NBYTES if name == "tiff" else None
+        nbytes = len(literal) if literal is not None else TIFF_NBYTES if header is not None and header.name == "tiff" else None
     if nbytes is None:
         raise ValueError(f"no {size_key}: give the length of the bytes")
     return {"nbytes": operator.index(nbytes), "literal": literal, "header": header, "strict": strict}
