@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 import numpy as np
 
-from wkwdask.graphs.runners import active_client, num_workers
+from wkwdask.graphs.runners import active_client, check_reachable, num_workers
 from wkwdask.graphs.workers import PauseWatch
 from wkwdask.model.receipts import Receipt
 from wkwdask.runs.job import FlatJob, Result, Task, give_up
@@ -42,6 +42,8 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
 def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
     """Run graphs of single objects and show the progress."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
+    if folder is not None:
+        check_reachable(folder)
     client = active_client()
     with Progress(title, total, folder, num_workers()) as progress:
         if client is not None:
