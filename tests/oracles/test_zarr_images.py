@@ -58,13 +58,13 @@ def expected(dataset, path):
 # ----------------------------------------------------------------------------- what others read
 
 
-@pytest.mark.parametrize("options", [{"shard_shape": (32, 16, 16)}, {"shard_shape": False, "compression": "zstd"}, {"version": "0.4"}, {"compression": "gzip"}])
+@pytest.mark.parametrize("options", [{"shard_shape": (32, 16, 16)}, {"shard_shape": False, "compression": "zstd"}, {"ngff": "0.4"}, {"compression": "gzip"}])
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
 def test_tensorstore(tmp_path, dtype, options):
     tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
     array = voxels((2, 40, 20, 30), dtype)
     wkwdask.to_zarr(array, tmp_path / "a", voxel_size=VOXEL_SIZE, chunk_shape=(16, 8, 8), **options)
-    driver = "zarr" if options.get("version") == "0.4" else "zarr3"
+    driver = "zarr" if options.get("ngff") == "0.4" else "zarr3"
     found = tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": str(tmp_path / "a" / "1")}}).result().read().result()
     np.testing.assert_array_equal(found, array.transpose(0, 3, 2, 1))
 
