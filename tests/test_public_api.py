@@ -15,13 +15,13 @@ import pytest
 import wkwdask
 from wkwdask.api.options import StorageKeywords
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.registry import storage_records
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.model.options import options_of, reference
 
-RECORDS = (WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
+RECORDS = storage_records()
 REFERENCE = Path(__file__).parent.parent / "docs" / "options.md"
 FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwdask, name))]
 CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]

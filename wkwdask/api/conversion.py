@@ -20,6 +20,7 @@ from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
 from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.registry import storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-@storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
+@storage_options(*storage_records())
 def convert(
     source: Paths,
     target: str | os.PathLike[str],

@@ -76,7 +76,7 @@ def to_precomputed(
     """Write an array as one scale of a Neuroglancer precomputed volume, in parallel and safely.
 
     The scale appears when it is complete, or not at all, and ``info`` follows at once; a volume without ``info`` gets one. Chunks that are all zero are not
-    stored: readers see zeros there.
+    stored: readers see zeros there. ``shard_shape`` also takes a :class:`Sharding`, such as :func:`choose_sharding` returns.
 
     Parameters
     ----------

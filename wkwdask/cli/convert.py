@@ -10,11 +10,7 @@ import click
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option
 from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.registry import storage_records
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
-@storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
+@storage_options(*storage_records())
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")

@@ -13,10 +13,22 @@ from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
+    from wkwdask.model.options import StorageOptions
 
 GROUP = "wkwdask.formats"
 _OWN = tuple(EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP) for name in ("webknossos", "precomputed", "n5", "zarr"))
 """Those of this package, in the order in which a folder is shown to them. The first one takes what none recognises, and says what is wrong."""
+_OPTIONS = tuple(
+    EntryPoint(name, f"wkwdask.formats.{name}.options:{record}", GROUP)
+    for name, record in (
+        ("wkw", "WkwOptions"),
+        ("precomputed", "PrecomputedOptions"),
+        ("zarr", "ZarrOptions"),
+        ("n5", "N5Options"),
+        ("pictures", "TiffOptions"),
+    )
+)
+"""Storage options of those, and of files of images; no module that they are in loads an array library."""
 _added: list[ArrayFormat] = []
 
 
@@ -27,7 +39,19 @@ def formats() -> tuple[ArrayFormat, ...]:
 
 @cache
 def _installed() -> tuple[ArrayFormat, ...]:
-    found: list[ArrayFormat] = [entry.load() for entry in _OWN]
+    return (*(entry.load() for entry in _OWN), *_others())
+
+
+def storage_records() -> tuple[type[StorageOptions], ...]:
+    """List the records of storage options of all formats, without loading the formats of this package."""
+    others = (one.options for one in (*_others(), *_added))
+    return (*(entry.load() for entry in _OPTIONS), *(record for record in others if record.title))
+
+
+@cache
+def _others() -> tuple[ArrayFormat, ...]:
+    """Load the formats of other packages."""
+    found: list[ArrayFormat] = []
     for entry in entry_points(group=GROUP):
         try:
             found.append(entry.load())
