@@ -206,9 +206,7 @@ def _ngff(version: str, name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         _dataset(folder)
         for mag in (1, "2-2-1"):
-            wkwdask.to_zarr(
-                wkwdask.open(folder / f"ds/seg/{mag}"), folder / "image.zarr", ngff=version, chunk_shape=(8, 8, 8), voxel_size=(4, 4, 35), mag=mag
-            )
+            wkwdask.to_zarr(wkwdask.open(folder / f"ds/seg/{mag}"), folder / "image.zarr", ngff=version, chunk_shape=(8, 8, 8), voxel_size=(4, 4, 35), mag=mag)
         return folder / "image.zarr" / name
 
     return make

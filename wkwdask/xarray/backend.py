@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
+import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.registry import format_named
