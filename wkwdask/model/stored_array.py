@@ -5,6 +5,7 @@ The engine that reads is written once, here. All boxes are absolute; only the gr
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -222,7 +223,7 @@ class StoredArray:
             if codec.decode_into(data, (c, x, y, z), voxels, (0, 0, 0, 0), self._source(path, cell), offset):
                 a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
                 yield (a, b, d), voxels
-        self.identity.check(has_absent=found < grid.file_counts[0] * len(ranges[1]) * len(ranges[2]) * len(ranges[3]))
+        self.identity.check(has_absent=found < math.prod(map(len, ranges)))
 
     @property
     def decodes_chunks(self) -> bool:
