@@ -240,3 +240,93 @@ def test_the_checker_allows(tmp_path, name, source):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(source, encoding="utf-8")
     assert broken_arrows(tmp_path) == []
+
+
+FORMATS = ["wkw", "webknossos", "precomputed", "n5", "zarr", "pictures"]
+NAMES = {*FORMATS, "zarr2", "zarr3", "ngff", *(f"{name}://" for name in (*FORMATS, "zarr2", "zarr3"))}
+NAMES_FORMATS = {
+    "__init__": "public names",
+    "api.access": "to_wkw, create and write; info",
+    "api.annotations": "volume annotations of WEBKNOSSOS",
+    "api.codecs": "offset_codec, pad_codec, tiff_prefix, tiff_shard_codec",
+    "api.contrast": "the view of a layer in datasource-properties.json",
+    "api.datasets": "datasource-properties.json",
+    "api.layers": "datasource-properties.json",
+    "api.n5": "to_n5, n5_as_zarr, n5_store",
+    "api.precomputed": "to_precomputed",
+    "api.zarr_images": "to_zarr",
+    "api.zarr_views": "zarr_view",
+    "cli.tiff": "tiff-prefix",
+    "viewer.cards": "datasource-properties.json",
+    "viewer.demo": "makes a dataset of WEBKNOSSOS",
+    "xarray.accessor": "xarray's accessor",
+    "xarray.backend": "xarray's engines",
+    # what follows goes when verbs are written once, and options are asked of the registry
+    "api.checks": "verify",
+    "api.conversion": "convert",
+    "api.functions": "apply",
+    "api.imports": "convert",
+    "api.options": "the type of sharding=",
+    "api.pyramids": "build_pyramid",
+    "api.reshape": "rechunk",
+    "api.scales": "convert",
+    "api.segmentations": "components, remap",
+    "api.sources": "images",
+    "cli.apply": "options",
+    "cli.commands": "options",
+    "cli.merging": "options",
+    "cli.reshape": "options",
+    "cli.segmentations": "options",
+    "cli.tables": "summaries of datasets",
+    "store.paths": "an error that lists prefixes",
+}
+"""Modules outside of formats that name one, and why; those of verbs and ids all may, for now."""
+
+
+def names_of_formats(root, package="wkwdask"):
+    """Yield ``file:line: what`` of every import of a format, and of every string that is the name of one, outside of formats."""
+    for path in sorted(root.rglob("*.py")):
+        module = _module_name(path, root)
+        folder = module.split(".")[0]
+        if folder in ("formats", "verbs", "ids") or (module or "__init__") in NAMES_FORMATS:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        where = path.relative_to(root).as_posix()
+        for line, name in _imported(tree, module, path.name == "__init__.py", package):
+            parts = name.split(".")
+            if parts[:2] == [package, "formats"] and len(parts) > 2 and parts[2] in FORMATS:
+                yield f"{where}:{line}: imports {name}"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in NAMES:
+                yield f"{where}:{node.lineno}: names {node.value}"
+
+
+def test_formats_are_named_in_few_places():
+    assert list(names_of_formats(PACKAGE)) == []
+
+
+def test_a_name_of_a_format_is_found(tmp_path):
+    for folder in ("api", "formats"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "new.py").write_text("from wkwdask.formats.n5.layer import is_n5\nfrom wkwdask.formats import registry\nname = 'zarr'\n")
+    assert list(names_of_formats(tmp_path)) == ["api/new.py:1: imports wkwdask.formats.n5.layer.is_n5", "api/new.py:3: names zarr"]
+
+
+def test_formats_have_no_types_outside():
+    """Nobody outside of formats asks for the class of what a format gives; verbs and ids, for now, do."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if _module_name(path, PACKAGE).split(".")[0] in ("formats", "verbs", "ids"):
+            continue
+        classes = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wkwdask.formats.")
+            for alias in node.names
+        }
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance")
+        for call in calls:
+            asked = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
+            found += [f"{path.name}:{call.lineno}: {name}" for name in sorted(asked & classes)]
+    assert found == []

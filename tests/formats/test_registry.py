@@ -17,10 +17,15 @@ BROKEN = EntryPoint("broken", "no_such_package:FORMAT", registry.GROUP)
 @pytest.fixture
 def fresh_registry(monkeypatch):
     """The formats are listed again, before the test and after it."""
-    registry._installed.cache_clear()
+    _forget()
     monkeypatch.setattr(registry, "_added", [])
     yield monkeypatch
+    _forget()
+
+
+def _forget():
     registry._installed.cache_clear()
+    registry._others.cache_clear()
 
 
 class _Working(ArrayFormat):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.webknossos.dataset import elsewhere, listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
-from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, type_text, view_of
+from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.verbs.wkw.dataset_edit import stored_layer
@@ -205,7 +205,7 @@ class Layer:
         """Say in one line what it is."""
         if self.problem:
             return f"{self.name!r}: cannot be used: {self.problem}"
-        stored = "" if self.data_format == "wkw" else f" ({self.data_format})"
+        stored = f" ({other})" if (other := other_format(self.data_format)) else ""
         mags = ", ".join(f"{mag.mag} (at {mag.elsewhere})" if mag.elsewhere is not None else str(mag.mag) for mag in self.listed)
         return (
             f"{self.name!r}: {self.category}, {type_text(self.element_class, self.num_channels)}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"

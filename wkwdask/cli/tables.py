@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.webknossos.layer_views import other_format, type_text
 from wkwdask.model.faults import SEVERITIES
 from wkwdask.model.summary import VolumeSummary
 from wkwdask.runs.report import format_nbytes
@@ -176,7 +176,7 @@ def print_verification(report: VerifyReport, limit: int) -> None:
 def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:
     if not first:
         return "", "", ""
-    stored = "" if layer.data_format == "wkw" else f" ({layer.data_format})"
+    stored = f" ({other})" if (other := other_format(layer.data_format)) else ""
     return layer.name, layer.category or "-", f"{type_text(layer.element_class, layer.num_channels)}{stored}"
 
 

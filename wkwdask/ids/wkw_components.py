@@ -13,9 +13,10 @@ from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.header import format_header, make_header
 from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
+from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
+from wkwdask.model.volume import StoredVolume
 from wkwdask.plans.components import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -23,6 +24,7 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.apply import ApplyJob
 from wkwdask.verbs.wkw.apply import header_of_result
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, open_source, presence, source_token
@@ -94,7 +96,7 @@ class ComponentsSearch(Plan):
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, as far as that can be told."""
-        if isinstance(self.labelling.source, WkwVolume):
+        if isinstance(self.labelling.source, StoredVolume):
             check_not_replaced(self.labelling.source)
 
     def numbered(self, num_components: int) -> ComponentsSearch:
@@ -129,20 +131,15 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
 def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external: bool) -> Place:
     """Find out where a mag goes that is made of another one, voxel by voxel."""
     place = place_of(target, allow_external=allow_external)
-    if isinstance(source, WkwVolume):
-        folder, outer = files.realpath(place.folder), files.realpath(source.folder)
+    if isinstance(source, StoredVolume) and not is_remote(source.name):
+        folder, outer = files.realpath(place.folder), files.realpath(source.name)
         if folder == outer:
             raise ValueError(f"{place.folder}: is the source; name another place")
         if folder.startswith(f"{outer}/"):
-            raise ValueError(f"{place.folder}: lies inside the source {source.folder}; name another place")
+            raise ValueError(f"{place.folder}: lies inside the source {source.name}; name another place")
     if place.mag != source.box.mag:
         raise ValueError(f"{place.folder}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
     return place
-
-
-def token_of(source: Volume) -> str:
-    """Name a source, so that another one in its place has another name."""
-    return source_token(source) if isinstance(source, WkwVolume) else str(source.token)
 
 
 def lay_out_components(source: Volume, target: str | os.PathLike[str], options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
@@ -164,7 +161,7 @@ def lay_out_components(source: Volume, target: str | os.PathLike[str], options: 
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,
-        **stored_settings(header, options.stored.chosen_level), input=token_of(source),
+        **stored_settings(header, options.stored.chosen_level), input=source_token(source),
     )  # fmt: skip
     draft = stage(f"{_COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     plan = plan_components(box, Tiling((header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize), workers, draft.shape())

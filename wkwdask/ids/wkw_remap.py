@@ -12,13 +12,13 @@ import numpy as np
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.webknossos.nml_nodes import read_nodes
 from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
-from wkwdask.ids.wkw_components import place_like, token_of
+from wkwdask.ids.wkw_components import place_like
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.kernels.labels.values import map_ids
+from wkwdask.model.volume import StoredVolume
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -28,7 +28,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.apply import Application, ApplyJob
 from wkwdask.verbs.wkw.apply import header_of_result
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence, source_token
 from wkwdask.verbs.wkw.places import Place, edit_for
 from wkwdask.verbs.wkw.write import staged_target, stored_settings
 
@@ -177,7 +177,7 @@ class Remap(Plan):
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, as far as that can be told."""
-        if isinstance(self.source, WkwVolume):
+        if isinstance(self.source, StoredVolume):
             check_not_replaced(self.source)
 
     def table(self) -> IdMap:
@@ -212,7 +212,7 @@ def lay_out_remap(source: Volume, target: str | os.PathLike[str], mapping: Any, 
     header = header_of_result(source, options.stored, box, dtype)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
-        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.stored.chosen_level), input=token_of(source),
+        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.stored.chosen_level), input=source_token(source),
     )  # fmt: skip
     draft = stage(f"{options.command} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.formats.webknossos.dataset import is_readable, read_datasource, wkw_volume
-from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.webknossos.layer_views import other_format, type_text
 from wkwdask.formats.wkw.volume import count_files
 from wkwdask.runs.report import format_nbytes
 from wkwdask.store.paths import is_remote
@@ -106,13 +106,14 @@ def _rows(layer: CardLayer, until: float) -> list[str]:
         return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
     first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
     if not layer.listed:
-        return [_row(*first, "none", _box(layer), "", "", "" if layer.data_format == "wkw" else layer.data_format)]
+        return [_row(*first, "none", _box(layer), "", "", other_format(layer.data_format))]
     return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
 
 
 def _mag_cells(layer: CardLayer, mag: CardMag, until: float) -> tuple[str, ...]:
-    notes = [*([layer.data_format] if layer.data_format != "wkw" else []), *([f"elsewhere: {mag.elsewhere}"] if mag.elsewhere is not None else [])]
-    files, nbytes = _sizes(mag, until) if layer.data_format == "wkw" and not is_remote(mag.folder) else ("", "")
+    other = other_format(layer.data_format)
+    notes = [*filter(None, [other]), *([f"elsewhere: {mag.elsewhere}"] if mag.elsewhere is not None else [])]
+    files, nbytes = _sizes(mag, until) if not other and not is_remote(mag.folder) else ("", "")
     topleft, size = mag.box.topleft, mag.box.size
     return mag.mag.name, f"{', '.join(map(str, topleft))} + {', '.join(map(str, size))}", files, nbytes, "; ".join(notes)
 
@@ -152,7 +153,7 @@ def _picture(dataset: str, layers: Sequence[CardLayer]) -> str:
 
 def _small_volume(layer: CardLayer) -> WkwVolume | None:
     """Open the coarsest mag that has files, None where three slices of it are many bytes."""
-    if layer.problem or layer.data_format != "wkw" or not layer.listed:
+    if layer.problem or other_format(layer.data_format) or not layer.listed:
         return None
     stored = stored_layer(layer.dataset, layer.name)
     for mag in reversed(stored.mags):

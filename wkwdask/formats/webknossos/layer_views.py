@@ -85,6 +85,11 @@ def view_of(entry: dict[str, Any]) -> dict[str, Any]:
     return dict(view) if isinstance(view, dict) else {}
 
 
+def other_format(data_format: str) -> str:
+    """Name the format of a layer that is not stored in WKW, empty for one that is."""
+    return "" if data_format == "wkw" else data_format
+
+
 def type_text(element_class: str, num_channels: int) -> str:
     """Describe the voxels of a layer by the type of one channel.
 

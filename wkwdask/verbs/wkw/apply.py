@@ -179,4 +179,4 @@ def _task_nbytes(application: Application, made: WkwTarget) -> int:
 
 def _token(volumes: Sequence[Volume]) -> str:
     """Name the sources, so that others in their place have another name."""
-    return ",".join(source_token(volume) if isinstance(volume, WkwVolume) else str(volume.token) for volume in volumes)
+    return ",".join(source_token(volume) for volume in volumes)
