@@ -53,7 +53,7 @@ def test_sections(tmp_path, sections, sharded):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, **OPTIONS)
     again = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, existing="resume", **OPTIONS)
     assert "nothing to do" in again.note
-    with pytest.raises(ResumeError, match="scale was"):
+    with pytest.raises(ResumeError, match="scales was"):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 8), shard_shape=sharded, existing="resume", **OPTIONS)
 
 
@@ -127,7 +127,7 @@ def test_a_call_that_was_interrupted_before_the_pyramid_goes_on(tmp_path, monkey
     wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_shape": (16, 16, 8)}), voxel_size=SIZE)
     into = {"precomputed": f"precomputed://{tmp_path}/em2", "wkw": tmp_path / "ds2"}[target]
     with monkeypatch.context() as patch:
-        patch.setattr("wkwdask.api.conversion.build_pyramid", fail)
+        patch.setattr("wkwdask.api.converting.build_pyramid", fail)
         with pytest.raises(OSError, match="the plug"):
             wkwdask.convert(url[source], into, pyramid=True)
     with pytest.raises(ExistsError):
@@ -175,7 +175,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
         wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
     assert any("the same call goes on" in note for note in caught.value.__notes__)
     assert not (tmp_path / "em" / "info").exists()
-    with pytest.raises(ResumeError, match="scale was"):
+    with pytest.raises(ResumeError, match="scales was"):
         wkwdask.convert(sections, url, shard_shape=True, offset=(1, 0, 0), **OPTIONS)
     report = wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
     assert "2 tasks had been finished before" in report.note

@@ -27,7 +27,7 @@ from wkwdask.runs.job import Result, run_serially
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.runs.tally import ladder_records
-from wkwdask.verbs.pyramid import PyramidJob
+from wkwdask.verbs.pyramid_job import PyramidJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -111,8 +111,8 @@ def imports_of(edge):
     """Let an import of sections have a task for every so many of them."""
     before = foreign_import.plan_slabs
 
-    def plan(box, pieces, chunk, shard, voxel_nbytes, workers, shapes=None):
-        return before(box, pieces, chunk, shard, voxel_nbytes, workers, shapes or ((128, 128, edge),) * 2)
+    def plan(box, pieces, tiling, workers, shapes=None):
+        return before(box, pieces, tiling, workers, shapes or ((128, 128, edge),) * 2)
 
     foreign_import.plan_slabs = plan
     try:

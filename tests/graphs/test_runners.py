@@ -28,7 +28,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, run_serially
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
-from wkwdask.verbs.pyramid import PyramidJob
+from wkwdask.verbs.pyramid_job import PyramidJob
 from wkwdask.verbs.write import WriteJob
 
 distributed = pytest.importorskip("distributed")

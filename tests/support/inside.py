@@ -8,7 +8,7 @@ from unittest import mock
 from wkwdask.formats.pictures import exported
 from wkwdask.formats.precomputed import target as precomputed_target
 from wkwdask.graphs import batch, runners, write
-from wkwdask.ids import id_map, id_source, wkw_components
+from wkwdask.ids import find_components, id_map, id_source
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
@@ -27,7 +27,7 @@ _LIMITS = {
     "components_nbytes": [(components, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
     "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
-    "ids_of_32_bits": [(wkw_components, "_MOST_OF_32_BITS")],
+    "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
     "pauses": [(store, "_PAUSES")],  # before a server is asked again
     "picture_tile_vx": [(slices, "_TILE_VX")],

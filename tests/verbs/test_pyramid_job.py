@@ -27,8 +27,8 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import run_serially
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.streams import pyramid as stream_module
-from wkwdask.verbs.pyramid import PyramidJob, RegionSpec
-from wkwdask.verbs.wkw.mags import presence
+from wkwdask.verbs.pyramid_job import PyramidJob, RegionSpec
+from wkwdask.verbs.sources import presence
 
 _names = count()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -10,6 +11,7 @@ import numpy as np
 from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
+from wkwdask.formats.places import place_for
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.formats.webknossos.dataset import open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
@@ -17,15 +19,13 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import check_inside, mag_or_key
 from wkwdask.model.options import check
+from wkwdask.model.place import Destination
 from wkwdask.store.paths import dirname
 from wkwdask.streams.points import sample_points
-from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import lay_out_region
-from wkwdask.verbs.wkw.write import lay_out_write
-from wkwdask.verbs.write import Creation
+from wkwdask.verbs.write import Creation, lay_out_write
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     import dask.array as da
@@ -326,24 +326,26 @@ def to_wkw(
     Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
-    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
+    from wkwdask.api.array_input import content_of, plain_array
+    from wkwdask.api.saving import Saving, lay_out_save
     from wkwdask.graphs.write import write_now_or_later
 
-    voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
-    content = content_of(voxels, token)
     stored = check(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
     )  # fmt: skip
     if region is None:
-        size = None if voxel_size is None else positive_lengths(voxel_size)
-        staged = lay_out_write(url, named.offset, content, stored, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external)
+        wanted = Destination(os.fspath(url), category=category, needs_container=False, allow_external=allow_external)
+        staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_wkw", existing, token))
         if staged.edit is None:
             _warn_of_no_dataset(staged.folders[0])
     else:
         _check_region_options(offset=offset, voxel_size=voxel_size, category=category, **(stored.given() | {"level": None}))
+        voxels, _ = plain_array(array, (0, 0, 0))
+        content = content_of(voxels, token)
         staged = lay_out_region(url, _voxel_box(region, open_volume(url).box.mag), content, stored, existing, allow_external=allow_external)
-    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+        trusted = content.trusted
+    written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
 
 
@@ -433,11 +435,11 @@ def create(
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
-    asked = _voxel_box(box, place_of(url, allow_external=allow_external).mag)
-    content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
-    stored = check(WkwOptions, **options)
     size = None if voxel_size is None else positive_lengths(voxel_size)
-    staged = lay_out_write(url, asked.topleft, content, stored, existing, category, None, size, allow_external=allow_external)
+    place = place_for(Destination(os.fspath(url), category=category, voxel_size_nm=size, needs_container=False, allow_external=allow_external))
+    asked = _voxel_box(box, place.mag)
+    content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
+    staged, _ = lay_out_write(place, asked.topleft, content, check(WkwOptions, **options), existing, "to_wkw")
     if staged.edit is None:
         _warn_of_no_dataset(staged.folders[0])
     return make(Creation(staged))

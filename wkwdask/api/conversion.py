@@ -5,43 +5,34 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.imports import import_array, import_images, import_level, import_scale
-from wkwdask.api.n5 import convert_to_n5
-from wkwdask.api.options import StorageKeywords, storage_options
-from wkwdask.api.pyramids import build_pyramid
-from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options
+from wkwdask.api.converting import convert_images, convert_levels
+from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.sources import choose_layer_of, find_layers, find_source
-from wkwdask.api.zarr_images import convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.n5.layer import is_named_n5
-from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.registry import storage_records
+from wkwdask.formats.places import EXPORTED, check_named, format_of_target
+from wkwdask.formats.registry import fallback, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.wkw.options import WkwOptions
-from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
+from wkwdask.model.levels import length_nm
 from wkwdask.model.options import check
-from wkwdask.model.units import length_nm
-from wkwdask.runs.report import Report, merge_reports
+from wkwdask.model.place import Destination
+from wkwdask.runs.report import Report
 from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.foreign_import import SourceOptions
-from wkwdask.verbs.others.zarr_places import is_zarr_image
 from wkwdask.verbs.taken import Taken
-from wkwdask.verbs.wkw.convert import ImportOptions
 from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, lay_out_export
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
-    from wkwdask.model.image import Found
     from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import StoredVolume
+    from wkwdask.runs.report import Report
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -180,73 +171,43 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_images = {"axes": axes, "on_error": on_error == "fill"}
-    its_channels, size = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit)
-
-    def parsed_mag() -> Mag | None:  # of an export it may be a key
-        return None if mag is None else Mag.parse(mag)
-
-    def take(*, finest_only: bool = False) -> Taken:
-        return Taken(None if mag is None else (Mag.parse(mag),), finest_only, box, vec3(offset, "offset"), its_channels, dtype, range_)
-
-    as_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
-    whole_images = not any(of_images.values())
-    if is_named_n5(target):
-        refuse_options(f"{target} is N5", {"category": category, "pyramid": pyramid})
-        as_dataset = check(N5Options, **options)
-        stored_found = find_source(source, whole_images=whole_images)
-        if stored_found is None:
-            refuse_options(f"{target} gets its finest level of images", {"layer": layer, "mag": None if parsed_mag() in (None, MAG_1) else mag})
-            return import_level(source, target, as_images, as_dataset, existing)
-        refuse_options(f"{target} is N5", of_images)
-        return convert_to_n5(stored_found.choose(layer), target, take().only(stored_found.mag, source), as_dataset, size, existing)
-    if is_zarr_image(target):
-        refuse_options(f"{target} is an OME-NGFF image", {"pyramid": pyramid})
-        as_array = check(ZarrOptions, **options)
-        stored_found = find_source(source, whole_images=whole_images)
-        if stored_found is None:
-            refuse_options(f"{target} is an OME-NGFF image", {"layer": layer})
-            return import_array(source, target, parsed_mag(), as_images, as_array, category, existing)
-        refuse_options(f"{target} is an OME-NGFF image", {**of_images, "category": category})
-        return convert_to_image(stored_found.choose(layer), target, take().only(stored_found.mag, source), as_array, size, existing)
-    if is_named_precomputed(target):
-        what = f"{target} is a precomputed volume"
-        as_scale = check(PrecomputedOptions, **options)
-        stored_found = find_source(source, whole_images=whole_images)
-        if stored_found is None:
-            refuse_options(what, {"layer": layer})
-            kind = None if category is None else {"color": "image"}.get(category, category)
-            return import_scale(source, target, parsed_mag(), as_images, as_scale, kind, existing, pyramid=pyramid)
-        refuse_options(what, {**of_images, "category": category})
-        report = _to_scales(stored_found, source, target, layer, take(finest_only=pyramid), as_scale, size, existing)
-        if not pyramid:
-            return report
-        finest = PREFIX + report.mags[0].path if report.mags else target  # there may be a finer scale, from which it would be made anew
-        return merge_reports([report, build_pyramid(finest, existing=existing)])
-    if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
-        raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
-    check_suffix(target)
-    found = find_layers(source, whole_images=whole_images)
+    its_channels, size, place = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit), vec3(offset, "offset")
+    its_format = format_of_target(target)
+    is_dataset = its_format is fallback()
+    if is_dataset:
+        check_named(target)
+        check_suffix(target)
+    asked = {"category": category, "pyramid": pyramid}
+    refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.not_asked})
+    find_it = find_layers if is_dataset else find_source
+    found = find_it(source, whole_images=not any(of_images.values()))
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
-    if found is not None and chosen is not None and (chosen.container is not None or _is_export(target)):
-        as_files = check(TiffOptions, **options)
+    if is_dataset and found is not None and (chosen is None or chosen.container is not None or _is_export(target)):
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{option} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
-        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, as_files), existing, stored_layer.voxel_size_of(volume))
-    as_mag = check(WkwOptions, **options)
+                raise ValueError(f"{option} is for what becomes levels of an image, but {volume.name} is exported")
+        exported = ExportOptions(box, its_channels, dtype, range_, check(TiffOptions, **options))
+        return _export(volume, target, exported, existing, stored_layer.voxel_size_of(volume))
+    stored = check(its_format.options, **options)
+    wanted = Destination(
+        os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
+    )  # fmt: skip
     if found is not None and chosen is not None:
-        refuse_options(f"{source} is converted to WKW", of_images)
-        is_chosen = found.mag is not None or layer is not None or mag is not None
+        refuse_options(f"{source} is converted level by level", of_images)
+        is_chosen = found.mag is not None or layer is not None or mag is not None or not is_dataset
         only = found.mag if is_chosen else _mag_in(target, chosen.mags)
-        taken = take(finest_only=pyramid).only(only, source)
-        report = convert_from_scales(chosen, target, name, taken, as_mag, category, size, existing, allow_external=allow_external)
-        if not pyramid:
-            return report
-        return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
-    if _is_export(target) and read_datasource(local_path(target)) is None:
+        taken = Taken(None if mag is None else (Mag.parse(mag),), pyramid, box, place, its_channels, dtype, range_).only(only, source)
+        return convert_levels(chosen, wanted, taken, stored, existing)
+    if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
-    return import_images(source, target, layer, parsed_mag(), ImportOptions(as_mag, as_images, category, allow_external), existing, pyramid=pyramid)
+    if not is_dataset:
+        refuse_options(f"{target} gets one level of images", {"layer": layer})
+    elif min(place) < 0:
+        raise ValueError(f"offset must not be negative, got {place}")
+    wanted = replace(wanted, mag=None if mag is None else Mag.parse(mag))
+    as_images = SourceOptions(place, axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
+    return convert_images(source, wanted, as_images, stored, existing, pyramid=pyramid)
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
@@ -257,21 +218,7 @@ def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
     """Tell whether a target is named as a file of images or an array."""
-    return os.fspath(target).lower().endswith((".tif", ".tiff", ".npy", ".zarr"))
-
-
-def _to_scales(
-    found: Found, source: Any, target: str | os.PathLike[str], layer: str | None, taken: Taken, stored: PrecomputedOptions, voxel_size: Lengths | None,
-    existing: str,
-) -> Report:  # fmt: skip
-    """Convert a layer to a precomputed volume."""
-    chosen: Any = found.choose(layer)
-    if is_precomputed(source):
-        if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
-            raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
-        mags = taken.mags_of(chosen.folder, list(chosen.mags)) if taken.finest_only and chosen.key is None else taken.mags
-        return rechunk_scales(str(source), target, mags, existing, None, stored, goes_on=taken.finest_only)
-    return convert_to_scales(chosen, target, taken.only(found.mag, source), stored, voxel_size, existing)
+    return os.fspath(target).lower().endswith(EXPORTED)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

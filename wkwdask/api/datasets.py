@@ -23,15 +23,15 @@ from wkwdask.formats.webknossos.datasource_edits import (
     without_mags,
 )
 from wkwdask.formats.webknossos.layer_views import type_text, view_of
+from wkwdask.formats.webknossos.place import default_category
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
-from wkwdask.model.units import length_nm
+from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.wkw.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
-from wkwdask.verbs.wkw.places import default_category
 
 if TYPE_CHECKING:
     import os

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
+from wkwdask.formats.places import format_of_target
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
 from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
-from wkwdask.verbs.apply import Reducing, check_signature, function_name
-from wkwdask.verbs.wkw.apply import ApplyOptions, header_of_result, lay_out_apply, make_application, open_sources, trial_of
+from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, trial_of
+from wkwdask.verbs.apply_job import Reducing, check_signature, function_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,7 +153,7 @@ def apply(
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     wanted = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
-        dtype, channels, check(WkwOptions, **options), category, token,
+        dtype, channels, check(format_of_target(target).options, **options), category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
     if target is None and (wanted.halo != (0, 0, 0) or mask is not None):
@@ -160,16 +161,7 @@ def apply(
     _try(trial_of(function, urls, target, wanted))
     if target is not None:
         return make(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
-    volumes, mask_volume = open_sources(urls, wanted)
-    application = make_application(
-        function,
-        volumes,
-        mask_volume,
-        wanted,
-        header_of_result(volumes[0], wanted.stored, volumes[0].box, wanted.dtype, wanted.num_channels),
-        volumes[0].box.mag,
-        num_workers(),
-    )
+    application = make_reduction(function, urls, wanted, num_workers())
     return carry_out(Reducing(application, combine, most_failures))
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import PlacedOptions, storage_options
-from wkwdask.api.scales import local_mags
-from wkwdask.errors import MissingError
+from wkwdask.api.saving import Saving, lay_out_save
+from wkwdask.formats.n5.layer import PREFIX, stripped
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import check
-from wkwdask.verbs.others.n5_write import lay_out_n5_array, lay_out_n5_copy, n5_folder, other_levels
+from wkwdask.model.place import Destination
 
 if TYPE_CHECKING:
     import os
@@ -25,11 +22,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.model.image import Image
-    from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
-    from wkwdask.verbs.rechunk import Rechunk
-    from wkwdask.verbs.taken import Taken
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 
@@ -124,47 +117,13 @@ def to_n5(
     >>> wkwdask.open(f"n5://{folder}/v.n5/raw").shape, report.files
     ((1, 100, 80, 60), 4)
     """
-    from wkwdask.api.array_input import content_of, given_size, plain_array
     from wkwdask.graphs.write import write_now_or_later
 
-    voxels, named = plain_array(array, offset, allow_negative=True)
-    content = content_of(voxels, token)
-    wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
-    size = given_size(voxel_size, named, wanted)
-    lengths = None if size is None else (float(size[0]), float(size[1]), float(size[2]))
     stored = check(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
-    staged = lay_out_n5_array(url, named.offset, content, stored, existing, wanted, lengths)
-    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    wanted = Destination(PREFIX + stripped(url), mag=None if mag is None else Mag.parse(mag))
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_n5", existing, token))
+    written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
-
-
-def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: N5Options, voxel_size: Lengths | None, existing: str) -> Report:
-    """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.runners import make_all, num_workers
-
-    mags = taken.mags_of(layer.folder, local_mags(layer))
-    finest = mags[0]
-    odd = [mag for mag in mags if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True))]
-    if odd:
-        raise MissingError(f"{layer.folder}: mag {odd[0]} is not coarser than mag {finest} along all axes; choose mags that are, with mag=")
-    size = voxel_size or layer.voxel_size_nm
-    lengths = None if size is None else lengths_in(finest, size)
-    group = n5_folder(target)
-    others = other_levels(group, len(mags), lengths)
-    workers = num_workers()
-
-    def stage(number: int, mag: Mag, existing: str) -> Rechunk:
-        step = Mag.parse(finest.step_to(mag))
-        return lay_out_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), stored, lengths, step, existing, workers)
-
-    report = make_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
-    return with_others(report, others)
-
-
-def with_others(report: Report, others: Sequence[str]) -> Report:
-    """Say in a report which levels of a group a new one does not change."""
-    note = f"other levels that are there are not changed: {', '.join(others)}" if others else ""
-    return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
 def n5_as_zarr(

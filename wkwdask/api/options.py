@@ -76,3 +76,10 @@ def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Func
         return function
 
     return documented
+
+
+def refuse_options(what: str, values: dict[str, Any]) -> None:
+    """Refuse options of the other format."""
+    given = [name for name, value in values.items() if value is not None and value is not False]
+    if given:
+        raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import PlacedOptions, storage_options
-from wkwdask.errors import ViewerWarning
+from wkwdask.api.saving import Saving, lay_out_save
+from wkwdask.formats.precomputed.layer import PREFIX, stripped
 from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.levels import lengths_in
 from wkwdask.model.options import check
-from wkwdask.verbs.others.precomputed_write import lay_out_scale
+from wkwdask.model.place import Destination
 
 if TYPE_CHECKING:
     import os
@@ -126,19 +124,12 @@ def to_precomputed(
     >>> report.files, report.mags[0].nonzero.topleft
     (4, (-10, 0, 0))
     """
-    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
     from wkwdask.graphs.write import write_now_or_later
 
-    voxels, named = plain_array(array, offset, allow_negative=True)
-    content = content_of(voxels, token)
-    wanted = None if mag is None else Mag.parse(mag)
-    lengths = named.lengths_nm if voxel_size is None else lengths_in(wanted or MAG_1, positive_lengths(voxel_size))
     stored = check(
         PrecomputedOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force
     )  # fmt: skip
-    kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
-    staged, notes = lay_out_scale(url, named.offset, content, stored, existing, kind, wanted, lengths)
-    for note in notes:
-        warnings.warn(note, ViewerWarning, stacklevel=2)
-    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    wanted = Destination(PREFIX + stripped(url), mag=None if mag is None else Mag.parse(mag), category=type)
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_precomputed", existing, token))
+    written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written

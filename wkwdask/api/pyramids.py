@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parsed_mags, storage_options
-from wkwdask.api.scales import lay_out_pyramid_of_scales, refuse_options
+from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parsed_mags, refuse_options, storage_options
+from wkwdask.errors import ViewerWarning
+from wkwdask.formats.places import options_of
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
-from wkwdask.verbs.wkw.pyramid import PyramidOptions, lay_out_pyramid
+from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
+from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
 from wkwdask.verbs.wkw.update import Updating, lay_out_update
-from wkwdask.verbs.wkw.upsample import UpsampleOptions, lay_out_upsample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid
 
 _OF_LADDER = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
@@ -124,8 +125,7 @@ def build_pyramid(
     }  # fmt: skip
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
-        return make(_pyramid_of_scales(url, given, existing, num_workers()).accepting_finished())
-    wanted = _pyramid_options(given)
+    wanted = _pyramid_options(url, given)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
     if not names:
@@ -133,7 +133,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [lay_out_pyramid(url, name, wanted, existing, num_workers()) for name in names]
+        pyramids = [_warned(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
@@ -176,10 +176,7 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
         raise TypeError("a plan is of a whole pyramid: update= and bounding_box= are for build_pyramid")
     existing = options.pop("existing", "error")
     workers = num_workers()
-    if is_precomputed(url):
-        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
-        return estimate_pyramid(_pyramid_of_scales(url, options, existing, workers), workers)
-    return estimate_pyramid(lay_out_pyramid(url, layer, _pyramid_options(options), existing, workers), workers)
+    return estimate_pyramid(_warned(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
 
 
 @storage_options(WkwOptions)
@@ -255,17 +252,16 @@ def upsample(
     return make(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 
-def _pyramid_options(values: dict[str, Any]) -> PyramidOptions:
+def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
     """Turn what a user gives into options."""
     of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER}
-    return PyramidOptions(**parsed_mags(of_ladder), stored=check(WkwOptions, **{name: value for name, value in values.items() if name not in _OF_LADDER}))
+    single = {name: mag_or_key(of_ladder[name]) for name in ("finest", "coarsest") if of_ladder.get(name) is not None}
+    stored = check(options_of(url), **{name: value for name, value in values.items() if name not in _OF_LADDER})
+    return PyramidOptions(**{**of_ladder, **single, "mags": parse_mags(of_ladder.get("mags"))}, stored=stored)
 
 
-def _pyramid_of_scales(url: str | os.PathLike[str], values: dict[str, Any], existing: str, workers: int) -> ScalePyramid:
-    """Stage the pyramid of a precomputed volume."""
-    align_with = values.get("align_with", True)
-    what = f"{os.fspath(url)} is a precomputed volume"
-    refuse_options(what, {"align_with": None if align_with is True else "given", "allow_external": values.get("allow_external")})
-    of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER and name not in ("align_with", "allow_external")}
-    stored = check(PrecomputedOptions, **{name: value for name, value in values.items() if name not in _OF_LADDER})
-    return lay_out_pyramid_of_scales(url, existing, workers, stored, of_ladder)
+def _warned(pyramid: Pyramid) -> Pyramid:
+    """Warn of what viewers would show wrong."""
+    for note in pyramid.notes:
+        warnings.warn(note, ViewerWarning, stacklevel=4)
+    return pyramid

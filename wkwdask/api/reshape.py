@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, storage_options
-from wkwdask.api.scales import rechunk_scales, refuse_options
+from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, refuse_options, storage_options
+from wkwdask.api.scales import rechunk_scales
 from wkwdask.errors import ExistsError
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.precomputed.options import PrecomputedOptions

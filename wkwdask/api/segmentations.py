@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from wkwdask.api.options import StorageKeywords, storage_options
+from wkwdask.formats.places import format_of_target
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.id_source import mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import Surveying
-from wkwdask.ids.wkw_components import ComponentsOptions, lay_out_components, open_labels
-from wkwdask.ids.wkw_remap import RemapOptions, lay_out_remap
 from wkwdask.model.options import check
+from wkwdask.verbs.results import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.model.volume import Volume
     from wkwdask.runs.report import Report
 
 
@@ -126,12 +127,14 @@ def connected_components(
     """
     from wkwdask.graphs.runners import make, num_workers
 
-    wanted = ComponentsOptions(
-        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, check(WkwOptions, **options), allow_external
-    )
-    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    staged = lay_out_components(labels, target, wanted, existing, num_workers())
-    return make(staged)
+    searched = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
+    read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return make(lay_out_components(read, _wanted(target, options, allow_external=allow_external), searched, existing, num_workers()))
+
+
+def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> Wanted:
+    """Say where a segmentation goes, and how it is stored."""
+    return Wanted(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
 
 
 @storage_options(WkwOptions)
@@ -232,17 +235,17 @@ def remap(
     [0, 1, 2, 3, 4, 6]
     """
     area = None if where is None else BoundingBox.parse(where)
-    wanted = RemapOptions(default, area, dtype, check(WkwOptions, **options), allow_external=allow_external)
-    return _remapped(source, target, mapping, wanted, existing, layer, mag)
+    wanted = _wanted(target, options, allow_external=allow_external)
+    return _remapped(source, wanted, mapping, RemapOptions(default, area, dtype), existing, layer, mag)
 
 
 def _remapped(
-    source: str | PathLike[str], target: str | PathLike[str], mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
+    source: str | PathLike[str], wanted: Wanted, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
     from wkwdask.graphs.runners import make, num_workers
 
-    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return make(lay_out_remap(labels, target, mapping, options, existing, num_workers()))
+    read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return make(lay_out_remap(read, wanted, mapping, options, existing, num_workers()))
 
 
 def remove_dust(
@@ -300,8 +303,8 @@ def remove_dust(
         raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
     ids, counts = _counted(source, layer, mag)
     small = ids[counts < min_voxels]
-    wanted = RemapOptions(dtype=dtype, stored=check(WkwOptions, **options), command="dust", allow_external=allow_external)
-    report = _remapped(source, target, (small, np.zeros_like(small)), wanted, existing, layer, mag)
+    wanted = _wanted(target, options, allow_external=allow_external)
+    report = _remapped(source, wanted, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
     return _noted(report, f"{len(small)} of {len(ids)} segments removed")
 
 
@@ -366,8 +369,8 @@ def renumber(
     path = None if mapping is None else mapping_path(mapping)
     ids, _ = _counted(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
-    wanted = RemapOptions(dtype=dtype, stored=check(WkwOptions, **options), command="renumber", allow_external=allow_external)
-    report = _remapped(source, target, (ids, new), wanted, existing, layer, mag)
+    wanted = _wanted(target, options, allow_external=allow_external)
+    report = _remapped(source, wanted, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
     if path is not None:
         write_mapping(path, ids, new)
     return _noted(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))
@@ -376,7 +379,7 @@ def renumber(
 def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     from wkwdask.graphs.runners import carry_out
 
-    volume: Volume = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
     rows = carry_out(Surveying(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
     return rows.labels, rows.counts
 

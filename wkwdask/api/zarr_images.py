@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import partial
+import os
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import PlacedOptions, storage_options
-from wkwdask.errors import ViewerWarning
+from wkwdask.api.saving import Saving, lay_out_save
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.place import PREFIX
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.extras import need
 from wkwdask.model.options import check
-from wkwdask.verbs.others.zarr_places import image_place, labels_note
-from wkwdask.verbs.others.zarr_write import ArrayCopy, is_ids, lay_out_copy, lay_out_image_array
-from wkwdask.verbs.taken import check_alike
+from wkwdask.model.place import Destination
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     import dask.array as da
@@ -26,11 +23,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.model.image import Image
-    from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
-    from wkwdask.verbs.rechunk import Copy
-    from wkwdask.verbs.taken import Taken
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]
@@ -132,44 +125,11 @@ def to_zarr(
     >>> image = np.ones((100, 80, 60), np.uint8)
     >>> report = wkwdask.to_zarr(image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40))  # doctest: +SKIP
     """
-    from wkwdask.api.array_input import content_of, given_size, plain_array
     from wkwdask.graphs.write import write_now_or_later
 
     need("zarr", "to_zarr", "zarr")
-    voxels, named = plain_array(array, offset, allow_negative=True)
-    content = content_of(voxels, token)
-    wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
-    size = given_size(voxel_size, named, wanted)
-    if category not in (None, "color", "segmentation"):
-        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
-    known = category or named.category
     stored = check(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
-    staged = lay_out_image_array(url, named.offset, content, stored, existing, wanted, size, is_label=None if known is None else known == "segmentation")
-    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    wanted = Destination(PREFIX + os.fspath(url).removeprefix(PREFIX), mag=None if mag is None else Mag.parse(mag), category=category)
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_zarr", existing, token))
+    written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
-
-
-def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: ZarrOptions, voxel_size: Lengths | None, existing: str) -> Report:
-    """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`."""
-    from wkwdask.graphs.runners import make_all, num_workers
-
-    need("zarr", "an OME-NGFF image", "zarr")
-    size = voxel_size or layer.voxel_size_nm
-    if size is None:
-        raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= in nm")
-    mags = taken.mags_of(layer.folder, list(layer.mags))
-    image_place(target).check_voxel_size(size, mags)
-    copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
-    check_alike(copies)
-    stage = partial(lay_out_copy, target, options=stored, workers=num_workers())
-    report = make_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
-    note = labels_note(target)
-    if note:
-        warnings.warn(note, ViewerWarning, stacklevel=3)
-    return report
-
-
-def _as_array(copy: Copy, layer: Image, voxel_size: Lengths) -> ArrayCopy:
-    source = copy.source
-    is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
-    return ArrayCopy(source, copy.input, copy.check_unchanged, voxel_size, is_label)

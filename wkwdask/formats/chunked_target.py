@@ -32,6 +32,7 @@ from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Self
 
     import numpy.typing as npt
 
@@ -313,6 +314,15 @@ class ChunkedTarget(ABC):
             if not files.exists(f"{self.folder}/{name}"):
                 publish_bytes(f"{self.folder}/{name}", document)
 
+    def built_in(self, folder: str) -> Self:
+        """Give the level as it is built in another folder."""
+        return replace(self, folder=folder, parts_folder=f"{folder}.parts")
+
+    def describe(self) -> None:
+        """Write the documents of the array, in place of others that may be there."""
+        for name, document in self.documents.items():
+            publish_bytes(f"{self.folder}/{name}", document)
+
     @abstractmethod
     def as_volume(self) -> Volume:
         """Read what has been published so far."""
@@ -380,6 +390,15 @@ class ChunkedTarget(ABC):
         xs, ys, zs = self._cells_of(receipt.shard, receipt.box)
         paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
         return files.count_files(paths) == (receipt.files, receipt.nbytes)
+
+    def can_splice(self, source: Volume) -> bool:
+        """Chunks are decoded and encoded."""
+        del source
+        return False
+
+    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
+        """Make a shard of what a volume has stored in its place."""
+        raise NotImplementedError(f"{self.folder}: shard {shard} of {source.name}")
 
     def remove_parts(self, shard: Vec3) -> None:
         """Do nothing: parts are files that stay."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
@@ -43,6 +43,10 @@ class Described(ABC):
     """The file that describes it."""
     opened: Opened | None
     """State when it was opened, None where nobody looks."""
+
+    def at(self, store: Store) -> Self:
+        """Return what describes the array when it lies in another folder."""
+        return replace(self, store=store)
 
     @property
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from wkwdask.errors import UnsupportedError
 from wkwdask.model.options import StorageOptions
 from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.url_name import UrlName
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image
+    from wkwdask.model.place import Destination, Place
     from wkwdask.model.volume import StoredVolume
 
     Url = str | os.PathLike[str]
@@ -74,6 +76,11 @@ class ArrayFormat:
     """What it can be told when an array is stored in it."""
     has_plain_arrays: ClassVar[bool] = False
     """Whether it is also a format of arrays that have no place, as those in HDF5 files."""
+    """What its levels can be told."""
+    ending: ClassVar[str] = ""
+    """How names of its folders end, where nothing else may be written to a folder of such a name."""
+    not_asked: ClassVar[tuple[str, ...]] = ()
+    """What cannot be asked of a conversion into it: ``category``, ``pyramid``."""
 
     def recognise(self, path: str) -> bool:
         """Tell whether a local folder is of the format, by looking for few files."""
@@ -94,6 +101,18 @@ class ArrayFormat:
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the images that a path or URL can mean; raises FormatError or MissingError."""
         raise NotImplementedError
+
+    def names_target(self, url: object) -> bool:
+        """Tell whether what is to be written is named as of the format."""
+        return self.url_name.is_in(url)
+
+    def place(self, wanted: Destination) -> Place:
+        """Find out what is where a user wants levels; raises ExistsError, FormatError or MissingError."""
+        raise UnsupportedError(f"{wanted.url}: {self.name} is not written")
+
+    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+        """Give the place where levels of an image that is there are made from one of its levels."""
+        raise UnsupportedError(f"{image.folder}: levels of {self.options.title} are not made from each other yet; convert() it to WKW or precomputed")
 
     def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
         """Open a level, or give it again where no record has changed since; None where the format remembers none itself."""
@@ -116,6 +135,10 @@ class ArrayFormat:
     def source_of(self, image: Image) -> str:
         """Give the URL by which an image opens again."""
         return f"{self.name}://{image.folder}"
+
+    def default_method(self, category: str) -> str:
+        """Choose how a window becomes a voxel, by what users of the format are used to."""
+        return {"color": "median", "segmentation": "mode"}[category]
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a level and nothing else, so that a job may replace it."""

@@ -61,6 +61,17 @@ def is_readable(layer: Image, mag: Mag) -> bool:
     return False
 
 
+def local_mags(image: Image) -> list[Mag]:
+    """List the mags of an image that can be read; those of a dataset in WKW that are elsewhere cannot."""
+    return [mag for mag, folder in image.mags.items() if image.container is None or not is_remote(folder)]
+
+
+def left_out(image: Image) -> str:
+    """Say which levels of an image have no mag or cannot be read."""
+    left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
+    return f"levels that are left out: {', '.join(left)}" if left else ""
+
+
 _recent: Lru[tuple[StoredVolume, float]] = Lru(64)
 _known: Lru[ArrayFormat] = Lru(1024)
 """Formats that remember levels themselves, so that nobody looks for files of all other formats before each reading."""

@@ -25,8 +25,7 @@ from wkwdask.runs.journaled import entry_of
 from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.scratch import set_aside
 from wkwdask.runs.tally import tally_of
-from wkwdask.verbs.assemble import AssembleJob
-from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
+from wkwdask.verbs.write import PART_NBYTES, AssembleJob, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

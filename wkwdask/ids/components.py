@@ -33,7 +33,7 @@ from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
-from wkwdask.verbs.apply import Application
+from wkwdask.verbs.apply_job import Application
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.verbs.apply import Stored
+    from wkwdask.verbs.apply_job import Stored
 
     Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 
@@ -425,6 +425,10 @@ class Components:
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
         return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts anew')
+
+    def region_box(self, region: Vec3) -> BoundingBox:
+        """Give the voxels of a region that are read, in the coordinates of the target."""
+        return self.plan.region_box(region)
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero."""

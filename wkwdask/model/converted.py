@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
 
@@ -80,6 +81,35 @@ class Converted:
     def token(self) -> tuple[Any, ...]:
         """Values that change when the volume is another one."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.token
+
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """Values that change when the volume holds something else."""
+        return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
+
+    @property
+    def is_regular(self) -> bool:
+        """That of the source."""
+        return bool(self.source.is_regular)
+
+    def is_current(self) -> bool:
+        """Tell whether what is there is still what was opened."""
+        return bool(self.source.is_current())
+
+    def has_shards(self) -> bool:
+        """Tell whether any file is stored."""
+        return bool(self.source.has_shards())
+
+    @property
+    def lengths_nm(self) -> Lengths | None:
+        """Edge lengths of its voxels [nm]."""
+        lengths: Lengths | None = self.source.lengths_nm
+        return lengths
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the stored files, and their bytes."""
+        files, nbytes = self.source.count_files()
+        return files, nbytes
 
     def cropped(self, box: BoundingBox) -> Converted:
         """Give a part of the volume."""

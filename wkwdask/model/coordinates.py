@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.model.units import length_nm, nm_per_unit
+from wkwdask.model.levels import length_nm, nm_per_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

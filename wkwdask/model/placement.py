@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 _BATCH_NBYTES = 4 << 20
 
@@ -55,6 +56,11 @@ class Placement:
     """Whether the array existed before: then each file lasts as soon as it is published."""
     keeps_files: bool = False
     """Whether a file that is taken over from another array keeps the voxels outside of the box that it may hold."""
+
+    def built_in(self, folder: str) -> Placement:
+        """Return the array as it is built in another folder."""
+        store = self.array.store
+        return replace(self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts"))
 
     # -------------------------------------------------------------------------------------------- geometry
 
@@ -205,6 +211,20 @@ class Placement:
         for name, document in self.documents:
             if self.array.store.states([name]) == [None]:
                 self.array.store.put(name, document)
+
+    def describe(self) -> None:
+        """Write the documents of the array, in place of others that may be there."""
+        for name, document in self.documents:
+            self.array.store.put(name, document)
+
+    def can_splice(self, source: Volume) -> bool:
+        """Check whether shards can be made of what a volume has stored, without decoding its chunks."""
+        del source
+        return False
+
+    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
+        """Make a shard of what a volume has stored in its place."""
+        raise NotImplementedError(f"{self.folder}: shard {shard} of {source.name}")
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter | ShardWriter | FilesWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""

@@ -145,6 +145,9 @@ class Store(Protocol):
     def batch_nbytes(self) -> int:
         """How many bytes are best read as one."""
 
+    def at(self, url: str) -> Store:
+        """Return the store of another folder in the same place."""
+
     def below(self, name: str) -> Store:
         """Return the store of a folder inside of this one."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -43,6 +43,9 @@ class Identity(Protocol):
     @property
     def token(self) -> tuple[Any, ...]:
         """Values that change when the array is another one."""
+
+    def at(self, store: Store) -> Self:
+        """Return what describes the array when it lies in another folder."""
 
     def check(self, *, has_absent: bool) -> None:
         """Refuse an array that was replaced, or that is out of reach; ``has_absent`` where a file was absent."""
@@ -141,6 +144,20 @@ class StoredArray:
         """Values that change when the array is another one."""
         parts = (self.store.url, self.grid, self.naming, self.layout, self.codec, self.dtype.str, self.fill)
         return (*parts, self.box, self.channels, *self.identity.token)
+
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """The same: an array at another place is another one."""
+        return self.token
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether shards are cubes of powers of two from voxel 0 on; its chunks have any length, and its grid begins anywhere."""
+        return False
+
+    def at(self, store: Store) -> StoredArray:
+        """Return the array as it is in another folder."""
+        return replace(self, store=store, identity=self.identity.at(store))
 
     def cropped(self, box: BoundingBox) -> StoredArray:
         """Return a part of the array; reading reaches beyond it as before."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.states import States
     from wkwdask.model.volume import StoredVolume
     from wkwdask.plans.cells import CellMap
@@ -78,6 +79,33 @@ class TranslatedVolume(Generic[V]):
         """Values that change when the volume is another one."""
         return ("translated", self.shift, *self.volume.token)
 
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """Values that change when the volume holds something else."""
+        return ("translated", self.shift, *self.volume.content_token)
+
+    @property
+    def is_regular(self) -> bool:
+        """Its files lie anywhere."""
+        return False
+
+    def is_current(self) -> bool:
+        """Tell whether what is there is still what was opened."""
+        return self.volume.is_current()
+
+    def has_shards(self) -> bool:
+        """Tell whether any file is stored."""
+        return self.volume.has_shards()
+
+    @property
+    def lengths_nm(self) -> Lengths | None:
+        """Edge lengths of its voxels [nm]."""
+        return self.volume.lengths_nm
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the stored files, and their bytes."""
+        return self.volume.count_files()
+
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         return self.volume.read_into(out, self._back(topleft), first_channel, fill_zeros=fill_zeros)
@@ -128,17 +156,9 @@ class TranslatedVolume(Generic[V]):
         """Look at all stored files that the box touches."""
         return self._moved_states(self.volume.stored_states())
 
-    def has_shards(self) -> bool:
-        """Tell whether any file is stored."""
-        return self._stored.has_shards()
-
     def cropped(self, box: BoundingBox) -> Self:
         """Give a part of the volume."""
         return replace(self, volume=self._stored.cropped(moved(box, self._back((0, 0, 0)))))  # type: ignore[arg-type]
-
-    def is_current(self) -> bool:
-        """Tell whether what is stored there is still what was opened."""
-        return self._stored.is_current()
 
     def is_unchanged(self) -> bool:
         """Tell whether the records that it was opened by are still the same."""

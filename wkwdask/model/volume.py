@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
@@ -55,6 +56,27 @@ class Volume(Protocol):
     @property
     def token(self) -> Sequence[Any]:
         """Values that change when the volume is another one."""
+
+    @property
+    def content_token(self) -> Sequence[Any]:
+        """Values that change when the volume holds something else, wherever it is."""
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether its shards are cubes of powers of two from voxel 0 on, so that each of another such volume is made of whole ones."""
+
+    def is_current(self) -> bool:
+        """Tell whether what is there is still the volume that was opened; nobody knows of a remote one, which is taken to be."""
+
+    def has_shards(self) -> bool:
+        """Tell whether any shard is stored; of a remote volume that is taken to be so."""
+
+    @property
+    def lengths_nm(self) -> Lengths | None:
+        """Edge lengths of its voxels [nm], None where it does not say them itself."""
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the stored files, and their bytes, perhaps from a sample; None of a remote volume."""
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array (c, x, y, z) of any memory order with the voxels from ``topleft`` on; returns 0 where all of them are zero.
@@ -96,6 +118,31 @@ class StoredVolume(Volume, Protocol):
 
     def is_unchanged(self) -> bool:
         """Tell whether the records that it was opened by are still the same, so that it need not be opened again."""
+
+
+class PlainVolume:
+    """What a volume says that is no level of an image: images and arrays in files."""
+
+    __slots__ = ()
+    is_regular = False
+    lengths_nm = None
+
+    @property
+    def content_token(self) -> Sequence[Any]:
+        """Values that change when the files are other ones."""
+        return self.token  # type: ignore[attr-defined,no-any-return]
+
+    def is_current(self) -> bool:
+        """Nobody knows; a job compares the token."""
+        return True
+
+    def has_shards(self) -> bool:
+        """It was found by its files."""
+        return True
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Nothing is known of them."""
+        return None
 
 
 @runtime_checkable
@@ -180,18 +227,23 @@ class Target(Protocol):
     def holds(self, receipt: Receipt) -> bool:
         """Tell whether the shard or part that a receipt speaks of is there and whole."""
 
+    def can_splice(self, source: Volume) -> bool:
+        """Tell whether shards can be made of what a volume has stored, without decoding its chunks."""
+
+    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
+        """Make one shard of what such a volume has stored in its place, and publish it."""
+
+    def describe(self) -> None:
+        """Write the documents of the level, in place of others that may be there."""
+
+    def built_in(self, folder: str) -> Self:
+        """Give the level as it is built in another folder."""
+
     def prepare(self) -> None:
         """Make what tasks write into; doing it again changes nothing."""
 
     def as_volume(self) -> Volume:
         """Read what has been published so far."""
-
-
-class Spliceable(Target, Protocol):
-    """A target whose shards can be made of stored chunks of a volume of the same kind, without decoding them."""
-
-    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
-        """Make one shard of what a volume has stored in its place, and publish it."""
 
 
 class PartWriter(Protocol):

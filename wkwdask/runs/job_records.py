@@ -207,3 +207,19 @@ def targets_of(root: str) -> list[str]:
     """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer."""
     record, paths = read_plan(root), RecordPaths(root)
     return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))
+
+
+def holds_only_jobs(folder: str) -> bool:
+    """Tell whether a folder that would become a dataset holds nothing but what jobs make there; ask it before the JSON is read, which a job may write."""
+    return not files.isdir(folder) or all(_is_made_by_jobs(f"{folder}/{name}") for name in files.listdir(folder) if not name.startswith("."))
+
+
+def _is_made_by_jobs(layer_folder: str) -> bool:
+    """Tell whether all that is in a layer's folder are mags of jobs that run, were interrupted, or are just ending."""
+    try:
+        names = [name for name in files.listdir(layer_folder) if not name.startswith(".")]
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    return not names or {f"{layer_folder}/{name}" for name in names} <= targets_of_jobs(layer_folder)

@@ -43,9 +43,14 @@ class Draft:
     before: dict[str, Any] | None
     """Decisions of the interrupted start, None for a new job."""
 
+    @property
+    def root(self) -> str:
+        """Folder of the job."""
+        return job_root(self.parent, self.owner.job)
+
     def staged(self, name: str) -> str:
         """Return the folder in which a mag is built."""
-        return f"{job_root(self.parent, self.owner.job)}/{name}"
+        return f"{self.root}/{name}"
 
     def shape(self, name: str = "region") -> Vec3 | None:
         """Return a shape that the interrupted start chose, None for a new job."""

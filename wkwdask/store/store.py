@@ -175,6 +175,10 @@ class FolderStore:
         """Delete a file for good; an absent one is no error."""
         files.remove_file(self.path_of(name))
 
+    def at(self, url: str) -> FolderStore:
+        """Return the store of another folder."""
+        return FolderStore(url)
+
     def below(self, name: str) -> FolderStore:
         """Return the store of a folder inside of this one."""
         return FolderStore(self.path_of(name))
@@ -292,6 +296,10 @@ class RemoteStore:
     def delete(self, name: str) -> None:
         """Remote places are only ever read."""
         raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+
+    def at(self, url: str) -> RemoteStore:
+        """Return the store of another URL of the same place."""
+        return replace(self, root=url, witness=None)
 
     def below(self, name: str) -> RemoteStore:
         """Return the store of a folder inside of this one."""

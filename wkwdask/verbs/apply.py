@@ -1,422 +1,222 @@
-"""The job that applies a function to a volume, brick by brick: what it gives becomes another volume, or is combined to one value."""
+"""A function that is applied to volumes, from what a user asks for to sources, target, plan and job."""
 
 from __future__ import annotations
 
-import inspect
+import math
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import and_
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_box, mark_cells
-from wkwdask.model.states import add_digests, digest
-from wkwdask.plans.cells import cell_map, marked_cells
-from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, source_changed
-from wkwdask.runs.report import counted
-from wkwdask.runs.tolerant import NO_RESULT, Tolerance
-from wkwdask.verbs.aligned import read_aligned, read_mask
+from wkwdask.errors import BoundsError
+from wkwdask.model.place import LevelSpec
+from wkwdask.model.translated import moved
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.regions import Tiling
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.runs.tolerant import Tolerance
+from wkwdask.verbs.aligned import is_finer
+from wkwdask.verbs.apply_job import Application, ApplyJob, TrialSpec, function_name
+from wkwdask.verbs.results import Read, Wanted, begin, open_read
+from wkwdask.verbs.sources import box_setting, source_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    import os
+    from collections.abc import Callable, Generator, Sequence
 
-    import numpy.typing as npt
-
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import Target, Volume
-    from wkwdask.plans.apply import BrickPlan
-    from wkwdask.plans.cells import CellMap
+    from wkwdask.runs.job import Task
 
-_LASTING_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
-    ValueError,
-)  # fmt: skip
-"""Errors of a function that its code and data alone decide. All others may pass: files, memory, timeouts, devices."""
-
-
-class Stored(Protocol):
-    """Voxel type of a result."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
-
-    @property
-    def num_channels(self) -> int:
-        """Channels."""
-
-
-class Making(Protocol):
-    """What makes the voxels of a volume from others, brick by brick. Picklable: tasks carry it."""
-
-    @property
-    def plan(self) -> BrickPlan:
-        """Regions and bricks."""
-
-    @property
-    def sources(self) -> tuple[Volume, ...]:
-        """What is read."""
-
-    @property
-    def title(self) -> str:
-        """What an error calls it."""
-
-    def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions are computed, shape (x, y, z); all others are zero."""
-
-    def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
-
-    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
+_COMMAND = "apply"
+_CHUNK, _SHARD = (32, 32, 32), (1024, 1024, 1024)  # by which work is cut up where nothing is stored
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
-    """What is applied to what."""
+class ApplyOptions:
+    """How a function is applied, and how its result is stored."""
 
-    function: Callable[..., Any]
-    """Gets one array per source, of shape (x, y, z), or (c, x, y, z) where the source has several channels."""
-    sources: tuple[Volume, ...]
-    """What is read."""
-    plan: BrickPlan
-    """Regions and bricks."""
     halo: Vec3 = (0, 0, 0)
-    """How far the function looks beyond a brick along x, y, z [voxels]."""
-    mask: Volume | None = None
-    """Voxels where it is zero become zero; bricks without any other are not computed."""
+    """How far it looks beyond what it computes [voxels]."""
+    mask: str | os.PathLike[str] | None = None
+    """Where it counts."""
     where: BoundingBox | None = None
-    """Voxels outside become zero, and are not computed [voxels of the mag]."""
+    """What is computed [voxels of mag 1]."""
     skips_empty: bool = False
-    """Whether bricks are zero, and not computed, for which the first source (with the halo) is zero."""
-    attempts: int = 1
-    """How often the function is tried for a brick."""
-
-    @property
-    def title(self) -> str:
-        """What an error calls it."""
-        return f"computed by {function_name(self.function)}"
-
-    def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions are computed, shape (x, y, z)."""
-        box = self.plan.box
-        maps = []
-        if self.where is not None:
-            maps.append(self.plan.touched_regions(self.where))
-        if self.skips_empty:
-            maps.append(self._stored(self.sources[0], region_shape, box, self.halo))
-        if self.mask is not None:
-            maps.append(self._stored(self.mask, region_shape, box))
-        return reduce(and_, maps) if maps else cell_map(box, self.plan.region_shape, self.sources[0].name, fill=True)
-
-    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
-        """Tell which regions, or their halos, touch a stored shard of a volume of any mag."""
-        found = cell_map(box, self.plan.region_shape, volume.name)
-        cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
-        shape = (cell[0], cell[1], cell[2])
-        occupied = volume.occupied(shape)
-        first = [t // n for t, n in zip(volume.box.topleft, shape, strict=True)]
-        for index in marked_cells(occupied).tolist():
-            cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
-            touched = _grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo).intersection(box)
-            low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
-            mark_cells(found, low, high, box, self.plan.region_shape)
-        return found
-
-    def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick and its halo of all sources, and apply the function; where it fails, it is tried again."""
-        # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
-        grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
-        arrays = self._read(grown)
-        if self.skips_empty and not arrays[0].any():
-            return ()
-        result = self._called(arrays, grown, box)
-        if grown == box or not isinstance(result, np.ndarray):
-            return (result,)
-        if result.shape[-3:] != grown.size:
-            raise ValueError(f"{function_name(self.function)} gave shape {result.shape} for {grown.size} voxels (with the halo)")
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, grown.topleft, strict=True))
-        return (result[..., x, y, z],)
-
-    def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
-        return [_without_single_channel(read_aligned(source, box)) for source in self.sources]
-
-    def _called(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
-        keywords = {"box": box} if takes_box(self.function) else {}
-        attempt = 1
-        while True:
-            try:
-                return self.function(*arrays, **keywords)
-            except Exception as error:
-                if attempt == self.attempts or isinstance(error, _LASTING_ERRORS):
-                    give_up(error)
-                    error.add_note(f"box {box}" + (f", tried {attempt} times" if attempt > 1 else ""))
-                    raise
-            attempt += 1
-            arrays = self._read(grown)  # the function may have changed them
-
-    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
-        inside = box if self.where is None else box.intersection(self.where)
-        if inside.is_empty:
-            return None
-        mask = None if self.mask is None else read_mask(self.mask, inside)
-        found = () if mask is not None and not mask.any() else self.compute(inside)
-        if not found:
-            return None
-        result = _checked(found[0], inside, target, self.function)
-        if mask is not None:
-            result = np.where(mask, result, np.zeros((), target.dtype))
-        if inside == box:
-            return result
-        out = np.zeros((target.num_channels, *box.size), target.dtype, order="F")
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
-        out[:, x, y, z] = result
-        return out
-
-    def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
-        grown = _grown(self.plan.region_box(region), self.halo)
-        volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
-        return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
-
-
-def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
-    low = [t - h for t, h in zip(box.topleft, halo, strict=True)]
-    return BoundingBox.from_corners(low, [t + h for t, h in zip(box.bottomright, halo, strict=True)], box.mag)
-
-
-def takes_box(function: Callable[..., Any]) -> bool:
-    """Tell whether a function wants to know which box it computes: it has a parameter of that name."""
-    try:
-        return "box" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # written in C, such as many of numpy
-        return False
-
-
-def function_name(function: Callable[..., Any]) -> str:
-    """Name a function, or what a partial or callable object is made of; a partial may have a ``__name__`` of its own."""
-    if isinstance(function, partial):
-        return str(vars(function).get("__name__") or function_name(function.func))
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
-
-
-def check_signature(function: Callable[..., Any], num_sources: int) -> None:
-    """Make sure that a function can be called with one array per source."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # written in C
-        return
-    arrays = "1 array" if num_sources == 1 else f"{num_sources} arrays"
-    try:
-        signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
-    except TypeError as error:
-        raise TypeError(f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}") from None
-
-
-def _without_single_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array[0] if array.shape[0] == 1 else array
-
-
-def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]) -> npt.NDArray[Any]:
-    """Make sure that a result is what the target stores, shape (c, x, y, z)."""
-    name = function_name(function)
-    if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
-        raise TypeError(f"{name} gave {type(result).__name__}, expected an array of shape {box.size}")
-    given = result.shape
-    if result.ndim == 3:
-        result = result[np.newaxis]
-    if result.shape != (target.num_channels, *box.size):
-        channels = counted(target.num_channels, "channel")
-        raise ValueError(f"{name} gave shape {given} for {box.size} voxels in {channels} (channels= says how many it gives)")
-    if not np.can_cast(result.dtype, target.dtype, "safe"):
-        gave = result.dtype.name
-        remedy = f"cast it in the function, or name a type with dtype= that stores {gave}"
-        raise TypeError(f"{name} gave {gave}, which is not stored as {target.dtype.name} without loss: {remedy}")
-    voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
-    return voxels
+    """Whether the result is zero where the first source is."""
+    chunks: Vec3 | None = None
+    """What one call computes [voxels]."""
+    dtype: Any = None
+    """Type of one channel of the result; by default that of the first source."""
+    num_channels: int = 1
+    """Channels of the result."""
+    stored: Any = None
+    """How the result is stored, a record of the target's format."""
+    category: str | None = None
+    """What a new layer is."""
+    token: str | None = None
+    """What the user calls the function's version."""
+    arguments: str | None = None
+    """What tells the arguments apart that are bound to the function."""
+    retries: int = 0
+    """How often the function is tried again for a brick for which it failed."""
+    most_failures: int = 0
+    """With more failed tasks than these the job ends at once."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApplySpec:
-    """Make one region of the target."""
+class Apply(Plan):
+    """A function that can be applied."""
 
-    application: Making
-    """What makes it."""
+    application: Application
+    """What is applied to what."""
     target: Target
     """What is written."""
-    region: Vec3
-    """Which region."""
+    staged: StagedMags
+    """How it appears."""
+    most_failures: int
+    """With more failed tasks than these the job ends at once."""
 
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make the mag; tasks that fail are listed when all others are done."""
+        job = self.job()
+        note = yield Phase(job, f"applying to {self.staged.folders[0]}", Tolerance(self.most_failures, lists_always=True))
+        return Outcome(job.tallies, note)
 
-    def run(self) -> Result:
-        """Compute and write all bricks of the region."""
-        application, plan = self.application, self.application.plan
-        states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
-        writer = BrickWriter(self.target, plan.brick_shape, None if plan.writes_whole(self.target.shard_shape) else self.region)
-        try:
-            for brick in plan.bricks(self.region):
-                writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
-            receipts = writer.close()
-        except BaseException:
-            writer.discard()
-            raise
-        box = plan.region_box(self.region)
-        nbytes_in = sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in application.sources)
-        return Result(tuple((0, receipt) for receipt in receipts), states, nbytes_in=nbytes_in)
-
-
-class ApplyJob:
-    """One volume computed from others."""
-
-    def __init__(self, application: Making, target: Target) -> None:
-        self._application, self._target = application, target
-        self._gathering = Gathering([target])
-        self.tallies = self._gathering.tallies
-        plan = application.plan
-        self._occupied = application.occupied(plan.region_shape)
-        (tally,) = self.tallies
-        tally.expected = int(plan.occupied_shards(target.shard_shape, self._occupied).sum())
-        self.num_tasks = int(self._occupied.sum()) + (0 if plan.writes_whole(target.shard_shape) else tally.expected)
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions that are computed."""
-        return (ApplySpec(self._application, self._target, region).task() for region in self._application.plan.regions(self._occupied))
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there."""
-        return self._gathering.take(task, result, self._num_parts)
-
-    def _num_parts(self, level: int, shard: Vec3) -> int:
-        return int(self._occupied[self._application.plan.regions_of(shard, self._target.shard_shape)].sum())
-
-    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
-        if isinstance(task.spec, ApplySpec) and self._application.states(task.spec.region) != result.sources:
-            first = self._application.sources[0]
-            raise source_changed(task, first.shard_states(self._application.plan.region_box(task.spec.region).in_mag(first.box.mag)), first)
-        return self._gathering.is_there(result, known)
+    def job(self) -> ApplyJob:
+        """Make the job."""
+        return ApplyJob(self.application, self.target)
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSpec:
-    """Call the function once and keep nothing, to find mistakes before a job begins."""
+class Sources:
+    """What a function reads."""
 
-    application: Application
-    """What is applied to what."""
-    stored: Stored | None
-    """How its result is stored; None where it is a value."""
-    block_shape: Vec3
-    """Size of the box that is tried [voxels]."""
+    read: tuple[Read, ...]
+    """The volumes."""
+    mask: Volume | None
+    """Where it counts."""
 
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """The volumes."""
+        return tuple(one.volume for one in self.read)
 
-    def run(self) -> Result:
-        """Call the function for the block in the middle; where it fails, the brick around it decides, since the function may need as much."""
-        failure: Exception
-        for shape in (self.block_shape, self.application.plan.brick_shape):
-            try:
-                self._call(shape)
-            except Exception as error:
-                failure = error
-            else:
-                return Result(())
-        raise failure
+    @property
+    def all(self) -> tuple[Volume, ...]:
+        """The volumes, and the mask."""
+        return (*self.volumes, *(() if self.mask is None else (self.mask,)))
 
-    def _call(self, shape: Vec3) -> None:
-        application, whole = self.application, self.application.plan.box
-        part = whole if application.where is None else application.where
-        x, y, z = ((a + b) // 2 // n for a, b, n in zip(part.topleft, part.bottomright, shape, strict=True))
-        box = cell_box((x, y, z), shape, whole).intersection(part)
-        if self.stored is None:
-            application.compute(box)
-        else:
-            application.voxels(box, self.stored)
+
+def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> Sources:
+    """Open what is read."""
+    if not sources:
+        raise ValueError("name at least one source")
+    return Sources(tuple(map(open_read, sources)), None if options.mask is None else open_read(options.mask).volume)
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceSpec:
-    """Reduce one region to a value."""
+class Cut:
+    """By what the work is cut up."""
 
-    application: Application
-    """What is applied to what."""
-    combine: Callable[[Any, Any], Any]
-    """Makes one value of two."""
-    region: Vec3
-    """Which region."""
-    number: int
-    """Its place in the order in which values are combined."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(
-            f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}",
-            "reduce {},{},{}".format(*self.region),
-            ReduceSpec.run,
-            self,
-        )
-
-    def run(self) -> Result:
-        """Compute all bricks of the region and combine what they give."""
-        value: tuple[Any, ...] = ()
-        plan = self.application.plan
-        for brick in plan.bricks(self.region):
-            box = plan.brick_box(brick)
-            inside = box if self.application.where is None else box.intersection(self.application.where)
-            found = () if inside.is_empty else self.application.compute(inside)
-            if found:
-                value = found if not value else (self.combine(value[0], found[0]),)
-        box = plan.region_box(self.region)
-        return Result((), value=value, nbytes_in=sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in self.application.sources))
+    mag: Mag
+    """The mag of the result."""
+    voxel_nbytes: int
+    """Bytes of a voxel of it."""
+    chunk_shape: Vec3 = _CHUNK
+    """A chunk [voxels]."""
+    shard_shape: Vec3 = _SHARD
+    """A shard [voxels]."""
+    origin: Vec3 = (0, 0, 0)
+    """Absolute voxel at which chunks begin."""
+    region: Vec3 | None = None
+    """What an earlier start chose."""
 
 
-class ReduceJob:
-    """One value computed from volumes; values are combined in the order of the regions, whoever is first."""
-
-    def __init__(self, application: Application, combine: Callable[[Any, Any], Any]) -> None:
-        self._application, self._combine = application, combine
-        self._occupied = application.occupied(application.plan.region_shape)
-        self.num_tasks = int(self._occupied.sum())
-        self._waiting: dict[int, tuple[Any, ...]] = {}
-        self._next = 0
-        self.value: tuple[Any, ...] = ()
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions that are computed."""
-        regions = self._application.plan.regions(self._occupied)
-        return (ReduceSpec(self._application, self._combine, region, number).task() for number, region in enumerate(regions))
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take a value."""
-        if isinstance(task.spec, ReduceSpec):
-            self._waiting[task.spec.number] = result.value
-        while self._next in self._waiting:
-            found = self._waiting.pop(self._next)
-            self._next += 1
-            if found:
-                self.value = found if not self.value else (self._combine(self.value[0], found[0]),)
-        return ()
+def make_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, cut: Cut, workers: int) -> Application:
+    """Plan how a function is applied."""
+    for volume in sources.all:
+        is_finer(volume.box.mag, cut.mag)
+    if min(options.halo) < 0:
+        raise ValueError(f"halo must not be negative, got {options.halo}")
+    first = sources.volumes[0]
+    box = first.box.in_mag(cut.mag)
+    where = None if options.where is None else options.where.in_mag(cut.mag).intersection(box)
+    if where is not None and where.is_empty:
+        raise BoundsError(f"{first.name}: where={options.where} holds nothing of it, its box is {box}")
+    voxel_nbytes = cut.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
+    framed = moved(box, (-cut.origin[0], -cut.origin[1], -cut.origin[2]))
+    plan = plan_bricks(framed, Tiling(cut.chunk_shape, cut.shard_shape, voxel_nbytes), workers, options.chunks, cut.region)
+    return Application(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, cut.origin)
 
 
-class Reducing(Work[Any]):
-    """Reduces volumes to one value, None where nothing is computed."""
+def trial_of(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
+    """Lay out one call of a function before anything is planned."""
+    sources = open_sources(urls, options)
+    first = sources.volumes[0]
+    mag = first.box.mag if target is None else _wanted(target, options).place(sources.read[0]).mag
+    spec = _spec(first, mag, options)
+    application = make_application(function, sources, options, _cut_alone(first, spec), 1)
+    return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
 
-    def __init__(self, application: Application, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
-        self._application, self._combine = application, combine
-        self._tolerance = Tolerance(most_failures, lists_always=True, ending=NO_RESULT)
 
-    def phases(self) -> Generator[Phase, str, Any]:
-        """Reduce all regions."""
-        job = ReduceJob(self._application, self._combine)
-        yield Phase(job, f"reducing {self._application.sources[0].name}", self._tolerance)
-        return job.value[0] if job.value else None
+def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], options: ApplyOptions, workers: int) -> Application:
+    """Plan how a function is applied whose results are combined."""
+    sources = open_sources(urls, options)
+    first = sources.volumes[0]
+    return make_application(function, sources, options, _cut_alone(first, _spec(first, first.box.mag, options)), workers)
+
+
+def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
+    """Describe the result."""
+    return LevelSpec(first.box.in_mag(mag), np.dtype(first.dtype if options.dtype is None else options.dtype), options.num_channels)
+
+
+def _cut_alone(first: Volume, spec: LevelSpec) -> Cut:
+    """Cut up work of which nothing is stored."""
+    shapes = (first.chunk_shape, first.shard_shape) if first.is_regular else (_CHUNK, _SHARD)
+    return Cut(spec.box.mag, spec.voxel_nbytes, *shapes)
+
+
+def _wanted(target: str | os.PathLike[str], options: ApplyOptions) -> Wanted:
+    return Wanted(target, options.stored, options.category, options.allow_external)
+
+
+def lay_out_apply(
+    function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
+) -> Apply:
+    """Check and lay out the making of a level by a function, or find the interrupted job that is to go on."""
+    sources = open_sources(urls, options)
+    first = sources.volumes[0]
+    place = _wanted(target, options).place(sources.read[0])
+    spec = _spec(first, place.mag, options)
+    levels = place.new_levels([spec], options.stored, first, existing)
+    given = {
+        "halo": ",".join(map(str, options.halo)),
+        "mask": None if sources.mask is None else sources.mask.name,
+        "where": None if options.where is None else box_setting(options.where),
+        "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
+    }
+    settings = settings_of(
+        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(one.name for one in sources.volumes),
+        box=box_setting(spec.box), skips_empty=int(options.skips_empty), dtype=spec.dtype.name, channels=spec.num_channels,
+        input=",".join(map(source_token, sources.all)), **given,
+    )  # fmt: skip
+    draft, made = begin(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
+    cut = Cut(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
+    application = make_application(function, sources, options, cut, workers)
+    nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)
+    plan = {"region": application.plan.region_shape}
+    staged = draft.mags([made], nbytes, levels.edit, plan, task_nbytes=_task_nbytes(application, made))
+    return Apply(application, made, staged, options.most_failures)
+
+
+def _task_nbytes(application: Application, made: Target) -> int:
+    """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
+    grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
+    voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
+    return 2 * grown * voxel_nbytes

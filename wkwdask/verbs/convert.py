@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.model.volume import Volume
 from wkwdask.runs.job import Task
-from wkwdask.verbs.upsample import UpsampleJob, UpsampleSpec
+from wkwdask.verbs.upsample_job import UpsampleJob, UpsampleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ class ConvertJob(UpsampleJob):
     """One mag of a source of another format."""
 
     def __init__(self, source: Source, target: Target, plan: Slabs) -> None:
-        super().__init__(source, [target], [plan])
+        super().__init__([source], [target], [plan])
         self._foreign, self._target, self._plan = source, target, plan
 
     def tasks(self) -> Iterator[Task]:

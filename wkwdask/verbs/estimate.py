@@ -131,7 +131,7 @@ class PyramidPlan:
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     """Tell what building a pyramid will take."""
     source, staged = pyramid.source, pyramid.staged
-    files_in, nbytes_in = pyramid.source_nbytes()
+    files_in, nbytes_in = pyramid.source.count_files() or (0, 0)
     ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,19 +10,23 @@ from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
+from wkwdask.model.place import LevelSpec
 from wkwdask.model.translated import moved
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.convert import ConvertJob
+from wkwdask.verbs.sources import box_setting, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.place import Place
     from wkwdask.model.volume import Target
-    from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
     from wkwdask.verbs.convert import Source
 
@@ -90,7 +93,7 @@ class Import(Plan):
 
     def check_unchanged(self) -> None:
         """Make sure that the files that were read are still those that were found."""
-        if token_of(self.source) != self.input:
+        if token_of(self.source.token) != self.input:
             raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
 
     def all_notes(self) -> list[str]:
@@ -120,19 +123,6 @@ def in_frame_of(source: Any, origin: Vec3) -> Source:
     return framed
 
 
-def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: StagedMags, options: SourceOptions, workers: int) -> Import:
-    """Lay out an import whose target is staged."""
-    target: Any = staged.targets[0]
-    region, reading = draft.shape(), draft.shape("reading")
-    shapes = None if region is None or reading is None else (region, reading)
-    memory_nbytes = _memory_nbytes(source)
-    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
-    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
-    staged = replace(staged, plan={"region": plan.region_shape, "reading": plan.reading_shape}, task_nbytes=task_nbytes)
-    token = token_of(source)
-    return Import(_with_notes(source, _notes_folder(staged)) if options.fill else source, plan, target, staged, token, foreign.notes)
-
-
 @dataclass(frozen=True, slots=True)
 class Imported:
     """Images or an array that are to be stored elsewhere."""
@@ -144,21 +134,25 @@ class Imported:
     taken: SourceOptions
     """What a user chose."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """By what the source is known again."""
-        return {"on_error": self.taken.on_error, "input": token_of(self.source)}
 
-
-def imported_mag(imported: Imported, draft: Draft, staged: StagedMags, workers: int) -> Import:
-    """Lay out the making of one mag of images or an array, in the coordinates of its target."""
-    target: Any = staged.targets[0]
-    return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, draft, staged, imported.taken, workers)
-
-
-def token_of(source: Source) -> str:
-    """Name what is read so that other files, or other values of them, have another name."""
-    return hashlib.blake2b(repr(source.token).encode(), digest_size=8).hexdigest()
+def lay_out_import(place: Place, imported: Imported, options: Any, existing: str, workers: int) -> Import:
+    """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
+    absolute, taken = imported.source, imported.taken
+    levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
+    (folder,) = levels.folders
+    settings = settings_of("convert", box=box_setting(absolute.box), on_error=taken.on_error, input=token_of(absolute.token))
+    draft = stage(f"convert into {folder}", levels.parent, [folder], {**settings, **levels.settings}, existing)
+    (target,) = targets = levels.staged(draft.root)
+    source = in_frame_of(absolute, target.origin)
+    region, reading = draft.shape(), draft.shape("reading")
+    shapes = None if region is None or reading is None else (region, reading)
+    memory_nbytes = _memory_nbytes(source)
+    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
+    record = {"region": plan.region_shape, "reading": plan.reading_shape}
+    staged = draft.mags(targets, LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
+    read = _with_notes(source, _notes_folder(staged)) if taken.fill else source
+    return Import(read, plan, target, staged, token_of(source.token), imported.foreign.notes, levels.warnings)
 
 
 def _memory_nbytes(source: Source) -> int:

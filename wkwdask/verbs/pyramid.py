@@ -1,33 +1,40 @@
-"""The pyramid job: regions stream a source mag into all coarser mags of a pass, joins make files of parts, and the next pass goes on."""
+"""The pyramid: all coarser mags of an image, from what a user asks for to source, levels, passes and the job."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.errors import ResumeError, UnsupportedError
+from wkwdask.formats.places import aligned_mags, default_method, image_box, open_source, place_in
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
-from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.model.translated import moved, shifted, unshifted
-from wkwdask.model.volume import ChunkedVolume
+from wkwdask.model.levels import ratio_of
+from wkwdask.model.pieces import MEMORY_NBYTES
+from wkwdask.model.place import LevelSpec, NewLevels
+from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
+from wkwdask.plans.pyramid import check_steps, plan_framed_passes
+from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.runs.report import Report, space_problems
-from wkwdask.streams.pyramid import PyramidStream
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
+from wkwdask.store.records import read_record
+from wkwdask.verbs.pyramid_job import PyramidJob
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
+from wkwdask.verbs.update_job import LivingMag, changed_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    import os
+    from collections.abc import Generator
 
-    from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Target, Volume
-    from wkwdask.plans.cells import CellMap
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.streams.pyramid import Brick
+
+_SAME = 1e-3  # of a voxel's lengths: these are the same
 
 
 def check_method(method: str, *, ignore_zero: bool) -> str:
@@ -40,8 +47,32 @@ def check_method(method: str, *, ignore_zero: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PyramidOptions:
+    """What a user may choose for a pyramid; None is the default that the fields of the function describe."""
+
+    finest: Mag | str | None = None
+    """The level to start from, by its mag or key."""
+    method: str = "default"
+    """How a window becomes a voxel."""
+    ignore_zero: bool = False
+    """Whether zeros do not count in a window."""
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    coarsest: Mag | None = None
+    """Where the ladder ends."""
+    sampling: str | None = None
+    """Rule of the ladder."""
+    align_with: str | bool = True
+    """Whose mags the ladder follows: those of one other image, of all, of none."""
+    stored: Any = None
+    """How the levels are stored, a record of the format."""
+    allow_external: bool = False
+    """Whether levels may be written where paths and links lead out of what holds the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pyramid(Plan):
-    """A pyramid that can be built, whatever its format."""
+    """A pyramid that can be built."""
 
     source: Volume
     """The finest mag."""
@@ -55,6 +86,8 @@ class Pyramid(Plan):
     """What is written; no targets where the finest mag is the coarsest already."""
     stored_as: str
     """How the new mags are stored, for people."""
+    notes: tuple[str, ...] = ()
+    """What is written right, but shown wrong by a viewer."""
 
     def job(self) -> PyramidJob:
         """Make the job."""
@@ -70,7 +103,7 @@ class Pyramid(Plan):
 
     def problems(self) -> list[str]:
         """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
-        files, nbytes = self.source_nbytes()
+        files, nbytes = self.source.count_files() or (0, 0)
         share = sum(1 / math.prod(self.source.box.mag.step_to(target.box.mag)) for target in self.staged.targets)
         shards = math.prod(self.source.shard_shape) / math.prod(self.staged.targets[0].shard_shape)
         return space_problems(self.staged.parent, int(nbytes * share), int(files * shards * share))
@@ -81,187 +114,69 @@ class Pyramid(Plan):
         note = yield Phase(job, f"pyramid of {self.staged.parent}")
         return Outcome(job.tallies, note)
 
-    @abstractmethod
-    def source_nbytes(self) -> tuple[int, int]:
-        """Count the files of the finest mag, and their bytes, perhaps from a sample."""
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read."""
+        check_not_replaced(self.source)
+
+    def finished_before(self, report: Report) -> Report:
+        """Make sure that a finished pyramid is that of the source as it is now."""
+        finer = self.source
+        if not finer.is_regular:
+            if known_by(finer)["states"] != self.staged.settings["states"]:
+                raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
+            return report
+        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+            published = replace(target, folder=folder)  # type: ignore[type-var]
+            changed = changed_shards(LivingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
+            if changed:
+                raise ResumeError(
+                    f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
+                    "update=True makes them anew"
+                )
+            finer = published.as_volume()
+        return report
 
 
-@dataclass(frozen=True, slots=True)
-class RegionSpec:
-    """Stream one region of a pass."""
-
-    source: Volume
-    """What is read."""
-    plan: Pass
-    """Mags, boxes and bricks."""
-    targets: tuple[Target, ...]
-    """What is written, one per mag of the pass."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    region: Vec3
-    """Which region."""
-    first_level: int = 0
-    """Index in the whole pyramid of the first mag of the pass."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"region {self.region} of {self.source.name}", "region {} {},{},{}".format(self.first_level, *self.region), RegionSpec.run, self)
-
-    def states(self) -> States:
-        """Look at the files that are read."""
-        return self.source.shard_states(self.plan.source_region(self.region))
-
-    def run(self) -> Result:
-        """Read the region and write its share of every mag."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
-        stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
-        writers = [self._writer(level) for level in range(len(self.targets))]
-        try:
-            push = self._chunk_pusher(stream) or self._brick_pusher(stream)
-            for brick in self.plan.bricks(self.region):
-                for done in push(brick):
-                    writers[done.level].put(done.index, done.voxels)
-            receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
-        except BaseException:
-            for writer in writers:
-                writer.discard()
-            raise
-        finally:
-            stream.close()
-        sources = self._sources_of_shards(states)
-        return Result(
-            tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts),
-            digest(states),
-            nbytes_in=voxel_nbytes(self.source, self.plan.source_region(self.region)),
-        )
-
-    def _brick_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
-        """Read a brick at once."""
-
-        def push(brick: Vec3) -> Iterator[Brick]:
-            nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
-            return stream.push(brick, nonzero == 0)
-
-        return push
-
-    def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
-        """Read a brick chunk by chunk, where the source can and its chunks are whole windows and lie in one brick each; None elsewhere."""
-        source, (a, b, c) = unshifted(self.source)
-        if not isinstance(source, ChunkedVolume) or not source.decodes_chunks:
-            return None
-        shape = source.chunk_shape
-        start = self.source.origin
-        axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, start, strict=True)
-        if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
-            return None
-        memory = stream.chunk_memory(shape)
-
-        def push(brick: Vec3) -> Iterator[Brick]:
-            box = moved(stream.source_box(brick), (-a, -b, -c))
-            chunks = (((x + a, y + b, z + c), voxels) for (x, y, z), voxels in source.decoded_chunks(box, memory))
-            return stream.push_chunks(brick, chunks, shape)
-
-        return push
-
-    def _writer(self, level: int) -> BrickWriter:
-        target = self.targets[level]
-        part = None if self.plan.writes_whole(level, target.shard_shape) else self.region
-        return BrickWriter(target, self.plan.levels[level].brick_shape, part)
-
-    def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
-        """Sum up the files that each shard of the first mag is made from; those that several parts of a shard read count in one part alone."""
-        level, target = self.plan.levels[0], self.targets[0]
-        footprint = _times(target.shard_shape, level.factor)
-        if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
-            return grouped_digests(states, self.source.shard_shape, footprint)
-        region = self.plan.source_region(self.region)
-        shard = cell_box(self.region, level.region_shape, level.box).topleft
-        index = (shard[0] // target.shard_shape[0], shard[1] // target.shard_shape[1], shard[2] // target.shard_shape[2])
-        whole = cell_box(index, footprint, region).intersection(self.plan.source_box)
-        return {index: digest(states_of_part(states, self.source.shard_shape, whole, region))}
+def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
+    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
+    image, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    place = place_in(image, options.allow_external)
+    method = choose_method(image, options)
+    mags = choose_mags(image, source, options)
+    check_steps(source.box.mag, mags)
+    specs = [LevelSpec.like(source, source.box.in_mag(mag)) for mag in mags]
+    levels = place.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
+    settings = settings_of(
+        "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
+    )  # fmt: skip
+    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known_by(source)}, existing)
+    targets = levels.staged(draft.root)
+    origins = [(0, 0, 0), *(target.origin for target in targets)]
+    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
+    tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
+    passes = tuple(plan_framed_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
+    plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
+    task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
+    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_ladder=True, task_nbytes=task_nbytes)
+    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)
 
 
-class PyramidJob:
-    """All coarser mags of one mag."""
-
-    def __init__(self, source: Volume, targets: Sequence[Target], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
-        self.source = source
-        self.targets = tuple(targets)
-        self._gathering = Gathering(targets)
-        self.tallies = self._gathering.tallies
-        self._method = method
-        self._ignore_zero = ignore_zero
-        self._passes = list(passes)
-        self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
-        self._occupied: list[CellMap] = []  # of the passes that have started
-        self._num_started = 0
-
-    @property
-    def num_tasks(self) -> int:
-        """Tasks in all; passes that have not started count as if all their regions had data."""
-        later = range(len(self._occupied), len(self._passes))
-        return self._num_started + sum(
-            math.prod(len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape))
-            + sum(math.prod(len(r) for r in cell_range(plan.levels[n].box, self._target(p, n).shard_shape)) for n in self._joined_levels(p))
-            for p, plan in ((p, self._passes[p]) for p in later)
-        )
-
-    def _target(self, p: int, level: int) -> Target:
-        return self.targets[self._firsts[p] + level]
-
-    def _joined_levels(self, p: int) -> list[int]:
-        plan = self._passes[p]
-        return [n for n in range(len(plan.levels)) if not plan.writes_whole(n, self._target(p, n).shard_shape)]
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions of the first pass."""
-        return self._start_passes()
-
-    def _start_passes(self) -> Iterator[Task]:
-        """Start the next pass, and those after it that have nothing to wait for."""
-        tasks: Iterator[Task] = iter(())
-        while len(self._occupied) < len(self._passes):
-            p = len(self._occupied)
-            if p and not self.tallies[self._firsts[p] - 1].is_complete:
-                break
-            tasks = chain(tasks, self._start_pass(p))
-        return tasks
-
-    def _start_pass(self, p: int) -> Iterator[Task]:
-        plan, first = self._passes[p], self._firsts[p]
-        source = shifted(self.source if p == 0 else self.targets[first - 1].as_volume(), plan.source_shift)
-        occupied = source.occupied(plan.source_region_shape)
-        self._occupied.append(occupied)
-        self._num_started += int(occupied.sum())
-        for level in range(len(plan.levels)):
-            self.tallies[first + level].expected = int(plan.occupied_shards(level, self._target(p, level).shard_shape, occupied).sum())
-        self._num_started += sum(self.tallies[first + level].expected for level in self._joined_levels(p))
-        targets = self.targets[first : first + len(plan.levels)]
-        return (RegionSpec(source, plan, targets, self._method, self._ignore_zero, region, first).task() for region in plan.regions(occupied))
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
-        joins = self._gathering.take(task, result, self._num_parts)  # the coarsest first: the next pass waits for it
-        return chain(self._start_passes(), joins)
-
-    def _num_parts(self, level: int, shard: Vec3) -> int:
-        """Count the regions with data that make a file."""
-        p = max(n for n, first in enumerate(self._firsts) if first <= level)
-        regions = self._passes[p].regions_of(level - self._firsts[p], shard, self.targets[level].shard_shape)
-        return int(self._occupied[p][regions].sum())
-
-    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
-        if isinstance(task.spec, RegionSpec):
-            states = task.spec.states()
-            if digest(states) != result.sources:
-                if task.spec.first_level:
-                    return False
-                raise source_changed(task, states, self.source)
-        return self._gathering.is_there(result, known)
+def choose_method(image: Image, options: PyramidOptions) -> str:
+    """Choose how a window becomes a voxel."""
+    return check_method(default_method(image) if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
 
 
-def _times(a: Vec3, b: Vec3) -> Vec3:
-    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
+    """Choose the mags of a pyramid."""
+    finest, size = source.box.mag, image.voxel_size_nm
+    lengths = None if source.lengths_nm is None else ratio_of(source.lengths_nm, finest.factors)
+    if size is not None and lengths is not None and any(abs(a / b - 1) > _SAME for a, b in zip(lengths, size, strict=True)):
+        raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")
+    if options.mags is not None:
+        if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
+            raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
+        return listed_mags(options.mags, finest, "finest")
+    box = image_box(image, source)
+    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
+    coarsest = options.coarsest if options.coarsest is not None else default_coarsest(box)
+    return mag_ladder(finest, coarsest, size, sampling, aligned_mags(image, options.align_with))

@@ -5,21 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.model.place import LevelSpec
 from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.compare import CompareJob, EqualJob
+from wkwdask.verbs.sources import presence
 from wkwdask.verbs.splice import SpliceJob
-from wkwdask.verbs.upsample import UpsampleJob
+from wkwdask.verbs.upsample_job import UpsampleJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from wkwdask.model.place import NewLevels, Place
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
 
 _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
@@ -54,7 +58,7 @@ class Rechunk(Plan):
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):
-            return UpsampleJob(self.volume, [self.target], [self.plan])
+            return UpsampleJob([self.volume], [self.target], [self.plan])
         return SpliceJob(self.volume, self.target, self.plan)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
@@ -85,15 +89,26 @@ class Copy:
     """Makes sure, in the end, that the source is still the one that was read."""
 
 
-def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splice: Callable[[Volume, Any], bool] | None = None) -> Rechunk:
-    """Lay out the making of one mag of the voxels of a volume."""
-    (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
-    region = draft.shape()
-    voxel_nbytes = source.num_channels * source.dtype.itemsize
+def lay_out_copy(place: Place, copy: Copy, options: Any, existing: str, workers: int) -> Rechunk:
+    """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
+    return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
+
+
+def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
+    """Lay out the making of a level that is laid out itself."""
+    (folder,) = levels.folders
+    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings_of(command), **levels.settings, **copy.input}, existing)
+    targets = levels.staged(draft.root)
+    (target,), source = targets, in_frame(copy.source, targets[0].origin)
+    spec, region = LevelSpec.like(source), draft.shape()
     plan: RegionGrid
-    if can_splice is not None and can_splice(source, target):
-        plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
+    if target.can_splice(source):
+        plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
-        plan = plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, region, source.chunk_shape)
-    return Rechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)
+        plan = plan_upsampling(
+            target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, spec.voxel_nbytes), workers, region, source.chunk_shape
+        )
+    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    staged = draft.mags(targets, spec.nbytes, levels.edit, record)
+    return Rechunk(source, plan, target, staged, copy.check_unchanged, notes=levels.warnings)

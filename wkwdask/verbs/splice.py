@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Spliceable, Volume
+    from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.regions import RegionGrid
 
 
@@ -24,7 +24,7 @@ class SpliceSpec:
 
     source: Volume
     """What is copied."""
-    target: Spliceable
+    target: Target
     """What is written."""
     plan: RegionGrid
     """The regions: whole shards of the target."""
@@ -54,7 +54,7 @@ class SpliceSpec:
 class SpliceJob:
     """One mag made of the stored blocks of another."""
 
-    def __init__(self, source: Volume, target: Spliceable, plan: RegionGrid) -> None:
+    def __init__(self, source: Volume, target: Target, plan: RegionGrid) -> None:
         self._source, self._target, self._plan = source, target, plan
         self._gathering = Gathering([target])
         self.tallies = self._gathering.tallies

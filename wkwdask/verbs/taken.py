@@ -7,22 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.precomputed.volume import PrecomputedVolume
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.model.converted import converted
-from wkwdask.model.states import digest
-from wkwdask.model.translated import TranslatedVolume, shifted
+from wkwdask.model.translated import shifted
 from wkwdask.runs.staged import settings_of
-from wkwdask.verbs.others.precomputed_scales import source_settings
 from wkwdask.verbs.rechunk import Copy
-from wkwdask.verbs.wkw.mags import check_not_replaced, source_token
+from wkwdask.verbs.sources import check_not_replaced, known_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.states import States
     from wkwdask.model.volume import StoredVolume, Volume
 
 
@@ -65,7 +60,7 @@ class Taken:
     def copy_of(self, volume: StoredVolume) -> Copy:
         """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
         source = self.of(volume)
-        return Copy(source, {**self.settings, **_known_by(volume, source.stored_states())}, partial(check_not_replaced, volume))
+        return Copy(source, {**self.settings, **known_by(volume)}, partial(check_not_replaced, volume))
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
         """Choose among the mags that are there, finest first."""
@@ -96,11 +91,3 @@ def check_alike(copies: Sequence[Copy]) -> None:
                 f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
                 "mags of a layer have one type: convert them one by one, with mag= and dtype="
             )
-
-
-def _known_by(volume: StoredVolume, states: States) -> dict[str, Any]:
-    """Name what is read and the state of its files, so that a job goes on only with what it began with; a mag in WKW may have moved elsewhere."""
-    if isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
-        return source_settings(volume, states)
-    name = volume.box.mag.name if isinstance(volume, WkwVolume) else volume.name
-    return {"source": name, "input": source_token(volume), "states": digest(states)}

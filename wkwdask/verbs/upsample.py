@@ -1,145 +1,170 @@
-"""The upsampling job: regions of finer mags are made from one coarse mag, and joins make files of parts."""
+"""Finer mags of an image made from a coarse one, from what a user asks for to source, levels, plans and the job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_box
-from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
-from wkwdask.streams.upsample import UpsampleStream
+from wkwdask.errors import ResumeError
+from wkwdask.formats.opening import is_readable
+from wkwdask.formats.places import aligned_mags, image_box, open_source, place_in
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.place import LevelSpec, NewLevels
+from wkwdask.model.translated import in_frame
+from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
+from wkwdask.plans.regions import Tiling
+from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.report import Report
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.store.paths import is_remote
+from wkwdask.store.provenance import read_provenance
+from wkwdask.store.records import RECORD_COLUMNS, read_record
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
+from wkwdask.verbs.upsample_job import UpsampleJob, is_current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import os
+    from collections.abc import Generator
 
-    import numpy.typing as npt
-
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.receipts import Receipt
-    from wkwdask.model.volume import Target, Volume
-    from wkwdask.plans.upsample import Upsampling
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import Volume
+
+_COMMAND = "upsample"
 
 
 @dataclass(frozen=True, slots=True)
-class UpsampleSpec:
-    """Make one region of a finer mag."""
+class UpsampleOptions:
+    """What a user may choose for an upsampling."""
+
+    source: Mag | None = None
+    """The mag to start from."""
+    finest: Mag | None = None
+    """Where the ladder of new mags begins."""
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    stored: Any = None
+    """How the levels are stored, a record of the format."""
+    allow_external: bool = False
+    """Whether levels may be written where paths and links lead out of what holds the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upsample(Plan):
+    """An upsampling that can be run."""
 
     source: Volume
-    """What is read."""
-    plan: Upsampling
-    """Box, factor, readings and bricks."""
-    target: Target
-    """What is written."""
-    level: int
-    """Index of the finer mag in the job."""
-    region: Vec3
-    """Which region."""
+    """The coarse mag."""
+    plans: tuple[Upsampling, ...]
+    """How each mag is made."""
+    staged: StagedMags
+    """What is written; no targets where all mags are there already."""
 
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(
-            f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}",
-            "region {} {},{},{}".format(self.level, *self.region),
-            UpsampleSpec.run,
-            self,
-        )
+    def job(self) -> UpsampleJob:
+        """Make the job."""
+        sources = [in_frame(self.source, _coarse(target.origin, plan)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
+        return UpsampleJob(sources, self.staged.targets, self.plans)
 
-    def states(self) -> States:
-        """Look at the files that are read."""
-        return self.source.shard_states(self.plan.source_of(self.plan.region_box(self.region)))
+    def nothing_to_do(self) -> Report | None:
+        """Say that no mag is missing."""
+        if self.staged.targets:
+            return None
+        self.staged.remove_leftovers()
+        return Report((), 0, 0.0, f"nothing to do: no mag finer than {self.source.box.mag} is missing; mags= names existing mags to make again")
 
-    def run(self) -> Result:
-        """Read the region's share of the source and write the region."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
-        stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
-        part = None if self.plan.holds_whole(self.target.shard_shape) else self.region
-        writer = BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region))
-        try:
-            for reading in self.plan.readings(self.region):
-                memory, topleft = stream.source_memory(reading)
-                nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
-                for brick in stream.bricks(reading, memory if nonzero else None):
-                    writer.put(brick.index, brick.voxels)
-                del memory  # before there is memory for the next reading
-            receipts = writer.close()
-        except BaseException:
-            writer.discard()
-            raise
-        made = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
-        return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_of(self.plan.region_box(self.region))))
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make all mags."""
+        job = self.job()
+        note = yield Phase(job, f"upsampling of {self.staged.parent}")
+        return Outcome(job.tallies, note)
 
-    def _sources_of(self, receipt: Receipt, states: States) -> int:
-        """Sum up the files that a shard or part is made from."""
-        box = self.plan.box
-        shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
-        if receipt.part is not None:
-            return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
-        share = self.plan.source_of(shard)
-        files = self.source.shard_shape
-        low = [t // n for t, n in zip(share.topleft, files, strict=True)]
-        high = [-(-t // n) for t, n in zip(share.bottomright, files, strict=True)]
-        return digest(states[((states[:, :3] >= low) & (states[:, :3] < high)).all(axis=1)])
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read."""
+        check_not_replaced(self.source)
+
+    def finished_before(self, report: Report) -> Report:
+        """Make sure that the mags, finished before, are those of the source as it is now; that of another source is told by the settings."""
+        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+            record = read_record(folder)
+            if self.source.is_regular and not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
+                raise ResumeError(f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" makes the finer mags anew')
+        return report
 
 
-class UpsampleJob:
-    """Finer mags of one coarse mag, each made from it directly."""
-
-    def __init__(self, source: Volume, targets: Sequence[Target], plans: Sequence[Upsampling]) -> None:
-        self._source = source
-        self._plans = plans
-        self._gathering = Gathering(targets)
-        self.tallies = self._gathering.tallies
-        self._occupied = [plan.occupied(source.occupied(plan.source_cell_shape)) for plan in plans]
-        for tally, target, plan, occupied in zip(self.tallies, targets, plans, self._occupied, strict=True):
-            tally.expected = int(plan.occupied_shards(target.shard_shape, occupied).sum())
-
-    @property
-    def num_tasks(self) -> int:
-        """Regions that have data, and joins of files that are made in parts."""
-        num_joins = sum(tally.expected for tally, plan in zip(self.tallies, self._plans, strict=True) if not plan.holds_whole(tally.target.shard_shape))
-        return sum(int(occupied.sum()) for occupied in self._occupied) + num_joins
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions, mag by mag."""
-        for level, (target, plan, occupied) in enumerate(zip(self._gathering.targets, self._plans, self._occupied, strict=True)):
-            for region in plan.regions(occupied):
-                yield UpsampleSpec(self._source, plan, target, level, region).task()
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there."""
-        return self._gathering.take(task, result, self._num_parts)
-
-    def _num_parts(self, level: int, shard: Vec3) -> int:
-        """Count the regions with data that make a file."""
-        regions = self._plans[level].regions_of(shard, self._gathering.targets[level].shard_shape)
-        return int(self._occupied[level][regions].sum())
-
-    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
-        if isinstance(task.spec, UpsampleSpec):
-            states = task.spec.states()
-            if digest(states) != result.sources:
-                raise source_changed(task, states, self._source)
-        return self._gathering.is_there(result, known)
+def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
+    """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
+    image, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
+    box = image_box(image, source)
+    mags = _choose_mags(image, source.box.mag, box, options, existing)
+    specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
+    levels = place_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
+    settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
+    draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known_by(source)}, existing)
+    targets, shapes = levels.staged(draft.root), draft.shapes()
+    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
+    plans = tuple(
+        plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, region)
+        for target, region in zip(targets, [None] * len(mags) if shapes is None else shapes, strict=True)
+    )
+    plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
+    task_nbytes = max((one.memory_nbytes(voxel_nbytes) for one in plans), default=0)
+    staged = draft.mags(targets, len(mags) * LevelSpec.like(source).nbytes, levels.edit, plan, task_nbytes=task_nbytes)
+    return Upsample(source, plans, staged)
 
 
-def is_current(source: Volume, target: Target, record: npt.NDArray[np.int64]) -> bool:
-    """Tell whether a finished mag is made from the source as it is now."""
-    files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
-    cell = _vec3(np.maximum(files, target.shard_shape))  # all files of the finer mag in such a cell are made from the same files
-    then = {_vec3(index * target.shard_shape // cell): int(sources) for index, sources in zip(record[:, :3], record[:, 5], strict=True) if sources}
-    return then == grouped_digests(source.stored_states(), files, cell)
-
-
-def source_file_shape(source: Volume, factor: Vec3) -> Vec3:
-    """Give the box of one source file in voxels of a finer mag."""
-    return _vec3(np.multiply(source.shard_shape, factor))
-
-
-def _vec3(values: npt.NDArray[np.int64]) -> Vec3:
-    x, y, z = values.tolist()
+def _coarse(origin: Vec3, plan: Upsampling) -> Vec3:
+    """Give the voxel of the source that holds the first one of a finer mag, whose windows it begins."""
+    x, y, z = (first // step for first, step in zip(origin, plan.factor, strict=True))
     return x, y, z
+
+
+def _earlier_source(image: Image) -> Mag | None:
+    """Find the mag that mags of the image were upsampled from: a repeated call means it again, and not what it made."""
+    settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
+    sources = {before["source"] for before in settings if before.get("command") == _COMMAND}
+    return Mag.parse(sources.pop()) if len(sources) == 1 else None
+
+
+def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
+    """Choose the mags to make, finest first."""
+    if options.mags is not None:
+        if options.finest is not None:
+            raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
+        mags = listed_mags(options.mags, source, "source")
+        for mag in mags:
+            mag.step_to(source)
+        return mags
+    finest = options.finest or MAG_1
+    finest.step_to(source)
+    return [mag for mag in _ladder(image, finest, source, box) if not _is_there(image, mag, source, existing)]
+
+
+def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
+    """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that."""
+    if finest == source:
+        return []
+    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section stays one
+    try:
+        above = mag_ladder(finest, source, image.voxel_size_nm, sampling, aligned_mags(image, True))
+    except ValueError as error:
+        raise ValueError(f"no ladder of mags leads from {finest} to {source} ({error}); list the mags to make with mags=") from None
+    return [finest, *(mag for mag in above if mag.maximum < source.maximum and _divides(mag, source))]
+
+
+def _is_there(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
+    """Tell whether a mag is to be left alone: it has data, and is not one that this job made from the same source and may go on with or replace."""
+    if existing != "error" and mag in image.mags:
+        settings = read_provenance(image.mags[mag]).get("settings", {})
+        if settings.get("command") == _COMMAND and settings.get("source") == source.name:
+            return False
+    return is_readable(image, mag)
+
+
+def _divides(finer: Mag, coarser: Mag) -> bool:
+    return all(b % a == 0 for a, b in zip(finer.factors, coarser.factors, strict=True))

@@ -12,6 +12,7 @@ from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.metadata_edit import N5Edit
 from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.n5.place import n5_place
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 
@@ -20,16 +21,19 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import Url
     from wkwdask.model.image import Found
+    from wkwdask.model.place import Destination, Place
 
 
 class N5Format(ArrayFormat):
     """A container, a group of levels, or one dataset."""
 
     name = "n5"
+    options = N5Options
+    ending = ".n5"
+    not_asked = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (N5Edit,)
-    options = N5Options
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder has an ``attributes.json`` of N5."""
@@ -38,6 +42,10 @@ class N5Format(ArrayFormat):
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the groups and datasets."""
         return found_images(url, find_n5_layers(url))
+
+    def place(self, wanted: Destination) -> Place:
+        """Find out what is where levels are wanted."""
+        return n5_place(wanted)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a dataset and nothing else."""

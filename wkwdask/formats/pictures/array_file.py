@@ -19,6 +19,7 @@ from wkwdask.formats.pictures.hdf5_file import open_hdf5
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
 from wkwdask.formats.zarr.array import open_array
 from wkwdask.model.parsing import reading
+from wkwdask.model.volume import PlainVolume
 from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
 from wkwdask.store.files import file_states
@@ -128,7 +129,7 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayVolume:
+class ArrayVolume(PlainVolume):
     """An array with axes, a ``Volume``."""
 
     ref: ArrayRef

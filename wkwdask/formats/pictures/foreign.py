@@ -27,8 +27,8 @@ from wkwdask.formats.zarr.layer import is_plain_zarr, members_of
 from wkwdask.formats.zarr.ngff import check_version, parse_image
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import need
+from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
-from wkwdask.model.units import length_nm
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, local_path, splitext
 
@@ -109,15 +109,26 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 def open_any(url: str | os.PathLike[str]) -> Volume:
     """Open one volume of any format: what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0."""
+    return open_sized(url)[0]
+
+
+def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
+    """Open one volume as :func:`open_any` does, with the edge lengths of a voxel of mag 1 [nm]."""
     if is_plain_zarr(url):
-        return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
+        return _plain(url)
     try:
-        return open_stored(url)[1]
+        image, volume = open_stored(url)
     except MissingError as missing:
         try:
-            return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
+            return _plain(url)
         except (MissingError, UnsupportedError):
             raise missing from None
+    return volume, image.voxel_size_nm
+
+
+def _plain(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
+    foreign = open_foreign(url, Placing((0, 0, 0), MAG_1))
+    return foreign.volume, foreign.voxel_size_nm
 
 
 def sort_naturally(paths: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from wkwdask.formats.pictures.held import Scratch
 from wkwdask.formats.pictures.images import read_pixels
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
+from wkwdask.model.volume import PlainVolume
 from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
 from wkwdask.store.files import file_states
@@ -35,7 +36,7 @@ _WIDEST = 1 << 40  # more than any section
 
 
 @dataclass(frozen=True, slots=True)
-class ImageStack:
+class ImageStack(PlainVolume):
     """One slice of the stack for each z, a ``Volume``."""
 
     name: str

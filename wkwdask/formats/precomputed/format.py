@@ -8,11 +8,13 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.precomputed.files import file_sizes
 from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.layer import NAME, is_precomputed, open_precomputed_layer
+from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.image import Found
+from wkwdask.model.place import Destination
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import Summary, Url
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.model.image import Image, Level
+    from wkwdask.model.place import Place
 
 
 class PrecomputedFormat(ArrayFormat):
@@ -28,10 +31,10 @@ class PrecomputedFormat(ArrayFormat):
 
     name = "precomputed"
     data_format = "neuroglancerPrecomputed"
+    options = PrecomputedOptions
     url_name = NAME
     documents = (FILE_NAME,)
     edits = (InfoEdit,)
-    options = PrecomputedOptions
     has_chunk_sizes = True
 
     def recognise(self, path: str) -> bool:
@@ -46,6 +49,19 @@ class PrecomputedFormat(ArrayFormat):
     def summarize(self, url: Url) -> Summary:
         """Summarise all scales."""
         return _summarize_volume(open_precomputed_layer(url))
+
+    def place(self, wanted: Destination) -> Place:
+        """Find out what is where levels are wanted."""
+        return volume_place(wanted)
+
+    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+        """Give the place of new scales in a volume."""
+        del allow_external
+        return volume_place(Destination(PREFIX + image.folder, category=image.category))
+
+    def default_method(self, category: str) -> str:
+        """Choose the mean for images, as igneous and Neuroglancer do."""
+        return "mean" if category == "color" else super().default_method(category)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a scale and nothing else."""

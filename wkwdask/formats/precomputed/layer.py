@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of
+from wkwdask.formats.precomputed.info_edits import with_scales
 from wkwdask.formats.precomputed.info_file import look, read_info
-from wkwdask.formats.precomputed.pending import check_published
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.formats.publication import read_publication
+from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.geometry.bounding_box import MAG_1
@@ -23,6 +26,7 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path, split
+from wkwdask.store.provenance import read_provenance
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -32,6 +36,21 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.store import Store
+
+
+def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
+    """Make sure that ``info`` describes what is in the folder of a scale."""
+    real = files.realpath(folder)
+    for root, _ in job_folders(files.realpath(volume)):
+        publication = read_publication(RecordPaths(root))
+        if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
+            continue
+        is_there = read_provenance(real).get("publication") == publication.mark
+        is_gone = not files.lexists(real)  # between two renames, where there is no swapping
+        if is_gone or (is_there and with_scales(info.document, publication.edit.scales) != info.document):
+            what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
+            raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so (wkwdask status names it)")
+
 
 PREFIX = "precomputed://"
 NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))

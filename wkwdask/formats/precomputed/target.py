@@ -201,6 +201,10 @@ class PrecomputedTarget(ShardableTarget):
         assert sharding is not None
         return f"{self.folder}/{sharding.shard_name(self.first_id(shard) >> (sharding.preshift_bits + sharding.minishard_bits))}"
 
+    def can_splice(self, source: Any) -> bool:
+        """Tell whether stored chunks of a volume are chunks of this scale."""
+        return can_splice(source, self)
+
     def splice_shard(self, source: PrecomputedVolume, shard: Vec3) -> Receipt:
         """Make a shard of the chunks that a scale has stored in its place, see :func:`wkwdask.formats.precomputed.target.splice_shard`."""
         return splice_shard(source, self, shard)

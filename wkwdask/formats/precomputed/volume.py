@@ -18,6 +18,7 @@ from wkwdask.formats.precomputed.files import (
     SUFFIXES,
     all_states,
     decompress_file,
+    file_sizes,
     group_cells,
     has_files,
     largest_file,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.info_file import Opened
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.states import States
     from wkwdask.model.store import Store
     from wkwdask.plans.cells import CellMap
@@ -137,6 +139,25 @@ class PrecomputedVolume:
         """Values that change when the scale is another one; of a remote volume, when ``info`` says so."""
         place = None if self.opened is None else self.opened.folder
         return ("precomputed", self.store.url, self.scale, repr(self.scale.entry), self.dtype.str, self.num_channels, self.box, place)
+
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """Values that change when the scale is stored in another way, wherever it is."""
+        return self.scale, self.dtype.str, self.num_channels
+
+    @property
+    def is_regular(self) -> bool:
+        """Chunks have any length, and grids begin anywhere."""
+        return False
+
+    @property
+    def lengths_nm(self) -> Lengths:
+        """Edge lengths of its voxels [nm]."""
+        return self.scale.resolution
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the files of chunks or shards, and their bytes; None of a remote volume."""
+        return file_sizes(self.folder, self.scale) if self.store.is_local else None
 
     # -------------------------------------------------------------------------------------------- voxels
 

@@ -14,7 +14,7 @@ from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import Problems, format_json, parse_object
-from wkwdask.model.units import length_nm, nm_per_unit, unit_name
+from wkwdask.model.levels import length_nm, nm_per_unit, unit_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

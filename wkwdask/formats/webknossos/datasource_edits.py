@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import ExistsError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_segment_id, largest_segment_id, layer_entry, mag_entries
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.units import nm_per_unit, unit_name
+from wkwdask.model.levels import nm_per_unit, unit_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,9 +10,11 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.webknossos.place import LayerPlace, mag_place
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.place import Destination
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_remote, local_path
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import Summary, Url
     from wkwdask.model.image import Found, Image
+    from wkwdask.model.place import Place
     from wkwdask.model.volume import StoredVolume
 
 
@@ -28,8 +31,8 @@ class WebknossosFormat(ArrayFormat):
     """A dataset with a JSON, a layer, or a mag."""
 
     name = "webknossos"
-    edits = (LayerEdit, MagRemoval)
     options = WkwOptions
+    edits = (LayerEdit, MagRemoval)
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
@@ -72,6 +75,14 @@ class WebknossosFormat(ArrayFormat):
     def source_of(self, image: Image) -> str:
         """Give the folder."""
         return image.folder
+
+    def place(self, wanted: Destination) -> Place:
+        """Find out what is where levels are wanted."""
+        return mag_place(wanted)
+
+    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+        """Give the place of new mags in a layer."""
+        return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a mag in WKW and nothing else."""

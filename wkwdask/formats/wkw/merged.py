@@ -69,6 +69,33 @@ class MergedVolume:
         """Values that change when the base or an annotation is replaced."""
         return ("merged", self.base.token, self.annotations, self.box)
 
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """Values that change when the base or an annotation holds something else."""
+        return ("merged", *self.base.content_token, self.annotations, self.box)
+
+    @property
+    def is_regular(self) -> bool:
+        """That of the base."""
+        return True
+
+    def is_current(self) -> bool:
+        """Tell whether the base is still the one that was opened."""
+        return self.base.is_current()
+
+    def has_shards(self) -> bool:
+        """Tell whether any file is stored."""
+        return self.base.has_shards()
+
+    @property
+    def lengths_nm(self) -> None:
+        """Nothing in a mag says them."""
+        return
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the files of the base."""
+        return self.base.count_files()
+
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         if not out.size:

@@ -15,7 +15,7 @@ import numpy as np
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_absence, open_if_stored
-from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.stored_file import WkwFile
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import NewFile as WrittenFile
@@ -64,8 +63,10 @@ class SpliceTarget(Protocol):
     def keeps_files(self) -> bool: ...
 
 
-def can_splice(source: Stored, target: SpliceTarget) -> bool:
+def can_splice(source: Any, target: SpliceTarget) -> bool:
     """Tell whether stored blocks of one mag are stored blocks of another: same voxels, places and block length, and LZ4 or raw in both."""
+    if not isinstance(source, (WkwVolume, MergedVolume)) and not (isinstance(source, TranslatedVolume) and isinstance(source.volume, WkwVolume)):
+        return False
     volume, shift = _parted(source)
     a, b = volume.header, target.header
     if isinstance(source, MergedVolume) and source.box != volume.box:

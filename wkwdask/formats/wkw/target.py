@@ -19,7 +19,7 @@ from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
 from wkwdask.formats.part_file import PartFile, close_part, is_whole_part
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
-from wkwdask.formats.wkw.splice import splice_file
+from wkwdask.formats.wkw.splice import can_splice, splice_file
 from wkwdask.formats.wkw.stored_file import open_if_stored, open_wkw_file
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path
 from wkwdask.geometry import morton
@@ -35,6 +35,7 @@ from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     import numpy.typing as npt
 
@@ -65,6 +66,8 @@ class WkwTarget:
     """Whether the mag already exists: then each file lasts as soon as it is published."""
     merges: bool = False
     """Whether what the mag holds outside the box stays: files are merged, block by block, with those that are there."""
+    reencodes: bool = False
+    """Whether stored blocks of other mags are encoded anew."""
     keeps_files: bool = False
     """Whether a file that is taken over from another mag keeps the voxels outside of the box that it may hold."""
 
@@ -108,6 +111,14 @@ class WkwTarget:
         files.makedirs(self.parts_folder)
         if not files.exists(f"{self.folder}/{HEADER_NAME}"):
             publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
+
+    def built_in(self, folder: str) -> Self:
+        """Give the level as it is built in another folder."""
+        return replace(self, folder=folder, parts_folder=f"{folder}.parts")
+
+    def describe(self) -> None:
+        """Write ``header.wkw``, in place of another one that may be there."""
+        publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
 
     def as_volume(self) -> WkwVolume:
         """Read what has been published so far."""
@@ -237,6 +248,10 @@ class WkwTarget:
         x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, whole.topleft, strict=True))
         out[:, x, y, z] = array
         return out, whole.topleft
+
+    def can_splice(self, source: Any) -> bool:
+        """Tell whether stored blocks of a volume are blocks of this mag."""
+        return not self.reencodes and can_splice(source, self)
 
     def splice_shard(self, source: Stored, shard: Vec3) -> Receipt:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.formats.wkw.splice.splice_file`."""

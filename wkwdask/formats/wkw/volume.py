@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 HEADER_NAME = "header.wkw"
 _MOST_TRIED = 1 << 12
+_SAMPLED_FILES = 256
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # our records and temporary files, the reference library's, the Scala library's, NFS's files that were removed while open, and what desktops strew
 _LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
@@ -184,6 +185,36 @@ class WkwVolume:
         """Values that change when the mag is replaced."""
         return ("wkw", self.folder, self.header, self.box, self.state)
 
+    @property
+    def content_token(self) -> tuple[Any, ...]:
+        """Values that change when the mag holds something else, wherever it is."""
+        return self.header, self.box, self.state[1]
+
+    @property
+    def is_regular(self) -> bool:
+        """Files are cubes of powers of two from voxel 0 on."""
+        return True
+
+    def is_current(self) -> bool:
+        """Tell whether the mag that is there is still the one that was opened."""
+        return WkwVolume.open(self.folder, self.box, self.box.mag).content_token == self.content_token
+
+    @property
+    def lengths_nm(self) -> None:
+        """Nothing in a mag says them."""
+        return
+
+    def count_files(self) -> tuple[int, int] | None:
+        """Count the files, and estimate their bytes from the sizes of some of them."""
+        found = sampled = nbytes = 0
+        for index in self.shards():
+            found += 1
+            if sampled < _SAMPLED_FILES:
+                with contextlib.suppress(FileNotFoundError):
+                    nbytes += files.stat(self.shard_path(index)).st_size
+                    sampled += 1
+        return found, nbytes * found // max(1, sampled)
+
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a file is stored."""
         return files.exists(file_path(self.folder, index))
@@ -241,11 +272,6 @@ class WkwVolume:
     def cropped(self, box: BoundingBox) -> WkwVolume:
         """Give a part of the mag."""
         return replace(self, box=box)
-
-    def is_current(self) -> bool:
-        """Tell whether the mag has not been replaced since it was opened."""
-        now = WkwVolume.open(self.folder, self.box, self.box.mag)
-        return (now.header, now.state[1]) == (self.header, self.state[1])
 
     def is_unchanged(self) -> bool:
         """Tell whether ``header.wkw`` is the one that was read; what the JSON says is not looked at."""

@@ -11,6 +11,7 @@ from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.place import image_place, is_zarr_image
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import Url
     from wkwdask.model.image import Found
+    from wkwdask.model.place import Destination, Place
 
 
 class ZarrFormat(ArrayFormat):
     """An image, a group of images, or one array."""
 
     name = "zarr"
+    options = ZarrOptions
+    not_asked = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
     edits = (NgffEdit,)
-    options = ZarrOptions
     has_plain_arrays = True
 
     def recognise(self, path: str) -> bool:
@@ -49,6 +52,14 @@ class ZarrFormat(ArrayFormat):
     def is_placed(self, url: Url) -> bool:
         """Tell whether it is named as Zarr, or an image or a level of one."""
         return NAME.is_in(url) or is_image(url) or is_level(url)
+
+    def place(self, wanted: Destination) -> Place:
+        """Find out what is where levels are wanted."""
+        return image_place(wanted)
+
+    def names_target(self, url: object) -> bool:
+        """Tell whether a target is named as an image: by its prefix, or by ``.ome.zarr``."""
+        return is_zarr_image(url)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.model.levels import is_number, mag_of, offset_of, ratio_of, times
-from wkwdask.model.units import length_nm
+from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -38,7 +38,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
 from wkwdask.verbs.export import ExportJob
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
+from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
     from collections.abc import Generator

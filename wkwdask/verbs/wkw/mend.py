@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.verbs.pyramid import RegionSpec
+    from wkwdask.verbs.pyramid_job import RegionSpec
 
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}

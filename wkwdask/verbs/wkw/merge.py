@@ -14,23 +14,23 @@ from wkwdask.formats.webknossos.annotation import check_not_missing, open_annota
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.datasource_edits import NewLayer
+from wkwdask.formats.webknossos.place import mag_place
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.model.place import Destination, LevelSpec
 from wkwdask.store.paths import dirname
-from wkwdask.verbs.wkw.places import edit_for, place_of
-from wkwdask.verbs.wkw.rechunk import find_moves, header_of, lay_out
+from wkwdask.verbs.wkw.rechunk import find_moves, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.webknossos.annotation import AnnotationMag
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
-    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.webknossos.place import MagPlace
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.verbs.rechunk import Rechunk
-    from wkwdask.verbs.wkw.places import Place
     from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions
 
 
@@ -121,11 +121,13 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the merge."""
     move, source = merge.move, wkw_volume(merge.move.layer, merge.move.mag)
-    header = header_of(source, options)
-    place = place_of(str(move.folder), allow_external=options.allow_external)
-    folder, edit = place.folder, _edit(move, place, merge.box, header, merge.largest)
+    record = move.layer.container.record
+    category = "segmentation" if record is None else record.category
+    place = mag_place(Destination(str(move.folder), category=category, needs_container=False, allow_external=options.allow_external))
     volume = MergedVolume(source, merge.annotations, merge.box)
-    return lay_out(source, volume, header, options, (folder, dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
+    levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, replace(source, box=merge.box))
+    levels = replace(levels, edit=_edit(move, place, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
+    return lay_out(source, volume, levels, options, existing, workers)
 
 
 def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:
@@ -199,15 +201,14 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     return tuple(moved), known + by, lines
 
 
-def _edit(move: Move, place: Place, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
+def _edit(move: Move, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
     """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
-    record = move.layer.container.record
-    edit = edit_for(place, header, box, "segmentation" if record is None else record.category)
+    record, box = move.layer.container.record, merge.box
     if edit is None:
         return None
     attributes = {} if record is None else dict(record.attributes)
-    if largest is not None:
-        attributes["largestSegmentId"] = format_segment_id(largest)
+    if merge.largest is not None:
+        attributes["largestSegmentId"] = format_segment_id(merge.largest)
     before = place.layer.container.record
     if edit.new_layer is None and before is not None:
         edit = replace(edit, new_layer=NewLayer(before.category, before.bounding_box, before.element_class, before.num_channels))

@@ -10,39 +10,35 @@ from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.formats.webknossos.dataset import locate, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource_edits import with_name
-from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, mag_place, other_layers_with, parent_of, real_folder
+from wkwdask.formats.wkw.new_mag import header_anew
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
-from wkwdask.formats.wkw.splice import can_splice
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.formats.wkw.volume import files_box, filled_box
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.place import Destination, LevelSpec
 from wkwdask.model.translated import TranslatedVolume, moved
-from wkwdask.plans.rechunk import plan_splicing
-from wkwdask.plans.regions import Tiling
-from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job_records import find_unfinished, is_untouched
-from wkwdask.runs.stage import check_existing, stage
+from wkwdask.runs.stage import check_existing
 from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path
 from wkwdask.store.provenance import read_provenance
-from wkwdask.verbs.rechunk import Rechunk
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token
-from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
-from wkwdask.verbs.wkw.write import header_for, staged_target, stored_settings
+from wkwdask.verbs.rechunk import Copy, Rechunk, copy_into
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
-    from wkwdask.formats.wkw.splice import Stored
+    from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Found, Image
-    from wkwdask.plans.regions import RegionGrid
-    from wkwdask.verbs.wkw.places import Place
+    from wkwdask.model.place import NewLevels, Place
+    from wkwdask.model.volume import Volume
 
 
 _MUCH = 2
@@ -150,58 +146,47 @@ def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers:
         listed = move.layer.mags[move.mag]
         check_inside_dataset(move.layer, listed)
         real = real_folder(move.layer, listed)
-        parent = parent_of(move.layer, [real])
-        finish_what_was_left(parent, real, options.command, move.layer.container.dataset_folder)  # before the source is looked at: it may be replaced here
+        finish_what_was_left(parent_of(move.layer, [real]), real, options.command, move.layer.container.dataset_folder)  # it may be replaced here
     shown = _source_of(move, options)
     source = replace(_with_all_files(shown), folder=real) if in_place else shown
     volume = _translated(source, options.translate)
-    header = header_of(source, options, None if options.box is None else volume.box)
-    if move.folder is None:
-        if options.box is not None:
-            raise ValueError("a bounding box in place would lose what lies outside it: give another place")
-        if options.stored.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
-            return None
-        folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], [header])
-    else:
-        place = place_of(move.folder, allow_external=options.allow_external)
-        folder, parent = place.folder, dirname(place.folder)
-        edit = _edit_elsewhere(move, place, volume.box, header, options)
-    staged = lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+    if in_place and options.box is not None:
+        raise ValueError("a bounding box in place would lose what lies outside it: give another place")
+    levels = _place_of(move, options).new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, _like(move, source, in_place=in_place))
+    target: Any = levels.targets[0]
+    if in_place and options.stored.level is None and target.header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
+        return None
+    target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(levels.edit, volume.box))
+    job = lay_out(source, volume, replace(levels, targets=(target,)), options, existing, workers)
     if not in_place:
-        return staged
-    return replace(staged, staged=replace(staged.staged, box=shown.box, nbytes_in=shown.box.volume * header.voxel_nbytes))
+        return job
+    changed = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=shown.box.volume * source.header.voxel_nbytes)
+    return replace(job, staged=changed, in_place=True)
 
 
-def lay_out(
-    source: WkwVolume,
-    volume: Stored,
-    header: WkwHeader,
-    options: RechunkOptions,
-    place: tuple[str, str, LayerEdit | None],
-    existing: str,
-    workers: int,
-    **more: Any,
-) -> Rechunk:
+def _like(move: Move, source: WkwVolume, *, in_place: bool) -> WkwVolume:
+    """Give what a mag is stored like: all of it, of which a part may be taken."""
+    return source if in_place else wkw_volume(move.layer, move.mag)
+
+
+def _place_of(move: Move, options: RechunkOptions) -> Place:
+    """Give the place of a mag: its own, or another one, whose layer shows as much as the old one did."""
+    if move.folder is None:
+        return LayerPlace(move.layer, Destination(move.layer.folder, allow_external=options.allow_external))
+    record, box = move.layer.container.record, None
+    if record is not None:
+        box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
+    wanted = Destination(move.folder, image=move.layer, image_box=box, needs_container=False, allow_external=options.allow_external)
+    return mag_place(wanted)
+
+
+def lay_out(source: WkwVolume, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Lay out the job that makes one mag."""
-    folder, parent, edit = place
-    in_place = folder == source.folder
-    settings = settings_of(
-        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate,
-        **stored_settings(header, options.stored.level or 0), input=source_token(source), **more,
-    )  # fmt: skip
-    draft = stage(f"{options.command} of {source.folder}", parent, [folder], settings, existing)
-    target = staged_target(draft, header, options.stored.chosen_level, volume.box)
-    region = draft.shape()
-    if options.stored.level is None and can_splice(volume, target):
-        target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
-        plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
-    else:
-        plan = plan_upsampling(volume.box, volume.box.mag, Tiling(target.chunk_shape, target.shard_shape, header.voxel_nbytes), workers, region)
-    record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
-    nbytes_in = source.box.volume * header.voxel_nbytes
-    made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
-    staged = draft.mags([target], nbytes_in, edit, record, made=made, existing="overwrite" if in_place else existing)
-    return Rechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
+    known = {**settings_of(options.command, box=box_setting(source.box), translate=options.translate), **known_by(source)}
+    job = copy_into(Copy(volume, known, partial(check_not_replaced, source)), levels, existing, workers, options.command)
+    before = read_provenance(source.folder)
+    made = before.get("made", before) if options.command != "merge" and options.box is None else None
+    return replace(job, staged=replace(job.staged, made=made))
 
 
 def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
@@ -252,7 +237,7 @@ def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -
         source = _source_of(move, options)
         _translated(source, options.translate)
         if move.folder is None:
-            _check_listed_once(move.layer, source, header_of(source, options))
+            _check_listed_once(move.layer, source, header_anew(source.header, options.stored, source.box, is_part=False, name=source.name))
         else:
             _check_target(local_path(move.folder), source.folder, existing)
     listed = [files.realpath(move.layer.mags[move.mag]) for move in moves if move.folder is None]
@@ -286,32 +271,3 @@ def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[Wkw
     if min(volume.box.topleft) < 0:
         raise ValueError(f"{source.folder}: moved by {by}, its box would begin at {volume.box.topleft}; no voxel can lie below 0")
     return volume
-
-
-def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | None = None) -> WkwHeader:
-    """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given."""
-    before = source.header
-    block_type = before.block_type if options.stored.compression is None else BlockType.parse(options.stored.compression)
-    if options.stored.level is not None and block_type is not BlockType.LZ4HC:
-        raise ValueError(f"level is for LZ4HC, but {source.folder} is to be stored as {block_type.label}")
-    block_len = options.stored.block_len_or(before.block_len)
-    given = options.stored.file_len_of(block_len)
-    file_len = before.file_len if given is None and box is None else given
-    if (block_len, file_len) == (before.block_len, before.file_len):
-        return before.with_block_type(block_type)
-    stored = replace(options.stored, compression=block_type.label, shard_shape=None, file_len=file_len)
-    return header_for(stored, before.dtype, before.num_channels, box or source.box, before, before.file_len)
-
-
-def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
-    """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
-    record = move.layer.container.record
-    edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
-    if edit is None or edit.new_layer is None or record is None:
-        return edit
-    taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
-    wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
-    before = place.layer.container.record
-    if before is not None and any(entry.mag != move.mag for entry in before.mags):
-        wanted = before.bounding_box.union(wanted)
-    return replace(edit, new_layer=edit.new_layer._replace(box=wanted), attributes=record.attributes)

@@ -11,6 +11,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.webknossos.dataset import locate, open_volume
 from wkwdask.formats.webknossos.layer_edit import raise_largest_id
+from wkwdask.formats.webknossos.place import check_files_inside, check_inside_dataset, real_folder
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.grid import cell_range
@@ -23,8 +24,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.paths import dirname
 from wkwdask.store.records import RECORD_NAME, merge_record
-from wkwdask.verbs.wkw.mags import box_setting
-from wkwdask.verbs.wkw.places import check_files_inside, check_inside_dataset, real_folder
+from wkwdask.verbs.sources import box_setting
 
 if TYPE_CHECKING:
     import os

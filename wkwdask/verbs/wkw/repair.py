@@ -25,7 +25,7 @@ from wkwdask.store.owner import Owner
 from wkwdask.store.paths import dirname
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import HoldsSpec
-from wkwdask.verbs.pyramid import RegionSpec
+from wkwdask.verbs.pyramid_job import RegionSpec
 from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, RepairReport, matter, why
 from wkwdask.verbs.verify import RecomputeSpec
 from wkwdask.verbs.wkw.dataset_check import header_votes, is_inside

@@ -8,6 +8,7 @@ from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
 from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_fields, with_layer, with_mags, without_mags
 from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.webknossos.place import default_category
 from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
@@ -17,7 +18,6 @@ from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, relpath
 from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
-from wkwdask.verbs.wkw.places import default_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

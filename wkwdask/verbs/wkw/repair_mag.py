@@ -15,7 +15,7 @@ from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.verbs.pyramid import RegionSpec
+from wkwdask.verbs.pyramid_job import RegionSpec
 from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
 from wkwdask.verbs.wkw.verify import check_of
 

@@ -9,8 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.places import open_source
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.webknossos.dataset import wkw_volume
+from wkwdask.formats.webknossos.place import check_files_inside, mag_folder, parent_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
@@ -26,10 +28,9 @@ from wkwdask.store.owner import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.store.records import RECORD_NAME, read_record
-from wkwdask.verbs.update import LivingMag, UpdateJob
-from wkwdask.verbs.wkw.mags import box_setting, mag_folder, open_source, source_token
-from wkwdask.verbs.wkw.places import check_files_inside, parent_of
-from wkwdask.verbs.wkw.pyramid import choose_mags, choose_method
+from wkwdask.verbs.pyramid import choose_mags, choose_method
+from wkwdask.verbs.sources import box_setting, source_token
+from wkwdask.verbs.update_job import LivingMag, UpdateJob
 
 if TYPE_CHECKING:
     import os
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Image
-    from wkwdask.verbs.wkw.pyramid import PyramidOptions
+    from wkwdask.verbs.pyramid import PyramidOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ def lay_out_update(
 ) -> Update:
     """Find out what is there and how it was made."""
     _check_options(options)
+    layer: Any
+    source: Any
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")

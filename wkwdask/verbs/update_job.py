@@ -15,7 +15,7 @@ from wkwdask.plans.pyramid import plan_pass
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.tally import ShardTally
 from wkwdask.store.records import RECORD_COLUMNS, write_record
-from wkwdask.verbs.pyramid import RegionSpec
+from wkwdask.verbs.pyramid_job import RegionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

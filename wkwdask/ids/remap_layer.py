@@ -1,44 +1,39 @@
-"""Staging a layer whose ids are mapped: from what a user asks for to source, target, table and plan."""
+"""A layer whose ids are mapped, from what a user asks for to source, target, table, plan and job."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.webknossos.nml_nodes import read_nodes
-from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
-from wkwdask.ids.wkw_components import place_like
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.kernels.labels.values import map_ids
-from wkwdask.model.volume import StoredVolume
+from wkwdask.model.place import LevelSpec
+from wkwdask.model.translated import moved
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.verbs.apply import Application, ApplyJob
-from wkwdask.verbs.wkw.apply import header_of_result
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence, source_token
-from wkwdask.verbs.wkw.places import Place, edit_for
-from wkwdask.verbs.wkw.write import staged_target, stored_settings
+from wkwdask.verbs.apply_job import Application, ApplyJob
+from wkwdask.verbs.results import Read, Wanted, begin
+from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import numpy.typing as npt
 
-    from wkwdask.formats.wkw.target import WkwTarget
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.volume import Target, Volume
 
 
 @dataclass(frozen=True)
@@ -109,7 +104,7 @@ DEFAULTS = ("keep", "zero")
 
 @dataclass(frozen=True, slots=True)
 class RemapOptions:
-    """How ids are mapped, and how the result is stored."""
+    """How ids are mapped."""
 
     default: str = "keep"
     """What becomes of ids that the mapping does not name: ``"keep"`` or ``"zero"``."""
@@ -117,12 +112,8 @@ class RemapOptions:
     """What is mapped [voxels of mag 1]; everything else becomes zero."""
     dtype: Any = None
     """Type of the ids, by default as in the source."""
-    stored: WkwOptions = field(default_factory=WkwOptions)
-    """How the result is stored."""
     command: str = "remap"
     """What a user asked for."""
-    allow_external: bool = False
-    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +146,10 @@ class Remap(Plan):
     """The mapping."""
     application: Application
     """What is done to which bricks, but for the table."""
-    target: WkwTarget
+    target: Target
     """What is written."""
     staged: StagedMags
     """How it appears."""
-    place: Place
-    """Where."""
     keeps: bool
     """Whether ids that are not named stay."""
 
@@ -177,8 +166,7 @@ class Remap(Plan):
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, as far as that can be told."""
-        if isinstance(self.source, StoredVolume):
-            check_not_replaced(self.source)
+        check_not_replaced(self.source)
 
     def table(self) -> IdMap:
         """Make the table in the job's folder, or find that of an earlier start."""
@@ -196,32 +184,34 @@ class Remap(Plan):
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
-def lay_out_remap(source: Volume, target: str | os.PathLike[str], mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
+def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
     """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
+    source = read.volume
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
-    place = place_like(target, source, allow_external=options.allow_external)
+    place = wanted.place_like(read)
     found = _opened(mapping, source)
     box = source.box
     area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)
     if area is not None and area.is_empty:
         raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
-    header = header_of_result(source, options.stored, box, dtype)
+    spec = LevelSpec(box, dtype, 1)
+    levels = place.new_levels([spec], wanted.stored, source, existing)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
-        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.stored.chosen_level), input=source_token(source),
+        default=options.default, dtype=dtype.name, input=source_token(source),
     )  # fmt: skip
-    draft = stage(f"{options.command} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
-    voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes
-    plan = plan_bricks(box, Tiling((header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes), workers, None, draft.shape())
+    draft, made = begin(levels, options.command, settings, existing)
+    x, y, z = made.origin
+    voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
+    plan = plan_bricks(moved(box, (-x, -y, -z)), Tiling(made.chunk_shape, made.shard_shape, voxel_nbytes), workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    made = staged_target(draft, header, options.stored.chosen_level, box)
-    edit = edit_for(place, header, box, "segmentation")
-    staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
-    return Remap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")
+    staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
+    application = Application(map_ids, (source,), plan, where=area, origin=made.origin)
+    return Remap(source, found, application, made, staged, options.default == "keep")
 
 
 def _opened(mapping: Any, source: Volume) -> IdSource:

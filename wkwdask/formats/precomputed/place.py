@@ -1,0 +1,325 @@
+"""Where scales of a precomputed volume are written: the folder of the volume, what it holds already, and how new scales are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
+from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.info import FILE_NAME, Scale, default_key, mags_of
+from wkwdask.formats.precomputed.info_edits import PROVENANCE, new_document, scale_entry
+from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit, find_info
+from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.target import PrecomputedTarget
+from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.formats.precomputed.writable import check_writable
+from wkwdask.formats.replaceable import is_taken
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.levels import lengths_in
+from wkwdask.model.place import NewLevels
+from wkwdask.model.translated import TranslatedVolume
+from wkwdask.store import files
+from wkwdask.store.paths import is_below, is_remote, local_path, normpath
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from wkwdask.formats.precomputed.info import OddScale, VolumeInfo
+    from wkwdask.formats.precomputed.options import PrecomputedOptions
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.volume import Volume
+
+SAME = 1e-3  # of a resolution: these are the same
+KINDS = {"color": "image", "segmentation": "segmentation"}
+"""What ``info`` calls a category."""
+_BLOCK_SIZE = (8, 8, 8)
+_QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeType:
+    """What all scales of a volume have in common."""
+
+    kind: str
+    """``"image"`` or ``"segmentation"``."""
+    dtype: np.dtype[Any]
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumePlace:
+    """A local folder in which scales are or will be, a :class:`wkwdask.model.place.Place`."""
+
+    folder: str
+    """The volume."""
+    info: VolumeInfo | None
+    """What its ``info`` says, None where there is none yet."""
+    wanted: Destination
+    """What a user says of the levels."""
+
+    @property
+    def mag(self) -> Mag:
+        """The mag that is meant."""
+        return self.wanted.mag or MAG_1
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        """Lay out scales, see :class:`wkwdask.model.place.Place`."""
+        volume = self._type(specs[0])
+        scales = [self._scale(spec, options, volume, like) for spec in specs]
+        folders = tuple(self.folder_of(scale.key) for scale in scales)
+        warnings: list[str] = []
+        for scale, folder in zip(scales, folders, strict=True):
+            warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=options.force)
+            self._check_free(scale, folder, existing)
+        targets = tuple(
+            PrecomputedTarget(folder, "", spec.box.mag, scale, ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels), options.file_compression)
+            for spec, scale, folder in zip(specs, scales, folders, strict=True)
+        )
+        settings = {"type": volume.kind, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
+        edit = InfoEdit(self.folder, tuple(scales), new_document(volume.kind, volume.dtype, volume.num_channels), PROVENANCE)
+        return NewLevels(self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]))
+
+    def url_of(self, folder: str) -> str:
+        """Give the URL of a scale."""
+        return PREFIX + folder
+
+    def unchanged_levels(self, existing: str) -> str:
+        """Nothing is said of other scales."""
+        del existing
+        return ""
+
+    def _type(self, spec: LevelSpec) -> VolumeType:
+        """Give the type of the volume, and make sure that it is that of the scales which are there."""
+        native = spec.dtype.newbyteorder("=")
+        kind = None if self.wanted.category is None else KINDS.get(self.wanted.category, self.wanted.category)
+        if kind not in (None, *KINDS.values()):
+            raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
+        if self.info is None:
+            return VolumeType(kind or default_kind(native, spec.num_channels), native, spec.num_channels)
+        volume = VolumeType(kind or self.info.type, native, spec.num_channels)
+        there = VolumeType(self.info.type, self.info.dtype, self.info.num_channels)
+        if volume != there:
+            raise ValueError(
+                f"{self.folder}/{FILE_NAME}: the volume is {there.kind} of {there.num_channels} x {there.dtype.name}, "
+                f"what is written {volume.kind} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
+            )
+        return volume
+
+    def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeType, like: Volume | None) -> Scale:
+        """Describe a new scale."""
+        stored = like.volume if isinstance(like, TranslatedVolume) else None
+        if like is None or not isinstance(stored, PrecomputedVolume) or (stored.dtype, stored.num_channels) != (volume.dtype, volume.num_channels):
+            resolution = self._resolution(spec.box.mag)
+            return _new_scale(options, self.key_for(resolution), spec.box, resolution, volume)
+        before = stored.scale
+        step = like.box.mag.step_to(spec.box.mag)
+        x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
+        scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
+        if step != (1, 1, 1):
+            scale = replace(scale, hidden=False, entry={})
+        return replace(stored_like(scale, options, volume), key=self.key_for(scale.resolution))
+
+    def _resolution(self, mag: Mag) -> Lengths:
+        """Decide how large the voxels of a new scale are [nm]."""
+        size = self.wanted.given_nm or self.wanted.found_nm
+        lengths = None if size is None else lengths_in(mag, size)
+        if self.wanted.together and lengths is not None:
+            return lengths
+        if self.info is None or not self.info.scales:
+            if mag != MAG_1:
+                raise ValueError(f"{self.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")
+            if lengths is None:
+                raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
+            return lengths
+        resolution = self.resolution_of(mag)
+        if self.wanted.given_nm is not None and not same_resolution(resolution, lengths_in(mag, self.wanted.given_nm)):
+            raise ValueError(
+                f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
+            )
+        return resolution
+
+    def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
+        """Refuse a scale that is listed without having files, which its folder does not tell."""
+        if existing == "error" and scale.key in self.listed_keys and not is_taken(folder):
+            raise ExistsError(f'{self.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
+
+    def folder_of(self, key: str) -> str:
+        """Say where a scale is or will be."""
+        source = f"{self.folder}/{FILE_NAME}"
+        folder = self._path(key)
+        if not is_below(folder, self.folder) or folder == self.folder:
+            raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
+        alike = [scale for scale in self._listed if self._path(scale.key) == folder]
+        if len(alike) > 1 or any(scale.key != key for scale in alike):
+            places = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in alike)
+            raise UnsupportedError(f"{source}: {places} {'have' if len(alike) > 1 else 'has'} the folder of scale {key!r}, in whose place nothing is written")
+        if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in alike):
+            raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; whoever may do so takes that out')
+        return folder
+
+    def _path(self, key: str) -> str:
+        return normpath(f"{self.folder}/{key}")
+
+    @property
+    def _listed(self) -> tuple[Scale | OddScale, ...]:
+        """All scales that ``info`` lists, those that cannot be used too."""
+        return () if self.info is None else (*self.info.scales, *self.info.odd)
+
+    @property
+    def listed_keys(self) -> set[str]:
+        """Keys of all scales that ``info`` lists, those that cannot be used too."""
+        return {scale.key for scale in self._listed}
+
+    def scale_like(self, resolution: Lengths) -> Scale | None:
+        """Find the scale of a resolution, None where there is none that can be used."""
+        scales = () if self.info is None else self.info.scales
+        return next((scale for scale in scales if same_resolution(scale.resolution, resolution)), None)
+
+    def key_for(self, resolution: Lengths) -> str:
+        """Choose the key of a scale: that of the one with its resolution, else the usual one."""
+        known = self.scale_like(resolution)
+        if known is not None:
+            return known.key
+        key = default_key(resolution)
+        if key in self.listed_keys:
+            raise ExistsError(f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm")
+        return key
+
+    def resolution_of(self, mag: Mag) -> Lengths:
+        """Give the edge lengths of a voxel of a mag [nm]: those that its scale states, else multiples of those of mag 1."""
+        scales = () if self.info is None else self.info.scales
+        mags = () if self.info is None else mags_of(self.info)
+        known = [(its_mag, scale) for its_mag, scale in zip(mags, scales, strict=True) if its_mag is not None]
+        for its_mag, scale in known:
+            if its_mag == mag:
+                return scale.resolution
+        if not known:
+            raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
+        base, scale = known[0]
+        x, y, z = (length * n / m for length, n, m in zip(scale.resolution, mag.factors, base.factors, strict=True))
+        return x, y, z
+
+
+def _new_scale(options: PrecomputedOptions, key: str, box: BoundingBox, resolution: Lengths, volume: VolumeType) -> Scale:
+    """Describe a scale that is not made of another one."""
+    stored = options.of_new()
+    encoding = options.encoding or _default_encoding(volume)
+    chunk: Any = stored.chunk_shape
+    blocks = _BLOCK_SIZE if encoding == "compressed_segmentation" else None
+    hints = _quality_hint(encoding, options.quality)
+    scale = Scale(key, box.size, box.topleft, chunk, resolution, encoding, None, blocks, chunk_sizes=(chunk,), options=hints)
+    sharding = _given_sharding(stored.shard_shape, scale, volume)
+    _check_compress(options.file_compression, sharding)
+    return replace(scale, sharding=sharding)
+
+
+def _given_sharding(asked: Any, scale: Scale, volume: VolumeType) -> Sharding | None:
+    """Return the sharding that a user asks for: a shape, whether there is one, or one as it is."""
+    if asked is False or isinstance(asked, Sharding):
+        return asked or None
+    if asked is True:
+        return choose_sharding(scale.size, scale.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=scale.encoding)
+    if not isinstance(asked, tuple):
+        raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
+    return sharding_of_shape(asked, scale)
+
+
+def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeType) -> Scale:
+    """Describe a scale of the same voxels that is stored as a user asks for."""
+    encoding = options.encoding or scale.encoding
+    hints = dict(scale.options) if encoding == scale.encoding else {}
+    hints |= _quality_hint(encoding, options.quality)
+    chunk_size = options.chunk_shape or scale.chunk_size
+    blocks = (scale.block_size or _BLOCK_SIZE) if encoding == "compressed_segmentation" else None
+    new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
+    sharding = _sharding(scale, new, options, volume)
+    _check_compress(options.file_compression, sharding)
+    return replace(new, sharding=sharding)
+
+
+def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeType) -> Sharding | None:
+    """Choose how chunks are put into shards: as they are, where that is asked for and still makes boxes."""
+    asked = options.shard_shape
+    if asked is False or (asked is None and scale.sharding is None):
+        return None
+    if asked not in (None, True):
+        return _given_sharding(asked, new, volume)
+    before = scale.sharding
+    if before is not None and (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding) and before.shard_cells(scale.grid) is not None:
+        return before.fitted(new.grid)
+    return _given_sharding(True, new, volume)
+
+
+def _quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
+    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for."""
+    if quality is None:
+        return {}
+    if encoding not in _QUALITIES:
+        raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
+    return {_QUALITIES[encoding]: quality}
+
+
+def _check_compress(compress: str | None, sharding: Sharding | None) -> None:
+    """Make sure that files of chunks can be compressed like that."""
+    if sharding is not None and compress is not None:
+        raise ValueError("compression= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
+
+
+def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
+    """Guess what a volume is that nobody named: integers of 32 bits and more are a segmentation."""
+    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "image"
+
+
+def _default_encoding(volume: VolumeType) -> str:
+    """Choose how a volume is encoded."""
+    return "compressed_segmentation" if volume.kind == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
+
+
+def same_resolution(lengths: Lengths, others: Lengths) -> bool:
+    """Tell whether two resolutions are the same, up to rounding."""
+    return all(abs(a / b - 1) <= SAME for a, b in zip(lengths, others, strict=True))
+
+
+def volume_folder(url: str | os.PathLike[str]) -> str:
+    """Turn what a user names into the local folder of a volume that is written.
+
+    Examples
+    --------
+    >>> volume_folder("precomputed:///data/em")
+    '/data/em'
+    """
+    text = stripped(url)
+    if is_remote(text):
+        raise UnsupportedError(f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
+    return local_path(text)
+
+
+def volume_place(wanted: Destination) -> VolumePlace:
+    """Find out what is in the folder of a volume that is written."""
+    folder = files.realpath(volume_folder(wanted.url))
+    info = find_info(folder)
+    if info is not None and info.redirect is not None:
+        raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")
+    if info is None and holds_wkw(folder):
+        raise ExistsError(f"{folder}: holds WKW data; write a precomputed volume to a folder of its own")
+    above = volume_above(folder) if info is None else None
+    if above is not None:
+        raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
+    return VolumePlace(folder, info, wanted)
+
+
+def _described(scale: Scale) -> str:
+    """Say how a scale is stored, for people."""
+    x, y, z = scale.chunk_size
+    return f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, {'each a file' if scale.sharding is None else 'in shards'}"

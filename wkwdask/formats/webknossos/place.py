@@ -1,0 +1,408 @@
+"""Where new mags go: their folders, how they are stored, and what the JSON is to say about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
+from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.webknossos.dataset import dataset_above, elsewhere, layer_in, listed_layer, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.webknossos.datasource_edits import NewLayer
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
+from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.wkw.new_mag import described, header_anew, header_of_result, new_header, stored_settings
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.coordinates import same_lengths
+from wkwdask.model.levels import Lengths, lengths_in
+from wkwdask.model.place import NewLevels
+from wkwdask.model.voxel_type import element_class
+from wkwdask.plans.mag_ladder import check_one_ladder
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path, relpath, split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.options import WkwOptions
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.image import Image
+    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.volume import Volume
+    from wkwdask.store.locks import ShardBox
+
+
+@dataclass(frozen=True, slots=True)
+class MagPlace:
+    """Where one new mag is to appear, a :class:`wkwdask.model.place.Place`."""
+
+    folder: str
+    """The mag's folder."""
+    mag: Mag
+    """The mag."""
+    layer: Image
+    """The layer, with its record where a JSON is above the mag."""
+    wanted: Destination
+    """What a user says of it."""
+    named: str = ""
+    """The folder as a user names it, where links lead to another one."""
+
+    @property
+    def is_named_as_mag(self) -> bool:
+        """Whether the folder has the name of the mag."""
+        return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
+
+    def url_of(self, folder: str) -> str:
+        """Give the folder of the mag as a user names it."""
+        return self.named or folder
+
+    def unchanged_levels(self, existing: str) -> str:
+        """Say which mags that could have been made from this one stay as they are."""
+        if existing != "overwrite" and is_taken(self.folder):
+            return ""
+        there = self.layer.mags if self.layer.container.record is not None else ()
+        coarser = [mag.name for mag in there if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]
+        if not coarser:
+            return ""
+        advice = 'build_pyramid(update=True) brings them up to date, existing="overwrite" replaces them'
+        return f"coarser mags that are there are not changed: {', '.join(coarser)}; {advice}"
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        """Lay out the mag, see :class:`wkwdask.model.place.Place`."""
+        del existing
+        (spec,) = specs
+        check_category(self.wanted.category)
+        if min(spec.box.topleft) < 0:
+            raise BoundsError(
+                f"{self.folder}: begins at voxel {spec.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
+                "part out with bounding_box="
+            )
+        if not isinstance(like, WkwVolume):
+            header = new_header(spec, options)
+        elif spec.is_copy:
+            header = header_anew(like.header, options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
+        else:
+            header = header_of_result(like.header, options, spec)
+        size = self._size_of_new_dataset()
+        place = self if size is None else in_new_dataset(self, size)
+        edit = edit_for(place, header, spec.box, self.wanted)
+        if edit is not None:
+            edit = replace(edit, voxel_size_nm=size)
+        target = WkwTarget(self.folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None)
+        settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **stored_settings([header], options.chosen_level)}
+        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=described([header], options.chosen_level))
+
+    def _size_of_new_dataset(self) -> Lengths | None:
+        """Give the voxel size of the dataset that appears with the mag [nm], None for one that is there, where it must be the same."""
+        wanted = self.wanted
+        if wanted.needs_container or wanted.voxel_size_nm is not None:
+            if not wanted.needs_container and not self.is_named_as_mag:
+                raise ValueError(f"{self.folder}: voxel_size= is that of a dataset, whose mags are folders such as {self.folder}/LAYER/1: name one")
+            return voxel_size_of_new(self, wanted.found_nm, wanted.given_nm if wanted.needs_container else wanted.voxel_size_nm)
+        return None if wanted.array_nm is None else size_of_array(self, wanted.array_nm, is_room=wanted.is_room)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlace:
+    """A layer in which mags are made from one of its mags, a :class:`wkwdask.model.place.Place`."""
+
+    layer: Image
+    """The layer."""
+    wanted: Destination
+    """What a user says of the levels."""
+
+    @property
+    def mag(self) -> Mag:
+        """No mag is meant: each level says its own."""
+        return MAG_1
+
+    def url_of(self, folder: str) -> str:
+        """Give the folder of a mag."""
+        return folder
+
+    def unchanged_levels(self, existing: str) -> str:
+        """All coarser mags are made."""
+        del existing
+        return ""
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        """Lay out mags, see :class:`wkwdask.model.place.Place`."""
+        del existing
+        assert isinstance(like, WkwVolume)
+        mags = [spec.box.mag for spec in specs]
+        if specs[0].is_copy:
+            folders: tuple[str, ...] = (real_folder(self.layer, like.folder),)
+            headers = [header_anew(like.header, options, specs[0].box, is_part=False, name=like.name)]
+        else:
+            folders = tuple(mag_folder(self.layer, mag) for mag in mags)
+            check_apart(self.layer, like, mags, folders)
+            finer = like.box.mag.maximum
+            headers = [header_of_result(like.header, options, spec, is_finer=spec.box.mag.maximum < finer) for spec in specs]
+        targets = tuple(
+            WkwTarget(folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None)
+            for folder, header, spec in zip(folders, headers, specs, strict=True)
+        )
+        edit = edit_of(self.layer, mags, folders, headers)
+        level = options.chosen_level
+        return NewLevels(parent_of(self.layer, folders), folders, targets, stored_settings(headers, level), edit, stored_as=described(headers, level))
+
+
+def check_category(category: str | None) -> None:
+    """Make sure that the category of a layer is one that there is."""
+    if category not in (None, "color", "segmentation"):
+        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+
+
+def mag_place(wanted: Destination) -> MagPlace:
+    """Find out where a new mag that a user names belongs."""
+    allow_external = wanted.allow_external
+    folder = target_folder(wanted) if wanted.needs_container else local_path(wanted.url)
+    layer_folder, name = split(folder)
+    dataset_folder, layer_name = split(layer_folder)
+    try:
+        mag = Mag.parse(name)
+    except ValueError:
+        for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
+            if read_datasource(dataset) is not None:
+                raise ValueError(f"{folder}: name the mag's folder, such as {example}") from None
+        layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
+        check_inside_dataset(layer, folder)
+        return MagPlace(real_folder(layer, folder), MAG_1, layer, wanted)
+    datasource = read_datasource(dataset_folder)
+    if datasource is None:
+        return MagPlace(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
+    layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
+    if layer.container.record is not None and layer.container.record.data_format != "wkw":
+        what = f"layer {layer.name} is stored as {layer.container.record.data_format}, and all mags of a layer are stored in one way"
+        raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
+    if allow_external:
+        layer = with_external(layer)
+    check_inside_dataset(layer, folder)
+    listed = layer.mags.get(mag) if layer.container.record is not None else None
+    if listed is not None and (is_remote(listed) or (is_taken(listed) and files.realpath(listed) != files.realpath(folder))):
+        raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
+    real = real_folder(layer, folder)
+    return MagPlace(folder, mag, layer, wanted) if real == folder else MagPlace(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
+
+
+def in_new_dataset(place: MagPlace, voxel_size_nm: Lengths) -> MagPlace:
+    """Give a place as it will be when the JSON of its dataset is there, which appears with the mag."""
+    layer = place.layer
+    dataset = dirname(layer.folder)
+    text = format_datasource(new_document(basename(dataset), voxel_size_nm))
+    datasource = parse_datasource(text, f"{dataset}/{FILE_NAME}")
+    layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
+    check_inside_dataset(layer, place.folder)
+    return replace(place, layer=layer)
+
+
+def size_of_array(place: MagPlace, size: Lengths, *, is_room: bool) -> Lengths | None:
+    """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
+    datasource = place.layer.container.datasource
+    if datasource is None:
+        return size if is_room and place.is_named_as_mag else None
+    known = datasource.voxel_size_nm
+    if known is not None and not same_lengths(size, known):
+        here, there = (", ".join(f"{length:g}" for length in lengths_in(place.mag, lengths)) for lengths in (known, size))
+        raise ValueError(
+            f"{place.folder}: the voxels of mag {place.mag} are {here} nm here, those of the array's coordinates {there} nm; "
+            "write to the mag that they are of, or give offset="
+        )
+    return None
+
+
+def voxel_size_of_new(place: MagPlace, found: Lengths | None, given: Lengths | None) -> Lengths | None:
+    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same."""
+    dataset = dirname(dirname(place.named or place.folder))
+    datasource = read_datasource(dataset)
+    if datasource is not None:
+        known = datasource.voxel_size_nm
+        if given is not None and known is not None and not same_lengths(given, known):
+            raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
+        return None
+    size = given or found
+    if size is None:
+        raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
+    return size
+
+
+def other_layers_with(layer: Image, folder: str) -> list[str]:
+    """Name the other layers of a dataset that list the mag in a folder."""
+    if layer.container.datasource is None:
+        return []
+    real = files.realpath(folder)
+    others = [listed_layer(layer.container.dataset_folder, layer.container.datasource, record) for record in layer.container.datasource.layers]
+    return [
+        other.name for other in others if other.name != layer.name and any(not is_remote(path) and files.realpath(path) == real for path in other.mags.values())
+    ]
+
+
+def check_inside_dataset(layer: Image, folder: str) -> None:
+    """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else."""
+    real = outside_of(layer, folder)
+    if real is not None and not layer.container.allow_external:
+        raise UnsupportedError(
+            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, which is read but not written through; "
+            "allow_external=True writes there, or name the folder that it is in"
+        )
+
+
+def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None) -> None:
+    """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed."""
+    if layer.container.allow_external or dataset_of(layer) is None:
+        return
+    for z, z_folder in files.numbered(folder, "z"):
+        if shards is not None and not shards.low[2] <= z < shards.high[2]:
+            continue
+        inside = (path for y, path in files.numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
+        for path in (z_folder, *inside):
+            if files.islink(path):
+                check_inside_dataset(layer, path)
+
+
+def dataset_of(layer: Image) -> str | None:
+    """Name the dataset in whose folder a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    return layer.container.dataset_folder if layer.container.dataset_folder is not None else dataset_above(layer.folder)
+
+
+def outside_of(layer: Image, folder: str) -> str | None:
+    """Say where a mag really is, None where that is inside of the dataset, which need not list it."""
+    above = dataset_of(layer)
+    return None if above is None else elsewhere(above, local_path(folder))
+
+
+def real_folder(layer: Image, folder: str) -> str:
+    """Give the folder in which a mag is written: where links lead to outside of the dataset, else the one that has its name."""
+    return outside_of(layer, folder) or folder
+
+
+def parent_of(layer: Image, folders: Sequence[str]) -> str:
+    """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
+    if all(outside_of(layer, folder) is None for folder in folders):
+        return layer.folder
+    parents = list(dict.fromkeys(dirname(folder) for folder in folders))
+    disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
+    if len(disks) > 1:
+        raise UnsupportedError(f"{layer.folder}: mags of the layer lie on several disks, in {', '.join(parents)}; name those of one with mags=")
+    return parents[0]
+
+
+def json_path(layer: Image, mag: Mag, folder: str) -> str:
+    """Say how the JSON names the folder of a mag: as it does already, else relative to the dataset, else by where it is."""
+    dataset = str(layer.container.dataset_folder)
+    record = layer.container.record
+    listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
+    if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
+        return listed
+    named = f"{dataset}/{layer.name}/{basename(folder)}"
+    inside = [path for path in (folder, named) if outside_of(layer, path) is None or (path == named and files.realpath(path) == files.realpath(folder))]
+    return f"./{relpath(inside[0], dataset)}" if inside else folder
+
+
+def default_category(header: WkwHeader) -> str:
+    """Guess what a layer is that nobody named: integers of 32 bits and more are a segmentation."""
+    return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
+
+
+def edit_for(place: MagPlace, header: WkwHeader, box: BoundingBox, wanted: Destination) -> LayerEdit | None:
+    """Decide what the JSON is to say once a mag is there; a new layer that is the copy of another one says what that one says about itself."""
+    layer, source = place.layer, None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
+    if layer.container.dataset_folder is None:
+        return None
+    check_one_ladder(layer.folder, [] if layer.container.record is None else [entry.mag for entry in layer.container.record.mags], [place.mag])
+    named = f"./{relpath(place.named, layer.container.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
+    listed = LayerEdit(layer.container.dataset_folder, layer.name, ((place.mag, named, header.file_len_vx),), is_listed=layer.container.record is not None)
+    own_box = box.in_mag(MAG_1)
+    elements = element_class(header.dtype, header.num_channels)
+    record = layer.container.record
+    if record is None:
+        if source is None or wanted.image.name != layer.name:
+            check_layer_name(layer.name)
+        category = wanted.category or (source.category if source is not None else default_category(header))
+        edit = replace(listed, new_layer=NewLayer(category, own_box, elements, header.num_channels))
+    elif all(entry.mag == place.mag for entry in record.mags):
+        edit = replace(listed, new_layer=NewLayer(record.category, own_box, elements, header.num_channels))
+    elif (record.element_class, record.num_channels) != (elements, header.num_channels):
+        raise ValueError(
+            f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
+            f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
+        )
+    elif record.bounding_box.in_mag(place.mag).contains(box):
+        return listed
+    else:
+        edit = replace(listed, new_layer=NewLayer(record.category, record.bounding_box.union(own_box), elements, header.num_channels))
+    if source is None or wanted.image_box is None:
+        return edit
+    assert edit.new_layer is not None
+    shown = wanted.image_box  # the box of a coarse mag may be larger
+    if record is not None and any(entry.mag != place.mag for entry in record.mags):
+        shown = record.bounding_box.union(shown)
+    return replace(edit, new_layer=edit.new_layer._replace(box=shown), attributes=source.attributes)
+
+
+def edit_of(layer: Image, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
+    """Say what the JSON is to list once the mags are there, None without a JSON."""
+    check_one_ladder(layer.folder, layer.mags, mags)
+    dataset = layer.container.dataset_folder
+    if dataset is None or layer.container.record is None:
+        return None
+    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder, header in zip(mags, folders, headers, strict=True))
+    return LayerEdit(dataset, layer.name, listed, is_listed=True)
+
+
+def mag_folder(layer: Image, mag: Mag) -> str:
+    """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
+    folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
+    check_inside_dataset(layer, folder)
+    return real_folder(layer, folder)
+
+
+def check_apart(layer: Image, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+    """Refuse a JSON by which a new mag would take the place of other data."""
+    known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    others = [files.realpath(folder) for folder in known if not is_remote(folder)]
+    for number, folder in enumerate(folders):
+        real = files.realpath(folder)
+        for other in others + [files.realpath(before) for before in folders[:number]]:
+            if is_below(real, other) or is_below(other, real):
+                raise FormatError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")
+
+
+def target_folder(wanted: Destination) -> str:
+    """Say where the mag goes that a user means with a dataset, a layer or a mag."""
+    folder = local_path(wanted.url)
+    named = _mag_named(basename(folder))
+    if wanted.layer is None and named is not None and read_datasource(folder) is None:
+        if wanted.mag is not None and wanted.mag != named:
+            raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {wanted.mag}")
+        return folder
+    name = (wanted.mag or MAG_1).name
+    if wanted.layer is not None:
+        datasource = read_datasource(folder)
+        _check_outside(folder, is_dataset=datasource is not None)
+        if datasource is None or datasource.layer(wanted.layer) is None:
+            check_layer_name(wanted.layer)
+        return f"{folder}/{wanted.layer}/{name}"
+    if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
+        return f"{folder}/{name}"
+    return f"{folder}/{wanted.category or wanted.guess}/{name}"
+
+
+def _check_outside(folder: str, *, is_dataset: bool) -> None:
+    """Make sure that a dataset is not made inside of a layer or mag of another one."""
+    above = [folder.rpartition("/")[0], folder.rpartition("/")[0].rpartition("/")[0]]
+    outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
+    if outer is not None:
+        raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
+
+
+def _mag_named(name: str) -> Mag | None:
+    try:
+        return Mag.parse(name)
+    except ValueError:
+        return None

@@ -1,0 +1,258 @@
+"""Where OME-NGFF images are written: their group, what it holds already, and how new arrays are stored."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import ExistsError, FormatError, UnsupportedError
+from wkwdask.formats.precomputed.layer import holds_wkw
+from wkwdask.formats.zarr.chunks import ChunkEncoding, zarr_placement
+from wkwdask.formats.zarr.folder import array_record
+from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit, image_of, read_attributes
+from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.views import rgb_range
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.place import NewLevels
+from wkwdask.plans.shards import given_cells, shard_cells
+from wkwdask.store import files
+from wkwdask.store.paths import basename, dirname, is_remote, local_path
+from wkwdask.store.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from wkwdask.formats.zarr.ngff_image import Level
+    from wkwdask.formats.zarr.options import ZarrOptions
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
+
+PREFIX = "zarr://"
+_SUFFIX = ".ome.zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlace:
+    """A local group in which arrays are or will be, a :class:`wkwdask.model.place.Place`."""
+
+    folder: str
+    """The group."""
+    image: dict[str, Any] | None
+    """What its ``multiscales`` says, None where there is none yet."""
+    version: str | None
+    """Version of OME-NGFF that it has."""
+    wanted: Destination
+    """What a user says of the levels."""
+
+    @property
+    def mag(self) -> Mag:
+        """The mag that is meant."""
+        return self.wanted.mag or MAG_1
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        """Lay out arrays, see :class:`wkwdask.model.place.Place`."""
+        del like, existing
+        if self.wanted.category not in (None, "color", "segmentation"):
+            raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
+        size = self.wanted.given_nm or self.voxel_size or self.wanted.found_nm
+        if size is None:
+            raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
+        version = self._version(options)
+        first = specs[0]
+        dtype = _stored_dtype(first.dtype)
+        is_label = self.wanted.category == "segmentation" if self.wanted.category else _is_ids(dtype, first.num_channels)
+        levels = [level_of(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
+        folders = tuple(self.folder_of(spec.box.mag) for spec in specs)
+        encodings = [_encoding(spec, options, version, is_label=is_label) for spec in specs]
+        targets = tuple(_target(*one) for one in zip(folders, specs, encodings, strict=True))
+        edit = self._edit(first, levels, version, is_label=is_label)
+        self.check_voxel_size(size, {*self.wanted.together, *(spec.box.mag for spec in specs)})
+        settings = {
+            "version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels,
+            "arrays": [_settings_of(*one) for one in zip(specs, encodings, strict=True)],
+        }  # fmt: skip
+        return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _described(encodings[0]))
+
+    def url_of(self, folder: str) -> str:
+        """Give the URL of an array."""
+        return PREFIX + folder
+
+    def unchanged_levels(self, existing: str) -> str:
+        """Nothing is said of other arrays."""
+        del existing
+        return ""
+
+    def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
+        """Say that labels have another number of arrays than their image, which breaks the specification, where the last one is written."""
+        above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
+        if basename(above) != LABELS or (self.wanted.together and self.wanted.together[-1] not in mags):
+            return ()
+        there = read_attributes(dirname(above))
+        image = None if there is None else image_of(there[1], dirname(above))
+        own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in (self.image or {"datasets": ()})["datasets"]}
+        if image is None or not self.wanted.together or len(image[1]["datasets"]) == len(own):
+            return ()
+        return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some",)
+
+    def _version(self, options: ZarrOptions) -> str:
+        """Decide which version of OME-NGFF is written."""
+        version = options.ngff or self.version or "0.5"
+        if version not in VERSIONS:
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
+        return version
+
+    def _edit(self, spec: LevelSpec, levels: Sequence[Level], version: str, *, is_label: bool) -> NgffEdit:
+        """Say what the group says in the end, and make sure that it can."""
+        name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
+        for level in levels:
+            self.check_alone(Mag.parse(level.path), level.lengths)
+        rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
+        edit = NgffEdit(self.folder, version, multiscale(name, levels, letters_of(spec.num_channels)), is_label, rgb)
+        edit.check_current()
+        if self.folder.split("/")[-2] == LABELS and not is_label:
+            what = f"got {spec.num_channels} x {spec.dtype.name}, which is not a segmentation"
+            raise ValueError(f"{self.folder}: labels must be integers in one channel, {what}")
+        return edit
+
+    def folder_of(self, mag: Mag) -> str:
+        """Say where the array of a mag is or will be."""
+        return f"{self.folder}/{mag.name}"
+
+    def check_alone(self, mag: Mag, lengths: Lengths) -> None:
+        """Make sure that no array of another name has the voxels of a mag."""
+        for entry in () if self.image is None else self.image["datasets"]:
+            steps = [step["scale"] for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"]
+            same = bool(steps) and all(abs(a / b - 1) < 1e-3 for a, b in zip(steps[0][-3:], reversed(lengths), strict=True) if b)
+            if same and entry.get("path") != mag.name:
+                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry.get('path')!r}, which something else wrote")
+
+    @property
+    def voxel_size(self) -> Lengths | None:
+        """Edge lengths of a voxel of mag 1, as an array says whose name is a mag."""
+        return next((size for size in self._sizes().values() if size is not None), None)
+
+    def check_voxel_size(self, size: Lengths, replaced: Collection[Mag]) -> None:
+        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`check_alone`."""
+        names = {mag.name for mag in replaced}
+        for path, found in self._sizes().items():
+            if found is None:
+                return
+            if path not in names and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
+                told = " x ".join(f"{n:g}" for n in found)
+                raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
+
+    def _sizes(self) -> dict[str, Lengths | None]:
+        """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""
+        sizes: dict[str, Lengths | None] = {}
+        for entry in () if self.image is None else self.image["datasets"]:
+            try:
+                a, b, c = Mag.parse(entry["path"]).factors
+                z, y, x = (float(n) for n in next(s["scale"] for s in entry["coordinateTransformations"] if s["type"] == "scale")[-3:])
+            except (KeyError, TypeError, ValueError, StopIteration):
+                sizes[str(entry.get("path"))] = None
+                continue
+            sizes[entry["path"]] = (x / a, y / b, z / c) if min(x, y, z) > 0 else None
+        return sizes
+
+
+def _encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ChunkEncoding:
+    """Choose how an array is stored."""
+    dtype = _stored_dtype(spec.dtype)
+    # a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart
+    compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
+    stored: Any = options.of_new()
+    is_sharded = stored.shard_shape is not False
+    if is_sharded and version == "0.4":
+        if stored.shard_shape is not True:
+            raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
+        is_sharded = False
+    if isinstance(stored.shard_shape, bool):
+        cells = shard_cells(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
+    else:
+        cells = given_cells(stored.shard_shape, stored.chunk_shape)
+    level, number = options.level_of(compression), 3 if version == "0.5" else 2
+    return ChunkEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
+
+
+def _target(folder: str, spec: LevelSpec, encoding: ChunkEncoding) -> Placement:
+    """Lay out an array."""
+    store = open_store(folder)
+    return zarr_placement(store, store, encoding, spec.box.size, spec.box.topleft, spec.box.mag)
+
+
+def _settings_of(spec: LevelSpec, encoding: ChunkEncoding) -> dict[str, Any]:
+    """Say how an array is stored, for a journal."""
+    return {
+        "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
+        "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
+    }  # fmt: skip
+
+
+def _described(encoding: ChunkEncoding) -> str:
+    """Say how an array is stored, for people."""
+    chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
+    return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
+
+
+def _stored_dtype(dtype: Any) -> np.dtype[Any]:
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    if native.kind not in "iuf" or native.itemsize > 8:
+        raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+    return native
+
+
+def _is_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
+    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+
+
+def is_zarr_image(target: object) -> bool:
+    """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
+
+    Examples
+    --------
+    >>> is_zarr_image("em.ome.zarr"), is_zarr_image("em.ome.zarr/labels/neurons"), is_zarr_image("zarr://em"), is_zarr_image("em.zarr")
+    (True, True, True, False)
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    text = os.fspath(target)
+    return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
+
+
+def image_place(wanted: Destination) -> ImagePlace:
+    """Find out what is in the folder of an image that is written."""
+    text = wanted.url.removeprefix(PREFIX)
+    if is_remote(text):
+        raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it there, such as with aws s3 or gsutil")
+    folder = files.realpath(local_path(text))
+    if holds_wkw(folder):
+        raise ExistsError(f"{folder}: holds WKW data; write an image to a folder of its own (write_zarr_view shows WKW as Zarr where it is)")
+    if array_record(folder) is not None:
+        raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
+    if files.lexists(folder) and not files.isdir(folder):
+        raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
+    there = read_attributes(folder)
+    found = None if there is None else image_of(there[1], folder)
+    if basename(folder) == LABELS and _is_image(dirname(folder)):
+        raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
+    other = _something_else(folder) if there is None and files.isdir(folder) else None
+    if other is not None:
+        raise ExistsError(f"{folder}: holds something else than an image ({other})")
+    return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0], wanted)
+
+
+def _is_image(folder: str) -> bool:
+    there = read_attributes(folder)
+    return there is not None and image_of(there[1], folder) is not None
+
+
+def _something_else(folder: str) -> str | None:
+    """Name what is neither a job's nor an array that a job let appear and was killed before it could list it."""
+    return min((name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None), default=None)

@@ -1,0 +1,159 @@
+"""Connected components, from what a user asks for to source, target, plan and job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+from wkwdask.formats.places import open_source
+from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
+from wkwdask.kernels.labels.components import CONNECTIVITIES
+from wkwdask.model.place import LevelSpec
+from wkwdask.model.translated import in_frame, moved
+from wkwdask.plans.components import plan_components
+from wkwdask.plans.regions import Tiling
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.verbs.apply_job import ApplyJob
+from wkwdask.verbs.results import Read, Wanted, begin, open_read
+from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.place import NewLevels
+    from wkwdask.model.volume import Volume
+
+_COMMAND = "components"
+_MOST_OF_32_BITS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentsOptions:
+    """What is labelled."""
+
+    threshold: float | tuple[float, float] | None = None
+    """Least value of the voxels that count, or least and greatest; None where equal labels are joined."""
+    connectivity: int = 26
+    """Neighbours of a voxel."""
+    min_voxels: int = 0
+    """Components of fewer voxels are left out."""
+    where: BoundingBox | None = None
+    """What is labelled [voxels of mag 1]."""
+    dtype: Any = None
+    """Type of the ids; None for the smallest of uint32 and uint64."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentsSearch(Plan):
+    """Components that can be found."""
+
+    source: Volume
+    """What is read."""
+    labelling: Labelling
+    """What is labelled, in the coordinates of the target."""
+    staged: StagedMags
+    """How the target appears."""
+    lay_out_longer: Callable[[], NewLevels] | None
+    """Lays it out with ids of 64 bits, for more components than 32 bits tell apart; None where a user chose the type."""
+
+    def job(self) -> ApplyJob:
+        """Make the job that writes, when all is numbered."""
+        (target,) = self.staged.targets
+        return ApplyJob(Components(self.labelling), target)
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Label bricks, pair labels across their faces, number the components, and write them."""
+        labelling = self.labelling
+        yield Phase(label_job(labelling), f"labelling {labelling.source.name}")
+        tabulate(labelling)
+        yield Phase(faces_job(labelling), f"joining labels of {labelling.source.name}")
+        numbering = number(labelling)
+        numbered = self.numbered(numbering.num_components)
+        job = numbered.job()
+        note = yield Phase(job, f"components into {self.staged.folders[0]}", staged=numbered.staged)
+        return Outcome(job.tallies, "; ".join(filter(None, (str(numbering), note))))
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        check_not_replaced(self.source)
+
+    def numbered(self, num_components: int) -> ComponentsSearch:
+        """Choose the type of the ids, now that their number is known."""
+        (target,), (folder,) = self.staged.targets, self.staged.folders
+        if num_components <= np.iinfo(target.dtype).max and (self.lay_out_longer is None or num_components <= _MOST_OF_32_BITS):
+            return self
+        if self.lay_out_longer is None:
+            raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; give another dtype=")
+        levels = self.lay_out_longer()
+        (longer,) = levels.staged(self.staged.root)
+        longer.describe()
+        return replace(self, staged=replace(self.staged, targets=(longer,), edit=levels.edit))
+
+
+def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> Read:
+    """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold."""
+    if layer is None and mag is None:
+        read = open_read(url)
+    else:
+        image, volume = open_source(url, layer, mag, "mag")
+        read = Read(volume, image.voxel_size_nm)
+    if read.volume.num_channels != 1:
+        raise ValueError(f"{read.volume.name}: has {read.volume.num_channels} channels, expected one")
+    return read
+
+
+def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
+    """Check and lay out the making of components, or find the interrupted job that is to go on."""
+    if options.connectivity not in CONNECTIVITIES:
+        raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
+    if options.min_voxels < 0:
+        raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
+    source = read.volume
+    limits = _limits(options.threshold, source)
+    place = wanted.place_like(read)
+    box = source.box
+    area = box if options.where is None else options.where.in_mag(box.mag).intersection(box)
+    if area.is_empty and options.where is not None:
+        raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
+    spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
+    if spec.dtype.kind not in "iu":
+        raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
+    levels = place.new_levels([spec], wanted.stored, source, existing)
+    longer = None if options.dtype is not None else partial(place.new_levels, [replace(spec, dtype=np.dtype(np.uint64))], wanted.stored, source, "overwrite")
+    settings = settings_of(
+        _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
+        connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),
+    )  # fmt: skip
+    draft, made = begin(levels, _COMMAND, settings, existing)
+    framed = in_frame(source, made.origin)
+    plan = plan_components(framed.box, Tiling(made.chunk_shape, made.shard_shape, source.dtype.itemsize), workers, draft.shape())
+    record = {"region": plan.region_shape, "presence": presence(framed, [plan.region_shape])}
+    x, y, z = made.origin
+    labelling = Labelling(framed, plan, moved(area, (-x, -y, -z)), limits, options.connectivity, options.min_voxels, made.scratch_folder)
+    staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
+    return ComponentsSearch(source, labelling, staged, longer)
+
+
+def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
+    """Turn what a user asks for into the least and the greatest value that counts; whole numbers where values are."""
+    if threshold is None:
+        if source.dtype.kind not in "iu":
+            raise TypeError(f"{source.name}: holds {source.dtype.name}; equal labels are joined only of integers, give threshold=")
+        return None
+    given = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
+    if len(given) != 2 or not all(isinstance(value, Real) for value in given) or not given[0] <= given[1]:
+        raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy rounds its own integers as floats
+    if source.dtype.kind in "iu":
+        low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
+    return low, high

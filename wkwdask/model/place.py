@@ -1,0 +1,132 @@
+"""Where levels of an image are written, whatever the format: what a user says, and what a format makes of it. Opens nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.volume import Target, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a user wants levels of an image."""
+
+    url: str
+    """The image, or one of its levels."""
+    layer: str | None = None
+    """The image, where the URL is that of what holds several."""
+    mag: Mag | None = None
+    """The mag, where the URL does not say it."""
+    together: tuple[Mag, ...] = ()
+    """The mags of another image that are written together, the finest first; none where an array is written."""
+    category: str | None = None
+    """What a new image is, ``"color"`` or ``"segmentation"``."""
+    guess: str = "color"
+    """What it is likely to be, where nobody says it: a new image in a container is named so."""
+    voxel_size_nm: Lengths | None = None
+    """Edge lengths of a voxel of mag 1 [nm], as a user says."""
+    array_nm: Lengths | None = None
+    """The same as the coordinates of an array say."""
+    found_nm: Lengths | None = None
+    """The same as the source says: for a new image."""
+    names_image: bool = False
+    """Whether the URL is that of an image, in which levels get names of their own; else it may be that of a level."""
+    needs_container: bool = True
+    """Whether a level cannot be by itself, in a folder that belongs to nothing."""
+    is_room: bool = False
+    """Whether nothing but what jobs make is in the folder that would become a container."""
+    image: Any = None
+    """The image that is copied, where a new one is to say of itself what that one says."""
+    image_box: BoundingBox | None = None
+    """Where the copy of that image has data [voxels of mag 1]."""
+    allow_external: bool = False
+    """Whether links may lead out of what holds the image."""
+
+    @property
+    def given_nm(self) -> Lengths | None:
+        """The lengths that a user or an array states, and that must be those of an image that is there."""
+        return self.voxel_size_nm or self.array_nm
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSpec:
+    """One level that is to be made."""
+
+    box: BoundingBox
+    """Where it has data [absolute voxels of its mag]."""
+    dtype: np.dtype[Any]
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+    is_copy: bool = False
+    """Whether it holds the voxels of the level that it is stored like: then all that the options leave open stays as there."""
+
+    @classmethod
+    def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:
+        """Describe a level that holds values like those of a volume."""
+        return cls(volume.box if box is None else box, volume.dtype, volume.num_channels, is_copy)
+
+    @property
+    def voxel_nbytes(self) -> int:
+        """Bytes of a voxel with all channels."""
+        return self.dtype.itemsize * self.num_channels
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all voxels."""
+        return self.box.volume * self.voxel_nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewLevels:
+    """Levels of one image that can be built."""
+
+    parent: str
+    """The folder in which jobs on the image work."""
+    folders: tuple[str, ...]
+    """Where each level is to appear."""
+    targets: tuple[Target, ...]
+    """How each is stored."""
+    settings: dict[str, Any]
+    """The same for a journal, in values that JSON keeps."""
+    edit: Any = None
+    """What the documents of the image say then, a MetadataEdit."""
+    warnings: tuple[str, ...] = ()
+    """What is written right, but shown wrong by a viewer."""
+    stored_as: str = ""
+    """How levels are stored, for people."""
+
+    def staged(self, job_folder: str) -> tuple[Target, ...]:
+        """Give the levels as they are built in the folder of a job."""
+        names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
+        return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))
+
+
+class Place(Protocol):
+    """An image that is there or will be, in which levels are written."""
+
+    @property
+    def wanted(self) -> Destination:
+        """What a user says of the levels."""
+
+    @property
+    def mag(self) -> Mag:
+        """The mag that is meant."""
+
+    def url_of(self, folder: str) -> str:
+        """Give the URL by which a level of the image opens."""
+
+    def unchanged_levels(self, existing: str) -> str:
+        """Say which coarser levels that are there a new one does not change; an empty text where there are none."""
+
+    def new_levels(self, specs: Sequence[LevelSpec], options: Any, like: Volume | None = None, existing: str = "error") -> NewLevels:
+        """Lay out levels; with ``like``, a level of the same format, what the options leave open is stored as there."""
