@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.kernels.codecs import compresso
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<4sBB3H3BQIQB")
 _MAGIC = b"cpso"
+_WINDOWS, _IDS, _LOCATIONS = 1, 2, 3  # what is wrong with a stream; the last two as the compiled loops say it
 _WRONG = {
-    compresso.WINDOWS: "has windows that do not cover it",
-    compresso.IDS: "has another number of ids than of connected pieces",
-    compresso.LOCATIONS: "has borders without ids",
+    _WINDOWS: "has windows that do not cover it",
+    _IDS: "has another number of ids than of connected pieces",
+    _LOCATIONS: "has borders without ids",
 }
 _STEPS = ((4, 4, 1), (8, 8, 1))  # windows to write; the second ones where there are too many different ones of the first
 
@@ -52,6 +52,8 @@ class _Header(NamedTuple):
 
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
     """Decode a chunk."""
+    from wkwdask.kernels.codecs import compresso_compiled
+
     where = f"{source}: byte {offset}"
     header = _parse_header(data, where)
     if header.shape != shape or header.itemsize != dtype.itemsize:
@@ -70,8 +72,9 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
         parts.append(np.frombuffer(data, kind, length // kind.itemsize, at).astype(np.uint64))
         at += length
     ids, values, locations, windows = parts
-    out = np.empty(shape[::-1], np.uint64)
-    what = compresso.decode(windows, values, ids, locations, header.steps, header.connectivity, out)
+    out, is_border = np.empty(shape[::-1], np.uint64), np.empty(shape[::-1], np.uint8)
+    is_covered = compresso_compiled.decode_borders(windows, values, header.steps, is_border)
+    what = compresso_compiled.decode_ids(is_border, ids, locations, header.connectivity, out) if is_covered else _WINDOWS
     if what:
         raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_WRONG[what]}")
     return out.astype(dtype, copy=False).transpose(2, 1, 0)[None]
