@@ -107,13 +107,8 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
 
 
-def open_any(url: str | os.PathLike[str]) -> Volume:
-    """Open one volume of any format: what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0."""
-    return open_sized(url)[0]
-
-
 def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
-    """Open one volume as :func:`open_any` does, with the edge lengths of a voxel of mag 1 [nm]."""
+    """Open one volume of any format, whose first voxel is voxel 0 where it has no place, with the edge lengths of a voxel of mag 1 [nm]."""
     if is_plain_zarr(url):
         return _plain(url)
     try:
