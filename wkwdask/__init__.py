@@ -62,7 +62,7 @@ _NAMES = {
     "open": "api.access",
     "open_dataset": "api.datasets",
     "pad_codec": "api.codecs",
-    "plan_convert": "api.conversion_plans",
+    "plan_convert": "api.conversion",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
@@ -176,8 +176,7 @@ if TYPE_CHECKING:
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec
     from wkwdask.api.contrast import contrast, histogram
-    from wkwdask.api.conversion import convert
-    from wkwdask.api.conversion_plans import plan_convert
+    from wkwdask.api.conversion import convert, plan_convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.functions import apply

@@ -4,8 +4,7 @@ from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
 from wkwdask.api.contrast import contrast, histogram
-from wkwdask.api.conversion import convert
-from wkwdask.api.conversion_plans import plan_convert
+from wkwdask.api.conversion import convert, plan_convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
 from wkwdask.api.functions import apply

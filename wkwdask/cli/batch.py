@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, splitext
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ def _check_options(script: str, options: Sequence[str]) -> None:
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
     """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
+    from wkwdask.store import files
     from wkwdask.store.slurm import submit_job, wait_for_end
 
     verb = splitext(basename(arguments[0]))[0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from wkwdask.store import files
-
 
 @click.group(short_help="Show, render and check clusters that jobs can run on.")
 def cluster() -> None:
@@ -93,6 +91,7 @@ def probe(folder: str, token: str, output: str) -> None:
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
     from wkwdask.clusters.probe import probe as look
+    from wkwdask.store import files
 
     with connect() as client:
         facts = look(folder, token) if client is None else check.on_worker(client, folder, token, 300)
