@@ -95,6 +95,9 @@ def test_folders(folder):
     with raises(errno.EEXIST):
         files.mkdir(f"{folder}/a")
     with raises(errno.EEXIST):
+        files.mkdir(f"{folder}/a/.")
+    files.make_folders_below(f"{folder}/a", f"{folder}/a")
+    with raises(errno.EEXIST):
         files.makedirs(f"{folder}/a/file")
     with raises(errno.ENOENT):
         files.mkdir(f"{folder}/x/y")

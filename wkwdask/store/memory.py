@@ -10,7 +10,6 @@ import errno
 import io
 import itertools
 import os
-import posixpath
 import stat
 import threading
 import time
@@ -392,8 +391,8 @@ class MemoryFileSystem:
 
     def _place(self, path: str) -> tuple[_Node, str]:
         """Return the folder that holds a name, and the name."""
-        folder, name = posixpath.split(path[len(MEMORY) :].rstrip("/"))
-        node = self._find(MEMORY + folder)
+        *above, name = _names(path) or [""]
+        node = self._find(MEMORY + "/".join(above))
         if not node.is_folder:
             raise _error(errno.ENOTDIR, path)
         return node, name

@@ -131,7 +131,7 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Pl
         if holds_wkw(path):
             raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
     above, root = dirname(folder), None
-    while above not in ("/", ""):
+    while dirname(above) != above:
         document = read_attributes(FolderStore(above))
         if document is not None and is_dataset(document):
             raise ExistsError(f"{folder}: lies inside of the N5 dataset {above}, whose blocks are stored there")
