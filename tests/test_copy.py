@@ -162,7 +162,7 @@ def test_what_stays_behind_is_named(dataset, tmp_path):
 
 def test_what_makes_no_sense(dataset, tmp_path):
     for options, message in (
-        ({"translate": (3, 2, 0)}, r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there are mags 2-2-1"),
+        ({"translate": (3, 2, 0)}, r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there is mag 2-2-1"),
         ({"translate": (0, 0, -41)}, r"its box would begin at \(16, 0, -1\)"),
         ({"translate": (1, 2)}, "translate must be three"),
         ({"existing": "update"}, "existing must be"),

@@ -278,7 +278,6 @@ NAMES_FORMATS = {
     "api.options": "the type of sharding=",
     "api.pyramids": "build_pyramid",
     "api.reshape": "rechunk",
-    "api.scales": "convert",
     "api.segmentations": "components, remap",
     "cli.apply": "options",
     "cli.commands": "options",

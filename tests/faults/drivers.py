@@ -34,8 +34,7 @@ from wkwdask.runs import job as jobs
 from wkwdask.runs import job_folder, journal
 from wkwdask.store import files
 from wkwdask.store.owner import Owner
-from wkwdask.verbs import foreign_import
-from wkwdask.verbs.wkw import rechunk as wkw_rechunk
+from wkwdask.verbs import foreign_import, rechunk
 
 # processes that tests start find the package and the helpers of the tests
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
@@ -97,13 +96,13 @@ def regions_of(edge):
 @contextlib.contextmanager
 def rechunks_of(edge):
     """Let a rechunking have many tasks, however small it is."""
-    before = upsample.choose_region, wkw_rechunk.plan_splicing
+    before = upsample.choose_region, rechunk.plan_splicing
     upsample.choose_region = lambda *_: (edge,) * 3
-    wkw_rechunk.plan_splicing = lambda box, source_shard, shard, *_: RegionGrid(box, tuple(max(edge, n) for n in shard), shard)
+    rechunk.plan_splicing = lambda box, source_shard, shard, *_: RegionGrid(box, tuple(max(edge, n) for n in shard), shard)
     try:
         yield
     finally:
-        upsample.choose_region, wkw_rechunk.plan_splicing = before
+        upsample.choose_region, rechunk.plan_splicing = before
 
 
 @contextlib.contextmanager

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from wkwdask.api.options import StorageKeywords, storage_options
+from wkwdask.formats.webknossos.moves import prepare_dataset
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.options import check
+from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.wkw.merge import find_merge, lay_out_merge
-from wkwdask.verbs.wkw.rechunk import RechunkOptions, prepare_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

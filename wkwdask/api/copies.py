@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import MagLike, parse_mags
+from wkwdask.api.options import MagLike, items_of, parse_mags
 from wkwdask.api.reshape import store_anew
+from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.image import mag_or_key
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.store import files
-from wkwdask.verbs.wkw.copy import find_copies
-from wkwdask.verbs.wkw.rechunk import RechunkOptions
+from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.wkw.remove import Removing, lay_out_removals
 
 if TYPE_CHECKING:
@@ -94,10 +96,15 @@ def copy(
     8
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    options = RechunkOptions(box=box, translate=vec3(translate, "translate"), command="copy", allow_external=allow_external)
-    moves, left = find_copies(url, target, [layer] if isinstance(layer, str) else layer, parse_mags(mags))
-    report = merge_reports(store_anew(url, target, moves, options, existing, verify))
-    return replace(report, note="; ".join(filter(None, (report.note, left))))
+    its_format = format_of(url) or fallback()
+    options = RechunkOptions(its_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
+    named = [layer] if isinstance(layer, str) else layer
+    layers = its_format.copied(url) if named is None else named
+    chosen = None if mags is None else [found for one in items_of(mags) if (found := mag_or_key(one)) is not None]
+    find = partial(its_format.moves, url, target, layers, chosen)
+    left = its_format.not_moved(url, find(), layers)
+    report = merge_reports(store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
+    return replace(report, note="; ".join(filter(None, (report.note, *left))))
 
 
 def rm(

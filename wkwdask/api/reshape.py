@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import os
+import warnings
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, refuse_options, storage_options
-from wkwdask.api.scales import rechunk_scales
-from wkwdask.errors import ExistsError
-from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.api.options import MagLike, StorageKeywords, items_of, storage_options
+from wkwdask.errors import ViewerWarning
 from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.registry import fallback, format_of
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
-from wkwdask.runs.staged import is_interrupted_call
-from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_moves, lay_out_rechunk, prepare_dataset
+from wkwdask.runs.staged import finish_what_was_left
+from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from collections.abc import Callable, Sequence
+
+    from wkwdask.formats.format import ArrayFormat
+    from wkwdask.model.place import Move
+    from wkwdask.verbs.rechunk import Rechunk
 
 
 @storage_options(WkwOptions, PrecomputedOptions)
@@ -101,14 +107,13 @@ def rechunk(
     >>> report.files
     1
     """
-    if is_precomputed(url):
-        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "bounding_box": bounding_box, "allow_external": allow_external})
-        return rechunk_scales(url, target, mags, existing, verify, check(PrecomputedOptions, **options))
+    its_format = format_of(url) or fallback()
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    wanted = RechunkOptions(check(WkwOptions, **options), box, allow_external=allow_external)
+    wanted = RechunkOptions(check(its_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
-    moves = find_moves(url, target, layers, parse_mags(mags), allow_external=allow_external)
-    reports = store_anew(url, target, moves, wanted, existing, verify)
+    chosen = None if mags is None else [found for one in items_of(mags) if (found := mag_or_key(one)) is not None]
+    find = partial(its_format.moves, url, target, layers, chosen, allow_external=allow_external)
+    reports = store_anew(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
 
 
@@ -137,26 +142,37 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
 
 
 def store_anew(
-    url: str | os.PathLike[str], target: str | os.PathLike[str] | None, moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None
+    its_format: ArrayFormat, find: Callable[[], list[Move]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
 ) -> list[Report]:
-    """Store mags anew, one after the other; gives the reports of those that were not stored like that."""
+    """Store levels anew, one after the other; gives the reports of those that were not stored like that."""
     from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import existing_of_call, make, num_workers
 
+    moves = find()
+    in_place = [move for move in moves if move.wanted is None]
+    for move in in_place:
+        parent, folder = its_format.hold(move.image, move.level)
+        finish_what_was_left(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
+    if in_place:
+        moves = find()
     workers = num_workers()
-    try:
-        check_moves(moves, options, existing)
-    except ExistsError:
-        jobs = [lay_out_rechunk(move, options, existing, workers) for move in moves]
-        if not is_interrupted_call([job.staged for job in jobs if job is not None]):
-            raise
-        existing = "resume"
-    prepare_dataset(url, target)
-    are_in_place = any(move.folder is None for move in moves)
-    check_can_be_repeated(len(moves), starts_anew=options.stored.level is not None if are_in_place else existing == "overwrite")
+
+    def stage(move: Move, existing: str) -> Rechunk | None:
+        return lay_out_rechunk(its_format, move, options, existing, workers)
+
+    check_can_be_repeated(len(moves), starts_anew=options.stored.level is not None if in_place else existing == "overwrite")
+    if in_place:
+        moves = [move for move in moves if stage(move, existing) is not None]
+    else:
+        existing = existing_of_call([partial(stage, move) for move in moves], existing)
+        prepare()
     reports = []
     for move in moves:
-        staged = lay_out_rechunk(move, options, existing, workers)
-        if staged is not None:
-            reports.append(make(replace(staged, verify=staged.in_place if verify is None else verify)))
+        staged = stage(move, existing)
+        if staged is None:  # done by a call at the same time
+            continue
+        is_exact = not staged.decodes or staged.loss is None
+        for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
+            warnings.warn(note, category, stacklevel=4)
+        reports.append(make(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
     return reports

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.model.options import StorageOptions
+from wkwdask.model.place import Destination, Move
+from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.url_name import UrlName
 
@@ -14,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Found, Image
-    from wkwdask.model.place import Destination, Place
+    from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.place import Place
     from wkwdask.model.volume import StoredVolume
 
     Url = str | os.PathLike[str]
@@ -113,6 +116,53 @@ class ArrayFormat:
     def place_in(self, image: Image, *, allow_external: bool) -> Place:
         """Give the place where levels of an image that is there are made from one of its levels."""
         raise UnsupportedError(f"{image.folder}: levels of {self.options.title} are not made from each other yet; convert() it to WKW or precomputed")
+
+    def moves(
+        self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
+    ) -> list[Move]:
+        """List the levels that a user means, and where they are stored anew: in an image of the same format, by default in their place."""
+        del allow_external
+        found = self.find(url)
+        image = found.choose(None if layers is None else layers[0])
+        chosen = image.meant if levels is None else tuple(map(image.find, levels))
+        if levels is None:
+            for level in image.levels:
+                if level.problem:
+                    level.open()  # says it
+        folder = None if target is None else files.realpath(self.url_name.location(target))
+        if folder is None or folder == files.realpath(image.folder):
+            return [Move(image, level) for level in chosen]
+        together = tuple(level.mag for level in chosen if level.mag is not None)
+        wanted = Destination(
+            f"{self.name}://{folder}", together=together, category=image.category, found_nm=image.voxel_size_nm, names_image=True
+        )  # fmt: skip
+        return [Move(image, level, replace(wanted, mag=level.mag)) for level in chosen]
+
+    def copied(self, url: Url) -> list[str] | None:
+        """Name the layers that a copy takes where none are named; None for all."""
+        del url
+        return None
+
+    def not_moved(self, url: Url, moves: Sequence[Move], layers: Sequence[str] | None) -> list[str]:
+        """Say what a copy leaves behind, and what else a user should know of it."""
+        del url, moves, layers
+        return []
+
+    def prepare_copy(self, url: Url, target: Url | None) -> None:
+        """Make what levels of a copy are put into, where they cannot do so themselves."""
+
+    def hold(self, image: Image, level: Level) -> tuple[str, str]:
+        """Give the folder in which a job on a level that is there works, and the level's own."""
+        return image.folder, level.folder
+
+    def with_all_files(self, volume: StoredVolume) -> StoredVolume:
+        """Give a level with all that its files hold, which may be more than its image shows."""
+        return volume
+
+    def is_uniform(self, volume: StoredVolume) -> bool:
+        """Tell whether all files of a level are stored as it says; those of other software need not be."""
+        del volume
+        return True
 
     def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
         """Open a level, or give it again where no record has changed since; None where the format remembers none itself."""

@@ -161,11 +161,11 @@ def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_
     return merge_reports(reports)
 
 
-def existing_of_call(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> str:
+def existing_of_call(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, goes_on: bool = False) -> str:
     """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
     if len(stages) < 2 and not goes_on:
         return existing
-    jobs = [stage(existing).staged for stage in stages]
+    jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]
     if existing == "error" and is_interrupted_call(jobs, goes_on=goes_on):
         return "resume"
     if existing == "error":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
     from wkwdask.model.volume import Target, Volume
 
@@ -50,6 +51,8 @@ class Destination:
     """Where the copy of that image has data [voxels of mag 1]."""
     allow_external: bool = False
     """Whether links may lead out of what holds the image."""
+    keeps_files: bool = False
+    """Whether files that are taken over as they are may keep what lies outside of the box, as long as the image does not show it."""
 
     @property
     def given_nm(self) -> Lengths | None:
@@ -87,6 +90,18 @@ class LevelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A level that is stored anew."""
+
+    image: Image
+    """Its image."""
+    level: Level
+    """The level."""
+    wanted: Destination | None = None
+    """Where it goes; None where it takes its own place."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewLevels:
     """Levels of one image that can be built."""
 
@@ -104,6 +119,10 @@ class NewLevels:
     """What is written right, but shown wrong by a viewer."""
     stored_as: str = ""
     """How levels are stored, for people."""
+    is_as_before: bool = False
+    """Whether a level is described as the one that it is the copy of."""
+    loss: str | None = None
+    """What is lost where its chunks are decoded and encoded; empty where a user asked for another encoding that loses something, None where nothing is."""
 
     def staged(self, job_folder: str) -> tuple[Target, ...]:
         """Give the levels as they are built in the folder of a job."""

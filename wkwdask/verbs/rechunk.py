@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.errors import BoundsError
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.translated import in_frame
+from wkwdask.model.translated import in_frame, moved, shifted
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.stage import stage
+from wkwdask.runs.stage import check_existing, stage
 from wkwdask.runs.staged import settings_of
+from wkwdask.store import files
+from wkwdask.store.paths import is_below
+from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import CompareJob, EqualJob
-from wkwdask.verbs.sources import presence
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
 from wkwdask.verbs.splice import SpliceJob
 from wkwdask.verbs.upsample_job import UpsampleJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from wkwdask.model.place import NewLevels, Place
-    from wkwdask.model.volume import Volume
+    from wkwdask.formats.format import ArrayFormat
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.place import Move, NewLevels, Place
+    from wkwdask.model.volume import StoredVolume, Volume
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.staged import StagedMags
 
@@ -47,6 +55,8 @@ class Rechunk(Plan):
     """Whether it replaces its source."""
     notes: tuple[str, ...] = ()
     """What is written right, but shown wrong by a viewer."""
+    loss: str | None = None
+    """What is lost where chunks are decoded, see :class:`wkwdask.model.place.NewLevels`."""
     verify: bool = False
     """Whether all voxels are compared before the mag appears."""
 
@@ -78,6 +88,22 @@ class Rechunk(Plan):
 
 
 @dataclass(frozen=True, slots=True)
+class RechunkOptions:
+    """How levels are to be stored."""
+
+    stored: Any
+    """What the format is told; what is not given stays as it is."""
+    box: BoundingBox | None = None
+    """What is taken over [voxels of mag 1]; everything outside is left behind."""
+    translate: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    command: str = "rechunk"
+    """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
+    allow_external: bool = False
+    """Whether levels may be written where paths and links lead out of what holds the image."""
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """A volume whose voxels are to be stored elsewhere."""
 
@@ -92,6 +118,75 @@ class Copy:
 def lay_out_copy(place: Place, copy: Copy, options: Any, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
     return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
+
+
+def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
+    """Check and lay out one level that is to be stored anew; None where it is stored like that, in its own place."""
+    check_existing(existing)
+    in_place = move.wanted is None
+    if in_place and options.box is not None:
+        raise ValueError("a bounding box in place would lose what lies outside it: give another place")
+    whole = move.level.open()
+    shown = _cropped(whole, options.box)
+    source = its_format.with_all_files(shown) if in_place else shown
+    volume = _translated(source, options.translate)
+    place = its_format.place_in(move.image, allow_external=options.allow_external) if move.wanted is None else _place(its_format, move, options)
+    spec = LevelSpec.like(volume, is_copy=True)
+    levels = place.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
+    if in_place and levels.is_as_before and its_format.is_uniform(source):
+        return None
+    if not in_place:
+        _check_apart(levels.folders[0], whole.name)
+    job = lay_out(source, volume, levels, options, existing, workers)
+    if not in_place:
+        return job
+    changed = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
+    return replace(job, staged=changed, in_place=True)
+
+
+def lay_out(source: StoredVolume, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
+    """Lay out the job that makes one level."""
+    known = {**settings_of(options.command, box=box_setting(source.box), translate=options.translate), **known_by(source)}
+    job = copy_into(Copy(volume, known, partial(check_not_replaced, source)), levels, existing, workers, options.command)
+    before = read_provenance(source.name)
+    made = before.get("made", before) if options.command != "merge" and options.box is None else None
+    return replace(job, staged=replace(job.staged, made=made))
+
+
+def _place(its_format: ArrayFormat, move: Move, options: RechunkOptions) -> Place:
+    """Give another place, whose image shows as much as the old one did."""
+    assert move.wanted is not None
+    record, box = getattr(move.image.container, "record", None), None
+    if record is not None:
+        box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
+    keeps = options.command == "copy" and options.box is None
+    return its_format.place(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
+
+
+def _cropped(volume: StoredVolume, wanted: BoundingBox | None) -> StoredVolume:
+    if wanted is None:
+        return volume
+    box = wanted.in_mag(volume.box.mag).intersection(volume.box)
+    if box.is_empty:
+        raise BoundsError(f"{volume.name}: the bounding box {wanted} holds nothing of the mag, whose box is {volume.box}")
+    return volume.cropped(box)
+
+
+def _translated(source: StoredVolume, by: Vec3) -> Volume:
+    """Move a level."""
+    if not any(by):
+        return source
+    x, y, z = by
+    mag = source.box.mag
+    if any(a % n for a, n in zip(by, mag.factors, strict=True)):
+        raise ValueError(f"translate must be a multiple of every mag that is copied, got {by}, but there is mag {mag}")
+    return shifted(source, (x // mag.x, y // mag.y, z // mag.z))
+
+
+def _check_apart(folder: str, source: str) -> None:
+    real, inside = files.realpath(folder), files.realpath(source)
+    if real != inside and is_below(real, inside):
+        raise ValueError(f"{folder}: lies inside of {source}, which is copied")
 
 
 def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
@@ -111,4 +206,4 @@ def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, comman
         )
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
     staged = draft.mags(targets, spec.nbytes, levels.edit, record)
-    return Rechunk(source, plan, target, staged, copy.check_unchanged, notes=levels.warnings)
+    return Rechunk(source, plan, target, staged, copy.check_unchanged, notes=levels.warnings, loss=levels.loss)

@@ -15,7 +15,7 @@ from wkwdask.formats.precomputed.metadata_edit import InfoEdit, find_info
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.target import PrecomputedTarget
 from wkwdask.formats.precomputed.volume import PrecomputedVolume
-from wkwdask.formats.precomputed.writable import check_writable
+from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import lengths_in
@@ -88,7 +88,12 @@ class VolumePlace:
         )
         settings = {"type": volume.kind, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.kind, volume.dtype, volume.num_channels), PROVENANCE)
-        return NewLevels(self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]))
+        before = like.scale if isinstance(like, PrecomputedVolume) else None
+        return NewLevels(
+            self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
+            is_as_before=before is not None and options.compression is None and _is_as_before(scales[0], before, options),
+            loss=None if before is None else _loss(scales[0], before),
+        )  # fmt: skip
 
     def url_of(self, folder: str) -> str:
         """Give the URL of a scale."""
@@ -222,6 +227,20 @@ def _new_scale(options: PrecomputedOptions, key: str, box: BoundingBox, resoluti
     sharding = _given_sharding(stored.shard_shape, scale, volume)
     _check_compress(options.file_compression, sharding)
     return replace(scale, sharding=sharding)
+
+
+def _is_as_before(scale: Scale, before: Scale, options: PrecomputedOptions) -> bool:
+    """Tell whether a scale is described as before; several chunk sizes become one only where that is asked for."""
+    return before == (scale if options.chunk_shape else replace(scale, chunk_sizes=before.chunk_sizes))
+
+
+def _loss(scale: Scale, before: Scale) -> str | None:
+    """Say that an encoding changes voxels each time; nothing where a user chose another one, None where none are changed."""
+    if not is_lossy(scale.encoding, scale.options.get("jxl_quality")):
+        return None
+    if scale.encoding != before.encoding:
+        return ""
+    return f"scale {before.key!r} is decoded and encoded as {scale.encoding} once more, which changes its voxels"
 
 
 def _given_sharding(asked: Any, scale: Scale, volume: VolumeType) -> Sharding | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
-from wkwdask.formats.webknossos.place import LayerPlace, mag_place
+from wkwdask.formats.webknossos.moves import copied_layers, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
+from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, mag_place, parent_of, real_folder
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Summary, Url
-    from wkwdask.model.image import Found, Image
-    from wkwdask.model.place import Place
+    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.place import Move, Place
     from wkwdask.model.volume import StoredVolume
 
 
@@ -83,6 +85,38 @@ class WebknossosFormat(ArrayFormat):
     def place_in(self, image: Image, *, allow_external: bool) -> Place:
         """Give the place of new mags in a layer."""
         return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
+
+    def moves(
+        self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
+    ) -> list[Move]:
+        """List the mags that a user means, and where they go."""
+        return find_moves(url, target, layers, None if levels is None else list(map(Mag.parse, levels)), allow_external=allow_external)
+
+    def copied(self, url: Url) -> list[str] | None:
+        """Name the layers that are stored in WKW, where others are not."""
+        return copied_layers(url)
+
+    def not_moved(self, url: Url, moves: Sequence[Move], layers: Sequence[str] | None) -> list[str]:
+        """Name layers of other formats, and what is no mag."""
+        return not_moved(url, moves, layers)
+
+    def prepare_copy(self, url: Url, target: Url | None) -> None:
+        """Make the JSON of a new dataset."""
+        prepare_dataset(url, target)
+
+    def hold(self, image: Image, level: Level) -> tuple[str, str]:
+        """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
+        check_inside_dataset(image, level.folder)
+        folder = real_folder(image, level.folder)
+        return parent_of(image, [folder]), folder
+
+    def with_all_files(self, volume: StoredVolume) -> StoredVolume:
+        """Give a mag with all that its files hold, outside of the layer's box too."""
+        return with_all_files(cast("WkwVolume", volume))
+
+    def is_uniform(self, volume: StoredVolume) -> bool:
+        """Tell whether all files are encoded as the header says."""
+        return is_stored_alike(cast("WkwVolume", volume))
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a mag in WKW and nothing else."""

@@ -93,7 +93,8 @@ class MagPlace:
         edit = edit_for(place, header, spec.box, self.wanted)
         if edit is not None:
             edit = replace(edit, voxel_size_nm=size)
-        target = WkwTarget(self.folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None)
+        keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
+        target = WkwTarget(self.folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None, keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **stored_settings([header], options.chosen_level)}
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=described([header], options.chosen_level))
 
@@ -136,8 +137,10 @@ class LayerPlace:
         assert isinstance(like, WkwVolume)
         mags = [spec.box.mag for spec in specs]
         if specs[0].is_copy:
+            check_inside_dataset(self.layer, like.folder)
             folders: tuple[str, ...] = (real_folder(self.layer, like.folder),)
             headers = [header_anew(like.header, options, specs[0].box, is_part=False, name=like.name)]
+            self._check_listed_once(like, headers[0])
         else:
             folders = tuple(mag_folder(self.layer, mag) for mag in mags)
             check_apart(self.layer, like, mags, folders)
@@ -149,7 +152,28 @@ class LayerPlace:
         )
         edit = edit_of(self.layer, mags, folders, headers)
         level = options.chosen_level
-        return NewLevels(parent_of(self.layer, folders), folders, targets, stored_settings(headers, level), edit, stored_as=described(headers, level))
+        is_same = specs[0].is_copy and options.level is None and headers[0] == like.header.with_block_type(like.header.block_type)
+        return NewLevels(
+            parent_of(self.layer, folders), folders, targets, stored_settings(headers, level), edit, stored_as=described(headers, level), is_as_before=is_same
+        )
+
+    def _check_listed_once(self, like: WkwVolume, header: WkwHeader) -> None:
+        """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
+        if self.layer.container.datasource is None or (header.block_len, header.file_len) == (like.header.block_len, like.header.file_len):
+            return
+        for other in other_layers_with(self.layer, like.folder):
+            raise ValueError(f"{like.folder}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
+
+
+def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
+    """Tell whether the layer that a mag goes to shows nothing outside of a box: then what files hold there stays hidden."""
+    if edit is None:
+        return False
+    if edit.new_layer is not None:
+        return box.contains(edit.new_layer.box.in_mag(box.mag))
+    datasource = read_datasource(edit.dataset_folder)
+    record = None if datasource is None else datasource.layer(edit.layer)
+    return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
 
 
 def check_category(category: str | None) -> None:

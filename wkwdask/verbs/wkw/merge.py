@@ -14,12 +14,13 @@ from wkwdask.formats.webknossos.annotation import check_not_missing, open_annota
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.datasource_edits import NewLayer
+from wkwdask.formats.webknossos.moves import find_moves
 from wkwdask.formats.webknossos.place import mag_place
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.place import Destination, LevelSpec
 from wkwdask.store.paths import dirname
-from wkwdask.verbs.wkw.rechunk import find_moves, lay_out
+from wkwdask.verbs.rechunk import lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
-    from wkwdask.verbs.rechunk import Rechunk
-    from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions
+    from wkwdask.model.place import Move
+    from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,15 @@ class Merge:
     """What a user should know."""
 
     @property
+    def target(self) -> str:
+        """The folder of the result."""
+        assert self.move.wanted is not None
+        return self.move.wanted.url
+
+    @property
     def note(self) -> str:
         """All that a user should know, and what is still to be done."""
-        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(str(self.move.folder))}"])
+        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(self.target)}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +100,14 @@ def find_merge(
 
 
 def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
-    source = wkw_volume(move.layer, move.mag)
+    source = wkw_volume(move.image, move.level.mag)
     for annotation in annotations:
         _check_type(annotation, source)
     scans = [_scan(annotation, source) for annotation in annotations]
     box = source.box
     for scan in scans:
         box = box.union(scan.outside)
-    known = _largest_known(move.layer, relabel)
+    known = _largest_known(move.image, relabel)
     largest = None if known is None else max([known, *(scan.largest for scan in scans)])
     if relabel is False:
         return Merge(move, tuple(annotations), box, largest, _about(empty))
@@ -120,10 +127,10 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the merge."""
-    move, source = merge.move, wkw_volume(merge.move.layer, merge.move.mag)
-    record = move.layer.container.record
+    move, source = merge.move, wkw_volume(merge.move.image, merge.move.level.mag)
+    record = move.image.container.record
     category = "segmentation" if record is None else record.category
-    place = mag_place(Destination(str(move.folder), category=category, needs_container=False, allow_external=options.allow_external))
+    place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
     volume = MergedVolume(source, merge.annotations, merge.box)
     levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, replace(source, box=merge.box))
     levels = replace(levels, edit=_edit(move, place, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
@@ -203,7 +210,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
 
 def _edit(move: Move, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
     """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
-    record, box = move.layer.container.record, merge.box
+    record, box = move.image.container.record, merge.box
     if edit is None:
         return None
     attributes = {} if record is None else dict(record.attributes)
@@ -214,7 +221,7 @@ def _edit(move: Move, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> 
         edit = replace(edit, new_layer=NewLayer(before.category, before.bounding_box, before.element_class, before.num_channels))
     if edit.new_layer is not None and record is not None:
         wanted = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
-        if before is not None and any(entry.mag != move.mag for entry in before.mags):
+        if before is not None and any(entry.mag != move.level.mag for entry in before.mags):
             wanted = before.bounding_box.union(wanted)
         edit = replace(edit, new_layer=edit.new_layer._replace(box=wanted))
     return replace(edit, attributes=attributes)

@@ -13,6 +13,7 @@ from wkwdask.formats.record_paths import dataset_around
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, elsewhere, locate, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import MagRemoval
+from wkwdask.formats.webknossos.moves import data_format, other_files
 from wkwdask.formats.webknossos.place import dataset_of, other_layers_with, outside_of, real_folder
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.runs.drive import Phase, Work
@@ -25,7 +26,6 @@ from wkwdask.store.locks import locked_file
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import basename, dirname, is_remote, join, local_path
 from wkwdask.verbs.remove import RemoveJob
-from wkwdask.verbs.wkw.copy import data_format, other_files
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
