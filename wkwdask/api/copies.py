@@ -69,7 +69,7 @@ def copy(
     Raises
     ------
     BoundsError
-        The box holds nothing of a mag.
+        The box holds nothing of a mag, or a mag would begin at a negative place.
     ExistsError
         A mag of the target is there and ``existing="error"``.
     FormatError
@@ -83,7 +83,7 @@ def copy(
     UnsupportedError
         A layer that was named is stored in another format.
     ValueError
-        The target is the source; or voxels would come to lie between voxels, or at negative places.
+        The target is the source; or voxels would come to lie between voxels.
 
     Examples
     --------
