@@ -49,7 +49,7 @@ EMPTY = {
 """Cells that are empty on purpose."""
 
 
-IN_MEMORY = frozenset({"wkw"})
+IN_MEMORY = frozenset(str(form) for form in FORMS)
 """Formats that are read and written in memory."""
 
 NEEDS_FILES = frozenset({"zarr_in_place"})

@@ -17,6 +17,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.described import Described, look
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrCodec, stages_of
+from wkwdask.formats.zarr.memory_files import zarr_place
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
@@ -26,7 +27,6 @@ from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.store.lru import Lru
-from wkwdask.store.store import remote_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +109,9 @@ def _opened(array: StoredArray) -> Any:
 
 def open_array(url: str) -> Any:
     """Open an array by zarr-python for reading, with compressors that give no more than a chunk has."""
-    array = need("zarr", url, "zarr").open_array(url, mode="r", **remote_options(url))
+    zarr = need("zarr", url, "zarr")
+    place, options = zarr_place(url)
+    array = zarr.open_array(place, mode="r", **options)
     from wkwdask.formats.zarr.codecs.bounded import bound_decoders
 
     return bound_decoders(array)

@@ -13,6 +13,7 @@ from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDask
 from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.formats.zarr.array import RECORDS, read_document, zarr_array
+from wkwdask.formats.zarr.memory_files import zarr_place
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
@@ -23,7 +24,7 @@ from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
-from wkwdask.store.store import open_store, remote_options, trusting
+from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
 def _open(location: str) -> Any:
     """Open an array or group, None where there is none."""
     zarr = need("zarr", location, "zarr")
-    options = remote_options(location)
+    place, options = zarr_place(location)
     try:
-        return zarr.open(location, mode="r", **options)
+        return zarr.open(place, mode="r", **options)
     except FileNotFoundError:
         return None
     except (ModuleNotFoundError, MemoryError):
