@@ -27,10 +27,11 @@ from wkwdask.formats.webknossos.datasource import format_datasource, new_documen
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.runs import job_folder
-from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs import job_folder, publishing
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
 from wkwdask.runs.journal import read_journal
+from wkwdask.runs.publishing import NewMag
 from wkwdask.store import files, owner
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner
@@ -521,7 +522,7 @@ def test_leaving_after_publishing_has_begun(layer, monkeypatch):
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "finish", lambda root: 1 / 0)
+        patch.setattr(publishing.Publication, "publish", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
     assert job.leave() is True
@@ -567,7 +568,7 @@ def fake_death(monkeypatch, write):
     dead = dead_owner()
     with monkeypatch.context() as patch:
         patch.setattr(files, "publish_folder", die)
-        patch.setattr(job_folder, "finish", lambda root: die())
+        patch.setattr(publishing.Publication, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "leave", lambda self: False)
         patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))
@@ -665,7 +666,7 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
     def interrupted(folder):
         calls.append(folder)
         if len(calls) == 1:
-            os.unlink(f"{job.root}/{job_folder.RECORD_NAME}")
+            os.unlink(f"{job.root}/{publishing.RECORD_NAME}")
             if is_gone:
                 real(folder)
             raise KeyboardInterrupt

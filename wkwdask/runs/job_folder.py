@@ -8,17 +8,12 @@ go on later, else the next job removes what it left. Killed after the record, th
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, LockedError, ResumeError
-from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
+from wkwdask.errors import LockedError, ResumeError
 from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
-from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
-from wkwdask.model.parsing import reason_of
+from wkwdask.formats.replaceable import check_targets
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.job_records import (
     OWNER_NAME,
@@ -33,12 +28,13 @@ from wkwdask.runs.job_records import (
     region_of,
     targets_of,
 )
+from wkwdask.runs.publishing import NewMag, Publication
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import basename, dirname
-from wkwdask.store.provenance import read_provenance, write_provenance
+from wkwdask.store.paths import dirname
+from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,18 +42,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.store.owner import Owner
     from wkwdask.store.slurm import SlurmJob
-
-
-@dataclass(frozen=True, slots=True)
-class NewMag:
-    """One mag that a job builds."""
-
-    staged: str
-    """Name of its folder inside the job's folder."""
-    folder: str
-    """Where it is to appear."""
-    box: tuple[int, ...] | None = None
-    """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
 
 
 class JobFolder:
@@ -111,47 +95,37 @@ class JobFolder:
 
     def publish(self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
         """Let complete mags appear, then the JSON say so, and end the job."""
-        publication = secrets.token_hex(8)
-        marks = {"job": self.owner.job, "publication": publication}
-        for mag in mags:
-            staged = f"{self.root}/{mag.staged}"
-            write_provenance(staged, {**marks, **provenance, **({} if mag.box is None else {"box": mag.box})})
-            inherit_tree_permissions(staged, mag.folder)
-            for folder, _, _ in files.walk(staged, topdown=False):
-                files.fsync(folder)
-        paths = self._paths(self.root)
-        listed = [(mag.staged, mag.folder) for mag in mags]
-        publish_bytes(f"{self.root}/{RECORD_NAME}", format_publication(paths, self.owner.job, publication, listed, edit))
+        publication = self._publication(self.root)
+        publication.prepare(self.owner.job, mags, edit, provenance)
         try:
-            finish(paths)
+            publication.publish()
         except KeyboardInterrupt:
-            if files.exists(f"{self.root}/{RECORD_NAME}"):
-                finish(paths)
+            if publication.is_prepared:
+                publication.publish()
             else:  # it was being removed, after all else was done
-                files.remove_tree(self.root)
+                publication.discard()
             raise
         finally:
             self._release()
 
     def remove(self, edit: MetadataEdit | None) -> None:
         """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes."""
-        paths = self._paths(self.root)
-        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
-        set_aside(paths)
+        self._publication(self.root).prepare_removal(self.targets, edit)
 
     def end(self) -> None:
         """Delete the job's folder after :meth:`remove`, as far as it is still there."""
         try:
-            finish(self._paths(self.root))
+            self._publication(self.root).publish()
         finally:
             self._release()
 
     def leave(self) -> bool:
         """End this process's work; what a later start of the same job can build on stays."""
         try:
-            stays = files.exists(f"{self.root}/{RECORD_NAME}") or can_go_on(self.root)
+            publication = self._publication(self.root)
+            stays = publication.is_prepared or can_go_on(self.root)
             if not stays:
-                files.remove_tree(self.root)
+                publication.discard()
         finally:
             self._release()
         return stays
@@ -159,8 +133,9 @@ class JobFolder:
     def discard(self) -> None:
         """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
         try:
-            if not files.exists(f"{self.root}/{RECORD_NAME}"):
-                files.remove_tree(self.root)
+            publication = self._publication(self.root)
+            if not publication.is_prepared:
+                publication.discard()
         finally:
             self._release()
 
@@ -174,6 +149,9 @@ class JobFolder:
     def _paths(self, root: str) -> RecordPaths:
         """Let the records of a job name what this one itself may change."""
         return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
+
+    def _publication(self, root: str) -> Publication:
+        return Publication(self._paths(root))
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
@@ -197,8 +175,9 @@ class JobFolder:
         root = job_root(parent, job)
         check_records(self._paths(root))
         targets = targets_of(root)
-        if files.exists(f"{root}/{RECORD_NAME}"):
-            finish(self._paths(root))
+        publication = self._publication(root)
+        if publication.is_prepared:
+            publication.publish()
             release_locks_of(job, targets)
             return {job}
         if can_go_on(root):
@@ -252,44 +231,3 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         for target in targets_of(root):
             hand_over_locks(target, new)
         write_owner(f"{root}/{OWNER_NAME}", new)
-
-
-def finish(paths: RecordPaths) -> None:
-    """Do what a publish record says; doing it again changes nothing."""
-    root, publication = paths.root, read_publication(paths)
-    if publication is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{RECORD_NAME}")
-    if publication.removed is not None:
-        set_aside(paths)
-    for staged, folder in publication.mags:
-        if read_provenance(folder).get("publication") != publication.mark:
-            files.publish_folder(staged, folder)
-    if publication.removed is None and publication.edit is not None:
-        _apply(publication.edit, f"{root}/{RECORD_NAME}")
-    with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
-        files.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
-        files.fsync(root)
-    files.remove_tree(root)
-
-
-def set_aside(paths: RecordPaths) -> None:
-    """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left."""
-    publication = read_publication(paths)
-    if publication is None or publication.removed is None:
-        return
-    if publication.edit is not None:
-        _apply(publication.edit, f"{paths.root}/{RECORD_NAME}")
-    for number, folder in enumerate(publication.removed):
-        with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
-            files.rename(folder, f"{paths.root}/{number}-{basename(folder)}")
-            files.fsync(dirname(folder))
-    files.fsync(paths.root)
-    publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))
-
-
-def _apply(edit: MetadataEdit, source: str) -> None:
-    """Change the metadata as a record says; values of a wrong kind are faults of the record, other errors are those of the change."""
-    try:
-        edit.apply()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
-        raise CorruptError(f"{source}: not readable as record: {reason_of(error)}") from error

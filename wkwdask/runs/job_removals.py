@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import LockedError
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders, job_root
-from wkwdask.runs.job_folder import finish, set_aside
 from wkwdask.runs.job_records import OWNER_NAME, JobState, check_records, holds_locks, is_untouched, job_states, targets_of
+from wkwdask.runs.publishing import Publication
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, locked_folders, read_owner, release_locks_of
 from wkwdask.store.paths import basename, dirname
@@ -35,7 +35,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
             publication = read_publication(paths)
             if publication is not None and publication.removed is not None:
                 check_records(paths)
-                set_aside(paths)
+                Publication(paths).set_aside()
                 roots.append(root)
                 targets += targets_of(root)
                 release_locks_of(job, targets_of(root))
@@ -50,7 +50,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
 
 def end_removal(root: str) -> None:
     """Remove what is left of a folder that :func:`find_removals` found."""
-    finish(RecordPaths(root))
+    Publication(RecordPaths(root)).publish()
 
 
 def discard_dead_jobs(parent: str) -> None:

@@ -13,11 +13,12 @@ from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.model.parsing import reading
 from wkwdask.model.translated import moved
-from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.job_lines import keep_progress
 from wkwdask.runs.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob, receipts_of
+from wkwdask.runs.publishing import NewMag
 from wkwdask.runs.report import Report
 from wkwdask.runs.tally import ladder_records
 from wkwdask.store import files
