@@ -303,7 +303,7 @@ def test_preview_shows_both_layers(dataset, tmp_path):
         (["info", "not-there"], "error: ", 1),
         (["pyramid", "not-there"], "error: ", 1),
         (["info"], "Missing argument", 2),
-        (["pyramid", "x", "--level", "13"], "13 is not in the range", 2),
+        (["pyramid", "x", "--level", "13"], "level must be in 1..12, got 13", 1),
         (["nonsense"], "No such command", 2),
     ],
 )

@@ -274,16 +274,9 @@ NAMES_FORMATS = {
     # what follows goes when options and summaries are asked of the registry
     "api.checks": "verify",
     "api.conversion": "convert",
-    "api.functions": "apply",
     "api.options": "the type of sharding=",
     "api.pyramids": "build_pyramid",
-    "api.reshape": "rechunk",
-    "api.segmentations": "components, remap",
-    "cli.apply": "options",
-    "cli.commands": "options",
     "cli.merging": "options",
-    "cli.reshape": "options",
-    "cli.segmentations": "options",
     "cli.tables": "summaries of datasets",
     "store.paths": "an error that lists prefixes",
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
 from wkwdask.formats.places import format_of_target
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Task
 
 
-@storage_options(WkwOptions)
+@storage_options(*storage_records())
 def apply(
     function: Callable[..., Any],
     sources: str | PathLike[str] | Sequence[str | PathLike[str]],

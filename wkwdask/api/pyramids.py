@@ -11,8 +11,7 @@ from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parsed_mag
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.places import options_of
 from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _OF_LADDER = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
 
-@storage_options(WkwOptions, PrecomputedOptions)
+@storage_options(*storage_records())
 def build_pyramid(
     url: str | os.PathLike[str],
     layer: str | Sequence[str] | None = None,
@@ -179,7 +178,7 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     return estimate_pyramid(_warned(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
 
 
-@storage_options(WkwOptions)
+@storage_options(*storage_records())
 def upsample(
     url: str | os.PathLike[str],
     layer: str | None = None,
@@ -248,7 +247,7 @@ def upsample(
     from wkwdask.graphs.runners import make, num_workers
 
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
-    wanted = UpsampleOptions(**mags_of, stored=check(WkwOptions, **options), allow_external=allow_external)
+    wanted = UpsampleOptions(**mags_of, stored=check(options_of(url), **options), allow_external=allow_external)
     return make(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, items_of, storage_options
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.registry import fallback, format_of
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import fallback, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.verbs.rechunk import Rechunk
 
 
-@storage_options(WkwOptions, PrecomputedOptions)
+@storage_options(*storage_records())
 def rechunk(
     url: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,

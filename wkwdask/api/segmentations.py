@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.formats.places import format_of_target
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, open_labels
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.report import Report
 
 
-@storage_options(WkwOptions)
+@storage_options(*storage_records())
 def connected_components(
     source: str | PathLike[str],
     target: str | PathLike[str],
@@ -137,7 +137,7 @@ def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_exte
     return Wanted(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
 
 
-@storage_options(WkwOptions)
+@storage_options(*storage_records())
 def remap(
     source: str | PathLike[str],
     target: str | PathLike[str],

@@ -10,7 +10,7 @@ import click
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
 from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
-@storage_options(WkwOptions, default="as in the first source, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the first source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option

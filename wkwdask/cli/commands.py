@@ -10,8 +10,7 @@ import click
 from wkwdask.cli.shared import METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, split_mags
 from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -62,7 +61,7 @@ def info(path: str, as_json: bool) -> None:
     help="How a window is reduced to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
-@storage_options(WkwOptions, PrecomputedOptions, default="as in the finest mag; raw blocks of WKW become lz4hc")
+@storage_options(*storage_records(), default="as in the finest mag; raw blocks of WKW become lz4hc")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
 @click.option("--update", is_flag=True, help="Rebuild, in place, the files above source files that changed.")
@@ -122,7 +121,7 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make instead of that ladder, such as 1,2-2-1.")
-@storage_options(WkwOptions, default="as in the coarse mag, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the coarse mag, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
 @external_option

@@ -9,8 +9,7 @@ import click
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option, split_mags
 from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,7 +37,7 @@ def _moves(command: Any) -> Any:
 
 @click.command(cls=StorageCommand, short_help="Store mags with other files, blocks or compression.")
 @_moves
-@storage_options(WkwOptions, PrecomputedOptions, default="unchanged")
+@storage_options(*storage_records(), default="unchanged")
 def rechunk(**options: Any) -> None:
     """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
 
@@ -57,7 +56,7 @@ def rechunk(**options: Any) -> None:
 
 @click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
 @_moves
-@storage_options(WkwOptions, default="lz4hc, all else unchanged")
+@storage_options(*storage_records(), default="lz4hc, all else unchanged")
 def compress(**options: Any) -> None:
     """Compress mags, in place or at TARGET. Voxel values do not change.
 

@@ -9,7 +9,7 @@ import click
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
 from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.registry import storage_records
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to label [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the ids. Default: uint32, uint64 where there are too many.")
-@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -91,7 +91,7 @@ def _number(text: str) -> float:
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to map [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
-@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -123,7 +123,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the ids. Default: as in the source.")
-@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -149,7 +149,7 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: Abstr
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
-@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
+@storage_options(*storage_records(), default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
