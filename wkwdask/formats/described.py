@@ -12,6 +12,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.store import Store
 
 
@@ -52,6 +53,9 @@ class Described(ABC):
     @abstractmethod
     def token(self) -> tuple[Any, ...]:
         """Values that change when the array is another one."""
+
+    def content(self, box: BoundingBox) -> None:
+        """An array at another place is another one."""
 
     @abstractmethod
     def is_still_described(self) -> bool:

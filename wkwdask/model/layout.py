@@ -85,6 +85,8 @@ class ShardLayout(ABC):
     """Whether errors name the chunk besides the file."""
     is_dense = False
     """Whether chunks that are all zero are stored too, where a file has others."""
+    is_regular = False
+    """Whether files are cubes of powers of two from voxel 0 on."""
     is_ordered = False
     """Whether the chunks of a shard must be appended in the order of their codes."""
 
@@ -95,6 +97,18 @@ class ShardLayout(ABC):
     @abstractmethod
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Number chunks, shape (n, 4), inside of their files, in the order in which they are best stored."""
+
+    def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """List the chunks of a box inside of one file in the order in which they are best stored: codes, and places along x, y, z."""
+        places = box_cells((range(1), *map(range, low, high)))
+        codes = self.codes(places)
+        order = np.argsort(codes, kind="stable")
+        return codes[order], places[order, 1:]
+
+    def is_as_described(self, file: StoredFile) -> bool:
+        """Check whether the chunks of a stored file are encoded as those of a new one."""
+        del file
+        return True
 
     @abstractmethod
     def cells_per_file(self, grid: ChunkGrid) -> int:
@@ -263,10 +277,3 @@ def box_cells(ranges: Sequence[range]) -> npt.NDArray[np.int64]:
     """List the chunks of a box, c fastest, then x, shape (n, 4)."""
     arrays = [np.arange(cells.start, cells.stop, dtype=np.int64) for cells in ranges]
     return np.stack([axis.ravel(order="F") for axis in np.meshgrid(*arrays, indexing="ij")], axis=1)
-
-
-def unit_cells(unit: Vec3, shape: Vec3, grid: ChunkGrid) -> Ranges:
-    """Return the chunks of a unit that lie in the array."""
-    low = (0, *(n * edge for n, edge in zip(unit, shape, strict=True)))
-    high = (grid.size[0], *(min(a + edge, size) for a, edge, size in zip(low[1:], shape, grid.size[1:], strict=True)))
-    return grid.cells(low, high)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.store import Store, StoredEntry
+
+    Wants = Callable[[Mapping[str, int]], bool]
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
@@ -53,8 +55,8 @@ class KeyNaming(ABC):
         """Name the file of a place."""
 
     @abstractmethod
-    def listed(self, store: Store, counts: Vec4) -> Iterator[Listed]:
-        """List the files that are stored, in no order; names of other files are left out."""
+    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+        """List the stored files of a box, in no order; folders are left out that are not wanted, of which some numbers along c, x, y, z are known by then."""
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Name the files of a box, c fastest, then x."""
@@ -111,37 +113,42 @@ class GridNaming(KeyNaming):
             numbers = (letter + number for letter, number in zip(self.axes, numbers, strict=True))
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
-    def listed(self, store: Store, counts: Vec4) -> Iterator[Listed]:
-        """List the files that are stored, in no order; names of other files are left out."""
-        along = dict(zip("cxyz", counts, strict=True))
-        most = [along.get(letter, 1) for letter in self.axes]
-        for numbers, entry in self.numbered(store, most):
+    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+        """List the stored files of a box, in no order, see :meth:`KeyNaming.listed`."""
+        along = dict(zip("cxyz", ranges, strict=True))
+        for numbers, entry in self.numbered(store, [along.get(letter, range(1)) for letter in self.axes], wants):
             named = dict(zip(self.axes, numbers, strict=True))
             yield Listed((named.get("c", 0), named.get("x", 0), named.get("y", 0), named.get("z", 0)), entry)
 
-    def numbered(self, store: Store, most: Sequence[int]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
-        """List the numbers of the files that are stored, each less than a limit, and what their folders say of them."""
+    def numbered(self, store: Store, ranges: Sequence[range], wants: Wants | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+        """List the numbers of the files that are stored, each in its range, and what their folders say of them."""
         folder, _, stem = self.prefix.rpartition("/")
-        return self._nested(store, f"{folder}/" if folder else "", stem, most, 0) if self.separator == "/" else self._flat(store, folder, stem, most)
+        if self.separator == "/":
+            return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), wants)
+        return self._flat(store, folder, stem, ranges)
 
-    def _nested(self, store: Store, folder: str, stem: str, most: Sequence[int], axis: int) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
-        start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(most) - 1
+    def _nested(
+        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], wants: Wants | None
+    ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+        axis = len(above)
+        start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1
         for entry in store.entries(folder[:-1]):
             number = _number(entry.name, start, self.suffix if is_last else "")
-            if number is None or number >= most[axis]:
+            if number is None or number not in ranges[axis]:
                 continue
-            if not is_last:
-                for rest, file in self._nested(store, f"{folder}{entry.name}/", stem, most, axis + 1):
-                    yield (number, *rest), file
-            elif entry.is_file():
-                yield (number,), entry
+            numbers = (*above, number)
+            if is_last:
+                if not entry.is_dir():  # a link to nowhere is one that readers trip over
+                    yield numbers, entry
+            elif wants is None or wants(dict(zip(self.axes, numbers, strict=False))):
+                yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, wants)
 
-    def _flat(self, store: Store, folder: str, stem: str, most: Sequence[int]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+    def _flat(self, store: Store, folder: str, stem: str, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         for entry in store.entries(folder):
             parts = entry.name.removeprefix(stem).removesuffix(self.suffix).split(self.separator)
-            if len(parts) == len(most) and all(map(_NUMBER.fullmatch, parts)) and entry.name == stem + self.separator.join(parts) + self.suffix:
+            if len(parts) == len(ranges) and all(map(_NUMBER.fullmatch, parts)) and entry.name == stem + self.separator.join(parts) + self.suffix:
                 numbers = tuple(map(int, parts))
-                if all(n < count for n, count in zip(numbers, most, strict=True)) and entry.is_file():
+                if all(n in part for n, part in zip(numbers, ranges, strict=True)) and not entry.is_dir():
                     yield numbers, entry
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,6 +40,16 @@ if TYPE_CHECKING:
 _BATCH_NBYTES = 4 << 20
 
 
+class Splicer(Protocol):
+    """Makes shards of what arrays of the same format have stored, without decoding their chunks; small to pickle."""
+
+    def can_splice(self, source: Volume, target: Placement) -> bool:
+        """Check whether that is possible."""
+
+    def splice_shard(self, source: Any, target: Placement, shard: Vec3) -> Receipt:
+        """Make a shard of what is stored in its place, and publish it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """An array that is being written, a :class:`wkwdask.model.volume.Target`; small to pickle."""
@@ -56,6 +66,8 @@ class Placement:
     """Whether the array existed before: then each file lasts as soon as it is published."""
     keeps_files: bool = False
     """Whether a file that is taken over from another array keeps the voxels outside of the box that it may hold."""
+    splicer: Splicer | None = None
+    """What makes shards of what other arrays have stored; None where all chunks are encoded."""
 
     def built_in(self, folder: str) -> Placement:
         """Return the array as it is built in another folder."""
@@ -178,10 +190,10 @@ class Placement:
 
     def ordered_chunks(self, size: Sequence[int], topleft: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """List the chunks of an array of whole ones in the order in which they are stored: codes, and where each begins in the array."""
-        places = self._cells(BoundingBox(topleft, (size[0], size[1], size[2]), self.mag))
-        codes = self.array.layout.codes(places)
-        order = np.argsort(codes, kind="stable")
-        return codes[order], (places[:, 1:] * self.chunk_shape - topleft)[order]
+        low = [t // edge for t, edge in zip(topleft, self.chunk_shape, strict=True)]
+        high = [-(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)]
+        codes, places = self.array.layout.in_order((low[0], low[1], low[2]), (high[0], high[1], high[2]))
+        return codes, places * self.chunk_shape - topleft
 
     def remove_chunk(self, cell: Vec4, *, others: bool = False) -> None:
         """Remove the file of a chunk, which an interrupted attempt may have left; with ``others`` only files by other names that readers would take for it."""
@@ -194,9 +206,10 @@ class Placement:
         layout, voxels = self.array.layout, self.within(array, topleft)
         _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
         sink = Pieces(_NoFile)
-        sizes, _ = self.array.codec.encode_batch(voxels, corners, self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)
+        encode, batches = self.array.codec.encode_batch, _batches(len(corners), self.chunk_nbytes)
+        nbytes = sum(int(encode(voxels, corners[here], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for here in batches)
         sink.discard()
-        return int(sizes.sum())
+        return nbytes
 
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
         """Estimate what files take that hold some voxels, encoded at a ratio."""
@@ -219,12 +232,12 @@ class Placement:
 
     def can_splice(self, source: Volume) -> bool:
         """Check whether shards can be made of what a volume has stored, without decoding its chunks."""
-        del source
-        return False
+        return self.splicer is not None and self.splicer.can_splice(source, self)
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
         """Make a shard of what a volume has stored in its place."""
-        raise NotImplementedError(f"{self.folder}: shard {shard} of {source.name}")
+        assert self.splicer is not None
+        return self.splicer.splice_shard(source, self, shard)
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter | ShardWriter | FilesWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""
@@ -325,11 +338,28 @@ class Placement:
             corner = places[:, 1:] * self.chunk_shape
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
         places = places[is_kept]
+        if not layout.is_as_described(file):
+            return self._encoded_anew(shard, places, opened)
         found = layout.without_zeros(file, layout.locate(file, places))
         if not len(found):
             return []
         codes = layout.codes(places[found[:, 2]])
         return [Run(RunTable(codes, found[:, 1] - found[:, 0], found[:, 0]), file)]
+
+    def _encoded_anew(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
+        """Encode stored chunks that are encoded in another way than new ones, which readers allow."""
+        writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
+        chunk = np.empty((self.num_channels, *self.chunk_shape), self.dtype, order="F")
+        try:
+            for x, y, z in (places[:, 1:] * self.chunk_shape).tolist():
+                volume.read_into(chunk, (x, y, z))
+                writer.encode(chunk, (x, y, z))
+            name = self.part_name(shard, (-1, -1, -1))
+            file = None if writer.close().path is None else self.parts.open(name)
+        except BaseException:
+            writer.discard()
+            raise
+        return [] if file is None else [open_run(opened.enter_context(file))]
 
     def remove_parts(self, shard: Vec3) -> None:
         """Remove the part files of a shard that was joined."""
@@ -412,8 +442,11 @@ class PartWriter(_Writer):
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks and store them."""
+        self.encode(*self._taken(array, topleft))
+
+    def encode(self, voxels: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode whole chunks, wherever they lie, and store them."""
         target = self._target
-        voxels, topleft = self._taken(array, topleft)
         codes, corners = target.ordered_chunks(voxels.shape[1:], topleft)
         for here in _batches(len(codes), target.chunk_nbytes):
             sizes, _ = target.array.codec.encode_batch(voxels, corners[here], target.chunk_shape, self._output, self._source, stores_zeros=False)

@@ -5,24 +5,25 @@ The engine that reads is written once, here. All boxes are absolute; only the gr
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.grid import cell_range, cells, mark_cells
+from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.model.codec import clip
-from wkwdask.model.layout import unit_cells
 from wkwdask.model.naming import Found
 from wkwdask.model.states import summed_states
-from wkwdask.plans.cells import cell_map
+from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.naming import KeyNaming
+    from wkwdask.model.naming import KeyNaming, Listed, Wants
     from wkwdask.model.states import States
     from wkwdask.model.store import Store
     from wkwdask.plans.cells import CellMap
+
+
+_SAMPLED_FILES = 256
+_MARKED_AT_ONCE = 1024
+_TRIED_FILES = 1 << 10  # beyond, folders are listed, which leaves out absent ones at once
 
 
 class Identity(Protocol):
@@ -43,6 +49,9 @@ class Identity(Protocol):
     @property
     def token(self) -> tuple[Any, ...]:
         """Values that change when the array is another one."""
+
+    def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
+        """Return values that change when the array holds something else, wherever it lies; None where its place is part of what it is."""
 
     def at(self, store: Store) -> Self:
         """Return what describes the array when it lies in another folder."""
@@ -65,7 +74,7 @@ class BoxCodec(ABC):
 
     @abstractmethod
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with the voxels from ``low`` on, which lie inside; returns 0 where all of them are zero."""
+        """Fill an array with the voxels from ``low`` on, which lie inside, see :meth:`wkwdask.model.volume.Volume.read_into`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +156,16 @@ class StoredArray:
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """The same: an array at another place is another one."""
-        return self.token
+        """Values that change when the array holds something else."""
+        content = self.identity.content(self.box)
+        if content is None:
+            return self.token
+        return (*content, *self.grid.origin) if any(self.grid.origin) else content
 
     @property
     def is_regular(self) -> bool:
-        """Whether shards are cubes of powers of two from voxel 0 on; its chunks have any length, and its grid begins anywhere."""
-        return False
+        """Whether shards are cubes of powers of two from voxel 0 on."""
+        return self.layout.is_regular and not any(self.grid.origin)
 
     def at(self, store: Store) -> StoredArray:
         """Return the array as it is in another folder."""
@@ -175,9 +187,14 @@ class StoredArray:
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array (c, x, y, z) with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         first = first_channel + (0 if self.channels is None else self.channels[0])
-        wanted = (first, *(t - o for t, o in zip(topleft, self.grid.origin, strict=True)))
+        (x, y, z), size, shape = self.grid.origin, self.grid.size, out.shape
+        wanted = (first, topleft[0] - x, topleft[1] - y, topleft[2] - z)
+        rest = (size[0] - first - shape[0], size[1] - wanted[1] - shape[1], size[2] - wanted[2] - shape[2], size[3] - wanted[3] - shape[3])
+        # Straight there: what comes before them counts for small boxes.
+        if isinstance(self.layout, BoxCodec) and out.size and min(*wanted, *rest) >= 0:
+            return self.layout.read_box(self, out, wanted, fill_zeros=fill_zeros)
         low = [max(a, 0) for a in wanted]
-        high = [max(a, min(b + n, size)) for a, b, n, size in zip(low, wanted, out.shape, self.grid.size, strict=True)]
+        high = [max(a, min(b + n, length)) for a, b, n, length in zip(low, wanted, shape, size, strict=True)]
         where = tuple(slice(a - w, b - w) for a, b, w in zip(low, high, wanted, strict=True))
         inside = out[where]
         nonzero = 0
@@ -254,9 +271,20 @@ class StoredArray:
         """Whether its files can be listed; else all are taken to exist."""
         return self.naming is not None and self.store.is_local
 
-    def _listed(self) -> Iterator[tuple[Vec4, Any, int]]:
+    def _listed(self, wants: Wants | None = None) -> Iterator[Listed]:
+        """List the stored files that hold parts of the box."""
         assert self.naming is not None
-        return self.naming.listed(self.store, self.grid.file_counts)
+        return self.naming.listed(self.store, self._files(self.box), wants)
+
+    def _files(self, box: BoundingBox) -> Ranges:
+        """Return the files that hold parts of a box; all, where the chunks of a file are no box."""
+        grid, counts = self.grid, self.grid.file_counts
+        if grid.file is None:
+            c, x, y, z = map(range, counts)
+            return c, x, y, z
+        inside = box.intersection(self.extent)
+        touched = cell_range(replace(inside, topleft=_difference(inside.topleft, grid.origin)), grid.file[1:])
+        return range(counts[0]), *touched
 
     def is_unchanged(self) -> bool:
         """Check whether the records that describe the array are as they were when it was opened."""
@@ -275,20 +303,21 @@ class StoredArray:
         return not self.can_list or next(self._listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
-        """Count the files and their bytes, None where they cannot be listed."""
+        """Count the files of the box, and estimate their bytes by the sizes of some of them; None where they cannot be listed."""
         if not self.can_list:
             return None
-        sizes = []
-        for _, entry, _ in self._listed():
-            try:
-                sizes.append(entry.stat().st_size)
-            except FileNotFoundError:  # removed meanwhile
-                continue
-        return len(sizes), sum(sizes)
+        found = 0
+        sizes: list[int] = []
+        for file in self._listed():
+            found += 1
+            if len(sizes) < _SAMPLED_FILES:
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    sizes.append(file.entry.stat().st_size)
+        return found, sum(sizes) * found // max(1, len(sizes))
 
     def shard_exists(self, index: Vec3) -> bool:
         """Check whether any file of a shard is stored; of an array that cannot be listed this is taken to be so."""
-        return not self.can_list or any(True for unit in self._units_at(index) for _ in self._rows(unit))
+        return not self.can_list or any(True for unit in self._units_at(index) for _ in self._found(self._files_of(unit)))
 
     def shard_path(self, index: Vec3) -> str:
         """Name the file that holds the first voxel of a shard, or the array where names are not known."""
@@ -311,38 +340,60 @@ class StoredArray:
             else:
                 self.identity.check(has_absent=True)
             return found
-        stored = np.array([file[1:] for file, _, _ in self._listed()], np.int64).reshape(-1, 3)
-        if not len(stored):
-            self.identity.check(has_absent=True)
         edge = np.array(grid.file[1:], np.int64)
-        low, high = stored * edge, np.minimum((stored + 1) * edge, np.array(grid.size[1:], np.int64))
-        mark_cells(found, low + grid.origin, high + grid.origin, self.box, cell_shape)
+        stored: list[Vec3] = []
+
+        def mark() -> None:
+            low = np.array(stored, np.int64).reshape(-1, 3) * edge
+            mark_cells(found, low + grid.origin, np.minimum(low + edge, np.array(grid.size[1:], np.int64)) + grid.origin, self.box, cell_shape)
+            stored.clear()
+
+        def wants(known: Mapping[str, int]) -> bool:
+            """Check whether a folder may hold files of cells that are not marked: most of those of a dense array need not be listed."""
+            return isinstance(found, SparseCells) or not found[tuple(self._cells_along(axis, known.get("xyz"[axis]), cell_shape) for axis in range(3))].all()
+
+        for file in self._listed(wants):
+            stored.append(file.file[1:])
+            if len(stored) == _MARKED_AT_ONCE:
+                mark()
+        mark()
+        if not found.any():
+            self.identity.check(has_absent=True)
         return found
+
+    def _cells_along(self, axis: int, file: int | None, cell_shape: Vec3) -> slice:
+        """Return the place, among all cells that the box touches, of those that hold a file's voxels inside the box; all where no file is given."""
+        if file is None:
+            return slice(None)
+        assert self.grid.file is not None
+        low, high, cell, edge = self.box.topleft[axis], self.box.bottomright[axis], cell_shape[axis], self.grid.file[axis + 1]
+        corner = file * edge + self.grid.origin[axis]
+        return slice(max(low, corner) // cell - low // cell, -(-min(high, corner + edge) // cell) - low // cell)
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the stored shards that a part of the array touches; a file has a row for each shard that holds a part of it."""
-        inside = box.intersection(self.box)
-        units = cells(replace(inside, topleft=_difference(inside.topleft, self.grid.origin)), self.grid.unit)
+        units = self._units_in(box.intersection(self.box))
         if not self.can_list:
             state = self.identity.record if self.store.is_local else None
-            return self._moved(np.array([(*unit, *state) for unit in units] if state is not None else [], np.int64).reshape(-1, 5))
-        return self._moved(summed_states([row for unit in units for row in self._rows(unit)]))
+            rows = [(x, y, z, *state) for z in units[2] for y in units[1] for x in units[0]] if state is not None else []
+            return self._moved(np.array(rows, np.int64).reshape(-1, 5))
+        files = self._files_of_units(units)
+        return self._states(self._found_by_listing(files) if math.prod(map(len, files)) > _TRIED_FILES else self._found(files))
 
     def stored_states(self) -> States:
         """Look at all stored shards that the box touches, by one listing."""
         if not self.can_list:
             return self.shard_states(self.box)
-        rows = []
-        for file, entry, variant in self._listed():
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            rows.append(self._row(self._unit_of(file), file, Found(variant, status.st_size, status.st_mtime_ns)))
-        states = summed_states(rows)
-        box = replace(self.box, topleft=_difference(self.box.topleft, self.grid.origin))
-        touched = cell_range(box, self.grid.unit)
-        return self._moved(states[np.all([(states[:, axis] >= part.start) & (states[:, axis] < part.stop) for axis, part in enumerate(touched)], axis=0)])
+        return self._states(self._found_by_listing(self._files_of_units(self._units_in(self.box))))
+
+    def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
+        """Return the groups of files that a box touches, counted from the array's first voxel."""
+        return cell_range(replace(box, topleft=_difference(box.topleft, self.grid.origin)), self.grid.unit)
+
+    def _files_of_units(self, units: Sequence[range]) -> Ranges:
+        edges = zip(units, self.grid.unit, self.grid.origin, strict=True)
+        low, high = zip(*((part.start * edge + o, part.stop * edge + o) for part, edge, o in edges), strict=True)
+        return self._files(BoundingBox.from_corners(low, high, self.mag))
 
     def _unit_of(self, file: Vec4) -> Vec3:
         if self.grid.file is None:
@@ -350,19 +401,34 @@ class StoredArray:
         x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], self.grid.file[1:], self.grid.unit, strict=True))
         return x, y, z
 
-    def _rows(self, unit: Vec3) -> Iterator[tuple[int, ...]]:
-        """Look at the files of a group, file by file; absent files are left out."""
-        assert self.naming is not None
+    def _found(self, files: Ranges) -> Iterator[tuple[Vec4, Found]]:
+        """Look at files, one by one; absent files are left out."""
         if self.grid.file is None:
-            found = ((file, Found(variant, entry.stat().st_size, entry.stat().st_mtime_ns)) for file, entry, variant in self._listed())
-        else:
-            whole = replace(self.grid, chunk=self.grid.file)
-            files = (file for file, _ in self.naming.keys(unit_cells(unit, self.grid.unit, whole)))
-            found = ((file, one) for file in files for one in self.naming.found(self.store, file))
-        return (self._row(unit, file, one) for file, one in found)
+            yield from self._found_by_listing(files)
+            return
+        assert self.naming is not None
+        for file in map(_in_order, product(*files[::-1])):
+            for one in self.naming.found(self.store, file):
+                yield file, one
 
-    def _row(self, unit: Vec3, file: Vec4, found: Found) -> tuple[int, ...]:
-        return (*unit, *file, *found)
+    def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, Found]]:
+        """Look at files as their folders list them."""
+        assert self.naming is not None
+        for file, entry, variant in self.naming.listed(self.store, files):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                status = entry.stat()
+                yield file, Found(variant, status.st_size, status.st_mtime_ns)
+
+    def _states(self, found: Iterator[tuple[Vec4, Found]]) -> States:
+        """Return a row for each shard: of one that is one file its size and time, else what sums up those of its files."""
+        grid, naming = self.grid, self.naming
+        if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and naming is not None and len(naming.names((0, 0, 0, 0))) == 1:
+            return self._moved(np.array([(*file[1:], one.nbytes, one.mtime_ns) for file, one in found], np.int64).reshape(-1, 5))
+        return self._moved(summed_states([(*self._unit_of(file), *file, *one) for file, one in found]))
+
+    def _files_of(self, unit: Vec3) -> Ranges:
+        """Return the files of a group."""
+        return self._files_of_units([range(n, n + 1) for n in unit])
 
     def _units_at(self, index: Vec3) -> Iterator[Vec3]:
         """List the groups of files, counted from the array's first voxel, of which a shard holds parts."""
@@ -379,6 +445,11 @@ class StoredArray:
             rows[:, axis] += np.tile(shards, len(states))
             states = rows
         return states
+
+
+def _in_order(place: tuple[int, ...]) -> Vec4:
+    z, y, x, c = place
+    return c, x, y, z
 
 
 def _sum(place: Vec3, shift: Vec3) -> Vec3:

@@ -155,7 +155,7 @@ def _mode_of_all(volume: StoredArray) -> int:
         raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     found: dict[bytes, str] = {}
-    for numbers, _ in naming.numbered(volume.store, dataset.grid):
+    for numbers, _ in naming.numbered(volume.store, [range(n) for n in dataset.grid]):
         name = "/".join(map(str, numbers))
         file = volume.store.open(name)
         if file is None:  # removed meanwhile
