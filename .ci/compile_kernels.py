@@ -10,14 +10,14 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from wkwdask.kernels.labels.remap import map_ids
+from wkwdask.kernels.labels.value_counts import count_values
 
 import wkwdask
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.labels.components import label_brick
-from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.kernels.labels.tables import count_labels, tabulate_labels
-from wkwdask.kernels.labels.value_counts import count_values
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 from wkwdask.model.voxel_type import VOXEL_TYPES
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.described import Described, look
-from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.format import ArrayFormat, LevelRemoval
 from wkwdask.formats.leveled import array_image, array_level, found_images
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -23,6 +23,7 @@ from wkwdask.model.naming import GridNaming
 from wkwdask.model.parsing import reading
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.store import open_store
 from wkwdask.store.url_name import UrlName
@@ -87,11 +88,25 @@ def toy_array(folder: str, mag: Mag, voxel_size=None) -> StoredArray:
     return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype), dtype, identity, mag, lengths_nm=lengths)
 
 
+class ToyRemoval(LevelRemoval):
+    """Levels that ``toy.json`` is to forget."""
+
+    kind = "removal of toy levels"
+
+    def apply(self):
+        path = f"{self.folder}/{FILE_NAME}"
+        said = _read(path)
+        publish_bytes(path, json.dumps({**said, "levels": [level for level in said["levels"] if level["name"] not in self.keys]}).encode())
+
+
 class ToyFormat(ArrayFormat):
     """A folder with ``toy.json``, or one of its levels."""
 
     name = "toy"
     url_name = URL_NAME
+    edits = (ToyRemoval,)
+    removal = ToyRemoval
+    image_files = (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
         return files.isfile(f"{path}/{FILE_NAME}") or files.isfile(f"{path}/{LEVEL_NAME}")

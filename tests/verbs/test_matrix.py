@@ -29,7 +29,6 @@ NOT_THERE_YET = {
     "pyramid_update": _OTHERS,
     "rechunk": _ARRAYS,
     "repair": _OTHERS,
-    "rm": _OTHERS,
     "upsample": _OTHERS,
     "verify": _ARRAYS,
     "write": _OTHERS,

@@ -15,7 +15,7 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.store import files
 from wkwdask.verbs.rechunk import RechunkOptions
-from wkwdask.verbs.wkw.remove import Removing, lay_out_removals
+from wkwdask.verbs.remove import Removing, lay_out_removals
 
 if TYPE_CHECKING:
     import os

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.webknossos.dataset import elsewhere, listed_layer, read_datasource, wkw_volume
+from wkwdask.formats.record_paths import elsewhere
+from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox

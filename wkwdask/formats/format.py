@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.place import Destination, Move
 from wkwdask.store import files
-from wkwdask.store.paths import is_remote, local_path
+from wkwdask.store.locks import locked_file
+from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -53,6 +55,35 @@ class MetadataEdit(Protocol):
         """Read what a record keeps."""
 
 
+@dataclass(frozen=True, slots=True)
+class LevelRemoval(MetadataEdit):
+    """Levels that the documents of an image are to forget."""
+
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    """Values of :meth:`to_json` that are folders."""
+    folder: str
+    """The image."""
+    keys: tuple[str, ...]
+    """The levels."""
+
+    def check_writable(self) -> None:
+        """Make sure that the documents can be changed."""
+        if not files.is_writable(self.folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
+
+    def check_current(self) -> None:
+        """Forget the levels whatever the documents say of them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a record holds."""
+        return {"kind": self.kind, "folder": self.folder, "keys": list(self.keys)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read the form that a record holds."""
+        return cls(value["folder"], tuple(value["keys"]))
+
+
 class Summary(Protocol):
     """What ``wkwdask info`` shows."""
 
@@ -73,6 +104,10 @@ class ArrayFormat:
     """Files by any of which a folder on a web server is known to be of the format."""
     edits: ClassVar[tuple[type[MetadataEdit], ...]] = ()
     """The changes of its metadata that jobs make."""
+    removal: ClassVar[type[LevelRemoval] | None] = None
+    """The change by which the documents of an image forget levels, None where they list none."""
+    image_files: ClassVar[tuple[str, ...]] = ()
+    """Files beside the levels of an image that describe it; they go with its last level."""
     has_chunk_sizes: ClassVar[bool] = False
     """Whether a level can be stored in several chunk sizes, among which a reader chooses."""
     options: ClassVar[type[StorageOptions]] = StorageOptions
@@ -205,3 +240,51 @@ class ArrayFormat:
     def container_around(self, folder: str) -> str | None:
         """Name the dataset or container that a folder belongs to, None where nothing says that there is one."""
         return None
+
+    # -------------------------------------------------------------------------------------------- removing
+
+    def find_removable(self, url: Url, *, allow_external: bool) -> Found:
+        """Find the images whose levels can be removed; raises FormatError or MissingError."""
+        del allow_external
+        return self.find(url)
+
+    def why_kept(self, image: Image) -> str:
+        """Say why no level of an image is removed, an empty text where they are."""
+        del image
+        return ""
+
+    def check_removable(self, image: Image, folder: str) -> str:
+        """Make sure that a folder is a level of an image and nothing else, and may be removed; gives the folder that is removed in its place."""
+        del image
+        above = dirname(folder)
+        if files.isdir(above) and not files.is_writable(above):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), above)
+        for path in (above, folder):
+            if files.islink(path):
+                raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
+        if files.lexists(folder) and not (files.isdir(folder) and self.is_level_folder(folder)):
+            raise UnsupportedError(f"{folder}: {self.more_than_level(folder)}, and is not removed")
+        return folder
+
+    def more_than_level(self, folder: str) -> str:
+        """Say that a folder is not a level alone."""
+        del folder
+        return "is not a level of an image, or holds other files too"
+
+    def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        """Give the change by which documents forget levels, None where none lists them."""
+        keys = tuple(level.key for level in levels if level.key)
+        return None if self.removal is None or not keys else self.removal(image.folder, keys)
+
+    def clear(self, folder: str) -> None:
+        """Remove the files that describe an image without levels, if nothing else is in its folder."""
+        for name in self.image_files if self.is_bare(folder) else ():
+            path = f"{folder}/{name}"
+            if files.lexists(path):
+                with locked_file(files.realpath(path), f"removal of {path}"):
+                    if self.is_bare(folder):
+                        files.unlink(path)
+
+    def is_bare(self, folder: str) -> bool:
+        """Tell whether nothing is in a folder but what describes an image, and what jobs left."""
+        return files.isdir(folder) and all(name in self.image_files or name.startswith(".") for name in files.listdir(folder))

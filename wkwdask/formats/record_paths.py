@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError
 from wkwdask.formats.registry import formats
 from wkwdask.store import files
-from wkwdask.store.paths import dirname, is_below, join, normpath, relpath, split
+from wkwdask.store.paths import dirname, is_below, is_remote, join, normpath, relpath, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,6 +95,14 @@ def dataset_around(folder: str) -> str:
 
 def _container_around(folder: str) -> str | None:
     return next((found for one in formats() if (found := one.container_around(folder)) is not None), None)
+
+
+def elsewhere(dataset: str, folder: str) -> str | None:
+    """Say where a folder really is, None where that is inside of its dataset."""
+    if is_remote(folder):
+        return folder
+    real, inside = files.realpath(folder), files.realpath(dataset)
+    return None if real == inside or real.startswith(f"{inside}/") else real
 
 
 def check_no_links(root: str) -> None:

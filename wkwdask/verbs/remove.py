@@ -1,4 +1,4 @@
-"""The job that deletes mags which were set aside in the folders of jobs: groups of their folders, each with all files in it."""
+"""Removing levels of images: what a user means, what must not be touched, what stays, and the job that deletes what was taken out of sight."""
 
 from __future__ import annotations
 
@@ -6,47 +6,75 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.record_paths import dataset_around, elsewhere
+from wkwdask.formats.registry import fallback, format_of, location_of
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
+from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs.job_records import check_no_job
+from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, end_removal, find_removals
+from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
+from wkwdask.store.owner import Owner
+from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    import os
+    from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
+    from wkwdask.formats.format import ArrayFormat, MetadataEdit
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Found, Image
 
 _FOLDERS_PER_TASK = 16
-_DEPTH = 3  # mag, z and y in the folder of a job
+_FILES_PER_TASK = 4096
+_DEPTH = 3  # in the folder of a job: a level, and the first two numbers of its files
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSpec:
-    """Delete some folders."""
+    """Delete some folders or files."""
 
-    folders: tuple[str, ...]
-    """The folders."""
+    paths: tuple[str, ...]
+    """The folders or files."""
 
     def task(self) -> Task:
         """Give the task."""
-        return Task(f"deletion of {self.folders[0]}", f"delete {self.folders[0]}", RemoveSpec.run, self)
+        return Task(f"deletion of {self.paths[0]}", f"delete {self.paths[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:
         """Delete them; what is gone already is fine."""
-        counts = [files.delete_tree(folder) for folder in self.folders]
-        return Result((), value=(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)))
+        counts = [_delete(path) for path in self.paths]
+        return Result((), value=(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)))
+
+
+def _delete(path: str) -> tuple[int, int]:
+    if files.isdir(path) and not files.islink(path):
+        return files.delete_tree(path)
+    with contextlib.suppress(FileNotFoundError):
+        nbytes = files.lstat(path).st_size
+        files.unlink(path)
+        return 1, nbytes
+    return 0, 0
 
 
 class RemoveJob:
-    """Mags that are deleted."""
+    """Levels that are deleted."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
-        folders = [folder for root in roots for folder in _folders_below(root, _DEPTH)]
-        self._groups = [tuple(folders[n : n + _FOLDERS_PER_TASK]) for n in range(0, len(folders), _FOLDERS_PER_TASK)]
+        folders: list[str] = []
+        single: list[str] = []
+        for path, is_folder in (found for root in roots for found in _below(root, _DEPTH)):
+            (folders if is_folder else single).append(path)
+        self._groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single, _FILES_PER_TASK)]
         self.num_tasks = len(self._groups)
         self.files = 0
         self.nbytes = 0
 
     def tasks(self) -> Iterator[Task]:
-        """Give groups of folders."""
+        """Give groups of folders or files."""
         return (RemoveSpec(group).task() for group in self._groups)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
@@ -55,21 +83,245 @@ class RemoveJob:
         return ()
 
     def finish(self) -> None:
-        """Delete what is left of the mags; files right in the folders of jobs stay."""
+        """Delete what is left of the levels; files right in the folders of jobs stay."""
         for root in self._roots:
-            for mag in _folders_below(root, 1):
-                self._count(*files.delete_tree(mag))
+            for path, is_folder in _below(root, 1):
+                if is_folder:
+                    self._count(*files.delete_tree(path))
 
-    def _count(self, files: int, nbytes: int) -> None:
-        self.files += files
+    def _count(self, count: int, nbytes: int) -> None:
+        self.files += count
         self.nbytes += nbytes
 
 
-def _folders_below(folder: str, depth: int) -> Iterator[str]:
-    """Go through the folders so many levels below another one."""
-    if not depth:
-        yield folder
-        return
+def _groups(paths: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(paths[n : n + size]) for n in range(0, len(paths), size)]
+
+
+def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[str, bool]]:
+    """Go through the folders so many levels below another one, and the files above them but for those right in it: path, whether it is a folder."""
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
-        for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
-            yield from _folders_below(entry.path, depth - 1)
+        for entry in list(entries):
+            if not entry.is_dir(follow_symlinks=False):
+                if not is_root:
+                    yield entry.path, False
+            elif depth == 1:
+                yield entry.path, True
+            else:
+                yield from _below(entry.path, depth - 1, is_root=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Levels of one image that can be removed."""
+
+    format: ArrayFormat
+    """Its format."""
+    image: Image
+    """The image."""
+    names: tuple[str, ...]
+    """The levels."""
+    parent: str
+    """The folder in which they are taken out of sight."""
+    folders: tuple[str, ...]
+    """Their folders."""
+    edit: MetadataEdit | None
+    """The change by which documents forget them."""
+    is_whole: bool
+    """Whether the image's folder goes too, once nothing is in it."""
+    links: tuple[str, ...] = ()
+    """Links that lead to the levels from elsewhere, and lead nowhere then."""
+
+    def start(self) -> JobFolder:
+        """Lock the levels and take them out of sight; what is left is to delete them."""
+        owner = Owner.this_process(f"{REMOVAL}{self.image.folder}")
+        dataset = None if self.image.container is None else self.image.container.dataset_folder
+        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [dataset])])
+        folder.start("overwrite", settings_of("rm", mags=",".join(self.names)))
+        try:
+            folder.remove(self.edit)
+        except BaseException:
+            folder.leave()
+            raise
+        return folder
+
+    def clear(self) -> None:
+        """Remove the image's folder if nothing is in it, and links that lead nowhere now."""
+        if self.is_whole:
+            discard_dead_jobs(self.parent)
+            remove_if_empty(self.parent)
+        for link in (*self.links, self.image.folder):
+            if files.islink(link) and not files.exists(link):
+                files.unlink(link)
+
+    def count(self) -> tuple[int, int]:
+        """Count the files and their bytes."""
+        counts = [files.count_tree(folder) for folder in self.folders]
+        return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """All that a user means."""
+
+    format: ArrayFormat
+    """The format."""
+    staged: tuple[Removal, ...]
+    """The levels, by their images."""
+    left: tuple[str, ...]
+    """What is beside them and stays."""
+    roots: tuple[str, ...]
+    """Folders of removals that were killed, which are to be deleted first."""
+    whole: str | None
+    """The folder of all of it, where all is meant."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The folders of all levels."""
+        return tuple(folder for staged in self.staged for folder in staged.folders)
+
+    def clear(self) -> None:
+        """Remove the folder that was meant, with documents that list nothing any more, if nothing else is in it."""
+        for root in self.roots:
+            remove_if_empty(dirname(root))
+        if self.whole is not None:
+            self.format.clear(self.whole)
+            remove_if_empty(self.whole)
+
+
+class Removing(Work[tuple[int, int]]):
+    """Removes levels, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes."""
+
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
+        self._files = self._nbytes = 0
+
+    def phases(self) -> Generator[Phase, str, tuple[int, int]]:
+        """Delete what was left, then take each image's levels away and delete them."""
+        if self._removals.roots:
+            yield from self._delete(self._removals.roots)
+        for root in self._removals.roots:
+            end_removal(root)
+        for removal in self._removals.staged:
+            folder = removal.start()
+            try:
+                yield from self._delete([folder.root])
+                if removal.is_whole:
+                    removal.format.clear(removal.parent)  # while the job's folder says that more is to be done
+            except BaseException:
+                folder.leave()
+                raise
+            folder.end()
+            removal.clear()
+        return self._files, self._nbytes
+
+    def _delete(self, roots: Sequence[str]) -> Generator[Phase, str, None]:
+        job = RemoveJob(roots)
+        yield Phase(job, f"deleting in {dirname(roots[0])}")
+        job.finish()
+        self._files += job.files
+        self._nbytes += job.nbytes
+
+
+def remove_if_empty(folder: str) -> None:
+    """Remove a folder in which there is nothing."""
+    with contextlib.suppress(OSError):
+        if not files.islink(folder):
+            files.rmdir(folder)
+
+
+def lay_out_removals(
+    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
+) -> Removals:
+    """Find out what is to be removed, and make sure that all of it can be."""
+    one = format_of(url) or fallback()
+    location = location_of(url)
+    if is_remote(location):
+        raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
+    path = local_path(location)
+    if files.islink(path) and not allow_external:
+        raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
+    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(one, path)]
+    roots = tuple(root for found, _ in unfinished for root in found)
+    is_all = layers is None and mags is None
+    try:
+        found = one.find_removable(url, allow_external=allow_external)
+    except (FormatError, MissingError):
+        real = join(files.realpath(dirname(path)), basename(path))
+        if not any(folder in (path, real) or folder.startswith((f"{path}/", f"{real}/")) for _, folders in unfinished for folder in folders):
+            raise
+        return Removals(one, (), (), roots, path if is_all else None)
+    is_level = found.mag is not None or any(image.key is not None for image in found.layers)
+    holds_images = not is_level and all(image.folder != path for image in found.layers)
+    staged = [stage for image in _chosen(one, found, layers) for stage in _stage(one, found, image, mags)]
+    left = [] if mags is not None or is_level else list(_left(one, path, staged, whole=holds_images and layers is None))
+    return Removals(one, tuple(staged), tuple(left), roots, path if is_all and not is_level and (holds_images or not staged) else None)
+
+
+def _parents(one: ArrayFormat, path: str) -> list[str]:
+    """List the folders in which jobs that removed a path's levels worked."""
+    folders = [dirname(path), path]
+    if files.isdir(path) and one.is_level_folder(path):
+        return folders[:1]
+    with contextlib.suppress(OSError), files.scandir(path) as entries:
+        inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+        folders += [folder for folder in inside if one.record_of(folder) is None or not one.is_level_folder(folder)]
+    return folders
+
+
+def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
+    """Find what dead jobs left in a folder; one that a link leads to from a dataset is another dataset's."""
+    around = dataset_around(folder)
+    if elsewhere(around, folder) is None:
+        return find_removals(folder)
+    return find_removals(folder, [around]) if allow_external else ([], [])
+
+
+def _chosen(one: ArrayFormat, found: Found, names: Sequence[str] | None) -> list[Image]:
+    if names is not None:
+        return [found.pick(name) for name in names]
+    return [image for image in found.layers if not one.why_kept(image)] or list(found.layers)
+
+
+def _stage(one: ArrayFormat, found: Found, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+    """Group the levels of an image by the folders that they are in, most often one."""
+    why = one.why_kept(image)
+    if why:
+        raise UnsupportedError(f"{image.folder}: {why}")
+    there = {level.key: level for level in image.meant[::-1] if not is_remote(level.folder) and found.mag in (None, level.mag)}
+    levels = list(there.values())[::-1]
+    missing = [mag for mag in mags or () if mag not in {level.mag for level in levels}]
+    if missing:
+        listed = ", ".join(str(level.mag or level.key) for level in levels) or "none"
+        name = image.name if image.container is None else f"layer {image.name}"
+        raise MissingError(f"{found.path}: {name} has no mag {missing[0]}; there are {listed}")
+    chosen = [level for level in levels if mags is None or level.mag in mags]
+    links = tuple({level.folder for level in chosen if files.islink(level.folder)})
+    real = {level.key: one.check_removable(image, level.folder) for level in chosen}
+    is_whole = mags is None and found.mag is None and image.key is None
+    for parent in dict.fromkeys(_parent(image, folder) for folder in real.values()):
+        here = [level for level in chosen if _parent(image, real[level.key]) == parent]
+        if is_whole:
+            check_no_job(parent)
+        folders = tuple(dict.fromkeys(real[level.key] for level in here))
+        edit = one.removal_of(image, here)
+        yield Removal(one, image, tuple(str(level.mag or level.key) for level in here), parent, folders, edit, is_whole, links)
+
+
+def _parent(image: Image, folder: str) -> str:
+    """Name the folder in which a level is taken out of sight: that of the image, or of a dataset the one that it lies in."""
+    return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
+
+
+def _left(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
+    """Name what stays in the folders of an image, or of all images and the folder that they are in."""
+    for parent in dict.fromkeys(stage.parent for stage in staged):
+        yield from _others(one, parent, {folder[len(stage.parent) + 1 :].split("/")[0] for stage in staged for folder in stage.folders})
+    if whole:
+        yield from _others(one, path, {basename(stage.parent) for stage in staged})
+
+
+def _others(one: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
+    """Go through what is in a folder and neither hidden, nor a document of the format, nor known by its name."""
+    names = sorted(files.listdir(folder)) if files.isdir(folder) else []
+    return (f"{folder}/{name}" for name in names if name not in known and name not in one.image_files and not name.startswith("."))

@@ -15,7 +15,7 @@ from wkwdask.formats.n5.placement import level_number
 from wkwdask.model.json_text import format_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.geometry.mag import Mag, Vec3
@@ -91,6 +91,19 @@ def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlac
     listed = listed if isinstance(listed, list) else []
     if number is not None and number <= len(listed):
         changed["scales"] = [*listed[:number], place.factors(num_axes), *listed[number + 1 :]]
+    return changed
+
+
+def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Take levels off what a group says of all; everything else is kept."""
+    changed = copy.deepcopy(group)
+    images = changed.get("multiscales")
+    if isinstance(images, list) and images and isinstance(images[0], dict) and isinstance(images[0].get("datasets"), list):
+        images[0]["datasets"] = [entry for entry in images[0]["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
+    numbers = {level_number(name) for name in names}
+    for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
+        while isinstance(listed, list) and len(listed) - 1 in numbers:  # those of the others are known by their places
+            listed.pop()
     return changed
 
 

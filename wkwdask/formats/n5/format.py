@@ -10,7 +10,7 @@ from wkwdask.formats.leveled import found_images
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
-from wkwdask.formats.n5.metadata_edit import N5Edit
+from wkwdask.formats.n5.metadata_edit import N5Edit, N5Removal
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.n5.place import n5_place
 from wkwdask.store.json_record import read_record
@@ -33,7 +33,9 @@ class N5Format(ArrayFormat):
     not_asked = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
-    edits = (N5Edit,)
+    edits = (N5Edit, N5Removal)
+    removal = N5Removal
+    image_files = (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder has an ``attributes.json`` of N5."""

@@ -6,9 +6,9 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.formats.format import MetadataEdit
+from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import read_attributes
-from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level
+from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level, without_levels
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.store import files
@@ -78,3 +78,15 @@ class N5Edit(MetadataEdit):
         lengths = value["place"]["lengths"]
         place = LevelPlace(Mag.parse(value["place"]["mag"]), vec3(value["place"]["offset"]), None if lengths is None else (lengths[0], lengths[1], lengths[2]))
         return cls(value["root"], value["group"], value["name"], value["num_axes"], place)
+
+
+class N5Removal(LevelRemoval):
+    """Levels that a group is to forget."""
+
+    __slots__ = ()
+    kind = "removal of n5 levels"
+
+    def apply(self) -> None:
+        """Change the attributes, where there are any."""
+        if files.exists(f"{self.folder}/{FILE_NAME}"):
+            update_attributes(self.folder, lambda document: without_levels(document, self.keys))

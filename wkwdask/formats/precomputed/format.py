@@ -8,8 +8,9 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.precomputed.files import file_sizes
 from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
+from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
-from wkwdask.formats.precomputed.metadata_edit import InfoEdit
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -34,7 +35,9 @@ class PrecomputedFormat(ArrayFormat):
     options = PrecomputedOptions
     url_name = NAME
     documents = (FILE_NAME,)
-    edits = (InfoEdit,)
+    edits = (InfoEdit, InfoRemoval)
+    removal = InfoRemoval
+    image_files = (FILE_NAME, PROVENANCE_FILE_NAME)
     has_chunk_sizes = True
 
     def recognise(self, path: str) -> bool:

@@ -12,7 +12,7 @@ from wkwdask.formats.precomputed.sharding import format_sharding
 from wkwdask.model.json_text import format_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.model.levels import Lengths
@@ -49,6 +49,11 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
         else:
             entries[place] = {**_unknown(entries[place]), **scale_entry(scale)}
     return changed
+
+
+def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Take scales off a volume; everything else is kept."""
+    return {**document, "scales": [entry for entry in document["scales"] if not isinstance(entry, dict) or entry.get("key") not in keys]}
 
 
 def scale_entry(scale: Scale) -> dict[str, Any]:

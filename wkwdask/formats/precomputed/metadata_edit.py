@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.format import MetadataEdit
+from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
-from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
+from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales, without_scales
 from wkwdask.formats.precomputed.info_file import read_info
 from wkwdask.store import files
 from wkwdask.store.json_edit import update_json
@@ -96,3 +96,15 @@ class InfoEdit(MetadataEdit):
         """Read the form that a publish record holds."""
         info = parse_info(format_info(value["info"]), value["folder"])
         return cls(value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"])
+
+
+class InfoRemoval(LevelRemoval):
+    """Scales that ``info`` is to forget."""
+
+    __slots__ = ()
+    kind = "removal of precomputed scales"
+
+    def apply(self) -> None:
+        """Change ``info``, where there is one."""
+        if files.exists(f"{self.folder}/{FILE_NAME}"):
+            update_info(self.folder, lambda document: without_scales(document, self.keys))

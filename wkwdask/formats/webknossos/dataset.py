@@ -300,11 +300,3 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def elsewhere(dataset: str, folder: str) -> str | None:
-    """Say where a folder really is, None where that is inside of its dataset."""
-    if is_remote(folder):
-        return folder
-    real, inside = files.realpath(folder), files.realpath(dataset)
-    return None if real == inside or real.startswith(f"{inside}/") else real

@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, cast
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import listed_arrays, locate, read_datasource, recent_volume
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
-from wkwdask.formats.webknossos.moves import copied_layers, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
-from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, mag_place, parent_of, real_folder
+from wkwdask.formats.webknossos.moves import copied_layers, data_format, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
+from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, dataset_of, mag_place, other_layers_with, outside_of, parent_of, real_folder
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import Destination
 from wkwdask.store import files
+from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Move, Place
@@ -35,6 +36,7 @@ class WebknossosFormat(ArrayFormat):
     name = "webknossos"
     options = WkwOptions
     edits = (LayerEdit, MagRemoval)
+    image_files = (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
         """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
@@ -134,6 +136,52 @@ class WebknossosFormat(ArrayFormat):
     def container_around(self, folder: str) -> str | None:
         """Name the dataset: the folder, or the one above it."""
         return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
+
+    def find_removable(self, url: Url, *, allow_external: bool) -> Found:
+        """Find the layers, those that are stored in another format too."""
+        return locate(url, allow_external=allow_external)
+
+    def why_kept(self, image: Image) -> str:
+        """Say that a layer is not stored as WKW."""
+        stored = data_format(image)
+        return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
+
+    def check_removable(self, image: Image, folder: str) -> str:
+        """Make sure that a mag is one of this dataset and of one layer alone; gives the real folder where it lies outside, and that is allowed."""
+        dataset = image.container.dataset_folder
+        if dataset is not None:
+            check_datasource_writable(dataset)
+        real = outside_of(image, folder)
+        if real is not None and not image.container.allow_external:
+            raise UnsupportedError(
+                f"{folder}: lies outside the dataset {dataset_of(image)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
+                "layer off the JSON and leaves its files, allow_external=True deletes them there"
+            )
+        real = super().check_removable(image, real_folder(image, folder))
+        for other in other_layers_with(image, real):
+            raise UnsupportedError(f"{real}: layer {other} lists this mag too; take it off the JSON of one of them first")
+        return real
+
+    def more_than_level(self, folder: str) -> str:
+        """Say what else is in the folder of a mag."""
+        return f"is not a mag, or holds other files too{what_else(folder)}"
+
+    def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+        """Give the change by which the JSON forgets mags, and a layer with its last one."""
+        dataset = image.container.dataset_folder
+        if dataset is None or image.container.record is None:
+            return None
+        return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
+
+    def clear(self, folder: str) -> None:
+        """Remove the JSON of a dataset when it lists no layer, if nothing else is in the folder."""
+        path = f"{folder}/{FILE_NAME}"
+        if not files.exists(path) or not self.is_bare(folder):
+            return
+        with locked_file(files.realpath(path), f"rm of {folder}"):
+            datasource = read_datasource(folder)
+            if datasource is not None and not datasource.document.get("dataLayers"):
+                files.unlink(path)
 
 
 FORMAT = WebknossosFormat()

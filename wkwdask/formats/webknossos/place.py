@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
+from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.replaceable import is_taken
-from wkwdask.formats.webknossos.dataset import dataset_above, elsewhere, layer_in, listed_layer, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.datasource_edits import NewLayer
 from wkwdask.formats.webknossos.layer_edit import LayerEdit

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
-from wkwdask.formats.webknossos.dataset import elsewhere, locate, read_datasource, wkw_volume
+from wkwdask.formats.record_paths import elsewhere
+from wkwdask.formats.webknossos.dataset import locate, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
 from wkwdask.model.stored_array import StoredArray

@@ -9,7 +9,7 @@ from wkwdask.formats.leveled import found_images
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
-from wkwdask.formats.zarr.ngff_edit import NgffEdit
+from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.place import image_place, is_zarr_image
 from wkwdask.store import files
@@ -30,7 +30,9 @@ class ZarrFormat(ArrayFormat):
     not_asked = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
-    edits = (NgffEdit,)
+    edits = (NgffEdit, NgffRemoval)
+    removal = NgffRemoval
+    image_files = ("zarr.json", ".zattrs", ".zgroup")
     has_plain_arrays = True
 
     def recognise(self, path: str) -> bool:

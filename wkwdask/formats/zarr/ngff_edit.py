@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.format import MetadataEdit
+from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
 from wkwdask.formats.zarr.ngff import check_version
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, with_entries
@@ -185,3 +185,22 @@ class NgffEdit(MetadataEdit):
     def from_json(cls, value: dict[str, Any]) -> NgffEdit:
         """Read the form that a publish record holds."""
         return cls(value["folder"], value["version"], value["image"], value["is_label"], None if value["rgb"] is None else tuple(value["rgb"]))
+
+
+class NgffRemoval(LevelRemoval):
+    """Arrays that an image is to forget."""
+
+    __slots__ = ()
+    kind = "removal of ome-ngff arrays"
+
+    def apply(self) -> None:
+        """Change the group, where it is an image."""
+        there = read_attributes(self.folder)
+        if there is not None and image_of(there[1], self.folder) is not None:
+            update_attributes(self.folder, there[0], self._changed)
+
+    def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        found = image_of(attributes, self.folder)
+        if found is not None:
+            found[1]["datasets"] = [entry for entry in found[1]["datasets"] if entry["path"] not in self.keys]
+        return attributes
