@@ -24,9 +24,9 @@ from wkwdask.model.options import check
 from wkwdask.model.place import Destination
 from wkwdask.runs.report import Report
 from wkwdask.store.paths import basename, local_path
+from wkwdask.verbs.export import ExportOptions, check_suffix, lay_out_export
 from wkwdask.verbs.foreign_import import SourceOptions
 from wkwdask.verbs.taken import Taken
-from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, lay_out_export
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.runs.drive import Plan
-    from wkwdask.verbs.wkw.export import Export
+    from wkwdask.verbs.export import Export
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
+    from wkwdask.verbs.export import Export
     from wkwdask.verbs.rechunk import Rechunk
-    from wkwdask.verbs.wkw.export import Export
 
 _LOOKED_AT_REGIONS = 1000
 _SAMPLED_REGIONS = 3

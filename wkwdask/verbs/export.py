@@ -1,22 +1,57 @@
-"""The job that writes a volume to files of another format: cells of a grid, none waits for another."""
+"""The export of a level to files of images or an array: from what a user asks for to what is read, written and renamed in the end.
+
+Everything is made in a hidden folder beside the target, with a journal, so that an interrupted export goes on and nothing half-written is visible.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
+from wkwdask.formats.pictures.exported import Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
+from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
+from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.options import TiffOptions
+from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
+from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.converted import converted
+from wkwdask.model.levels import lengths_in
 from wkwdask.model.states import digest
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.runs.journal import Journal, read_journal
+from wkwdask.runs.journaled import JournaledJob
 from wkwdask.runs.parts import source_changed
+from wkwdask.runs.progress import Progress
+from wkwdask.runs.report import MagReport, Report
+from wkwdask.runs.stage import check_existing
+from wkwdask.runs.staged import check_same_settings, settings_of
+from wkwdask.store import files
+from wkwdask.store.json_record import format_job_record, read_job_record
+from wkwdask.store.locks import guarded, release_lock, take_lock
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.owner import Owner
+from wkwdask.store.paths import basename, dirname, local_path, split, splitext
+from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.model.states import States
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.volume import StoredVolume, Volume
+
+    VoxelSize = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +115,247 @@ class ExportJob:
 def _moved(box: BoundingBox, by: Sequence[int]) -> BoundingBox:
     x, y, z = (t + n for t, n in zip(box.topleft, by, strict=True))
     return BoundingBox((x, y, z), box.size, box.mag)
+
+
+_COMMAND = "export"
+_SETTINGS_NAME = "settings.json"
+_TARGETS = "give .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
+_UNKNOWN = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
+_WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
+_READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
+_OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a user may choose for an export."""
+
+    box: BoundingBox | None = None
+    """What is exported [voxels of mag 1], by default all."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+    stored: TiffOptions = field(default_factory=TiffOptions)
+    """How TIFFs are encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export(Work[Report]):
+    """A mag that can be exported."""
+
+    mag: StoredVolume
+    """The mag."""
+    source: Any
+    """What is read: the mag, or some of its channels, or other values of them."""
+    form: Form
+    """What is exported."""
+    target: str
+    """Where it is to appear."""
+    compression: str
+    """How TIFFs are encoded."""
+    settings: dict[str, Any]
+    """What a later start must have in common."""
+    existing: str
+    """What to do where the target already exists."""
+    owner: Owner
+    """Who exports."""
+
+    @property
+    def root(self) -> str:
+        """The hidden folder."""
+        folder, name = split(self.target)
+        return f"{folder}/.{name}.wkwdask-export"
+
+    @property
+    def staged(self) -> str:
+        """What is made, before it has its name."""
+        return f"{self.root}/{basename(self.target)}"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether one file is made, and no folder."""
+        return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
+
+    def output(self) -> Output | None:
+        """Choose what is written, None for one TIFF file, which is written section by section."""
+        name = self.target.lower()
+        if name.endswith(TIFF_SUFFIXES):
+            return None
+        if name.endswith(".npy"):
+            return NpyOutput(self.staged, self.form)
+        if name.endswith(".zarr"):
+            return ZarrOutput(self.staged, self.form)
+        return SectionsOutput(self.staged, self.form, self.compression)
+
+    def start(self) -> None:
+        """Take the lock, and the hidden folder of an interrupted start or a new one."""
+        parent = dirname(self.target)
+        files.makedirs(parent)
+        with guarded(parent):
+            take_lock(self.target, self.owner)
+        try:
+            if not files.lexists(self.staged):
+                files.remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
+            _check_free(self.target, self.existing, is_file=self.is_file)
+            self._take_over()
+        except BaseException:
+            self.release()
+            raise
+
+    def _take_over(self) -> None:
+        """Keep what an interrupted start left, where it is of the same export."""
+        path = f"{self.root}/{_SETTINGS_NAME}"
+        if self.existing == "overwrite" or not files.exists(path):
+            files.remove_tree(self.root)
+        else:
+            check_no_links(self.root)
+            check_same_settings(self.root, self.settings, read_job_record(path) or {})
+        if not files.isdir(self.root):
+            files.mkdir(self.root)
+            publish_bytes(path, format_job_record(self.settings))
+
+    def release(self) -> None:
+        """Give the lock back."""
+        release_lock(self.target, self.owner)
+
+    def leave(self, error: BaseException) -> None:
+        """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
+        try:
+            if next(read_journal(self.root), None) is None:
+                files.remove_tree(self.root)
+            else:
+                error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
+        finally:
+            self.release()
+
+    def phases(self) -> Generator[Phase, str, Report]:
+        """Write all cells and go on from where a journal ends, or one TIFF section by section; then let it appear."""
+        title, begin = f"exporting {self.source.name}", time.monotonic()
+        output, note = self.output(), ""
+        if output is None:
+            with Progress(title, self.form.box.size[2]) as progress:
+                self.write_tiff(progress.advance)
+        else:
+            output.prepare()
+            with Journal(self.root) as journal:
+                job = JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
+                yield Phase(job, title)
+            note = f"{job.num_known} tasks had been finished before" if job.num_known else ""
+        report = self.publish(time.monotonic() - begin, note)
+        self.release()
+        return report
+
+    def write_tiff(self, done: Any) -> None:
+        """Write one TIFF file, section by section."""
+        if files.exists(self.staged):
+            files.unlink(self.staged)
+        write_tiff(self.staged, self.source, self.form, self.compression, ome=self.target.lower().endswith(_OME_SUFFIXES), done=done)
+
+    def publish(self, seconds: float, note: str) -> Report:
+        """Let the target appear."""
+        check_not_replaced(self.mag)
+        nbytes, num_files = _flush(self.staged)
+        if files.isdir(self.staged):
+            files.publish_folder(self.staged, self.target)
+        else:
+            files.rename(self.staged, self.target)
+            files.fsync(dirname(self.target))
+        files.remove_tree(self.root)
+        box = self.form.box
+        entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
+        output = self.output()
+        note = "\n".join(filter(None, [note, "" if output is None else output.note]))
+        return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
+
+
+def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
+    """Check and lay out an export."""
+    check_existing(existing)
+    path = local_path(target)
+    check_suffix(target)
+    if not files.isdir(path) and not os.fspath(target).endswith("/"):
+        suffix = _UNKNOWN.search(basename(path))
+        if suffix is not None and not path.lower().endswith(_WRITTEN):
+            raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
+    with contextlib.suppress(ValueError):
+        Mag.parse(basename(path))
+        raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
+    box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
+    if box.is_empty:
+        raise BoundsError(
+            f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if options.box is None else f', asked for was {options.box}'}"
+        )
+    source = converted(mag, options.channels, options.dtype, options.value_range)
+    channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
+    if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
+        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
+    compression = _compression(path, options.stored.compression)
+    settings = settings_of(
+        _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
+        compression=compression, input=source_token(mag),
+    )  # fmt: skip
+    form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
+    return Export(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
+
+
+def check_suffix(target: str | os.PathLike[str]) -> None:
+    """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
+    text = os.fspath(target)
+    for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
+        suffix = splitext(text[:end])[1].lower()
+        if suffix in _READ_ONLY and not files.isdir(local_path(text)):
+            raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
+
+
+def _compression(path: str, asked: str | None) -> str:
+    if path.lower().endswith((".npy", ".zarr")):
+        if asked is not None:
+            raise ValueError(f"{path}: compression is for TIFF; .npy has none, .zarr its own")
+        return "raw"
+    return asked or "zlib"
+
+
+def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
+    """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
+    return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
+
+
+def _check_free(target: str, existing: str, *, is_file: bool) -> None:
+    """Make sure that the target can be written: of a folder only one that an export could have made is replaced."""
+    if not files.lexists(target):
+        return
+    if files.islink(target):
+        raise ExistsError(f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it")
+    if files.isdir(target) and is_file:
+        raise ExistsError(f"{target}: is a folder, expected nothing or a file")
+    if files.isdir(target) and not files.listdir(target):
+        return
+    if existing != "overwrite":
+        raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
+    if not files.isdir(target) and not is_file:
+        raise ExistsError(f"{target}: is a file, expected nothing or a folder")
+    if files.isdir(target) and not is_exported_zarr(target):
+        _check_sections(target)
+
+
+def _check_sections(target: str) -> None:
+    """Make sure that a folder holds nothing but sections as exports name them."""
+    with files.scandir(target) as entries:
+        other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
+    if other is not None:
+        raise ExistsError(f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced")
+
+
+def _flush(path: str) -> tuple[int, int]:
+    """Let all that was written last, and give its bytes and files."""
+    paths = [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names] if files.isdir(path) else [path]
+    nbytes = 0
+    for one in paths:
+        files.fsync(one)
+        nbytes += files.getsize(one)
+    for folder, _, _ in files.walk(path, topdown=False):
+        files.fsync(folder)
+    return nbytes, len(paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
@@ -12,23 +12,71 @@ from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.translated import moved
+from wkwdask.model.volume import Volume
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.job import Task
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
-from wkwdask.verbs.convert import ConvertJob
 from wkwdask.verbs.sources import box_setting, token_of
+from wkwdask.verbs.upsample_job import UpsampleJob, UpsampleSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
+    from contextlib import AbstractContextManager
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.place import Place
     from wkwdask.model.volume import Target
+    from wkwdask.plans.slabs import Slabs
+    from wkwdask.runs.job import Result
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.convert import Source
+
+
+class Source(Volume, Protocol):
+    """A volume of another format, of which tasks get parts."""
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is best read at once, if there is memory for it [voxels]."""
+
+    def cropped(self, box: BoundingBox) -> Source:
+        """Give a part, small to pickle."""
+
+    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Source]:
+        """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
+
+
+class ConvertSpec(UpsampleSpec):
+    """Make one region of a mag, and decode each piece of the source once."""
+
+    __slots__ = ()
+
+    source: Source
+    plan: Slabs
+
+    def run(self) -> Result:
+        """Read the region and write it."""
+        with self.source.held(self.plan.reading_shape, self.target.folder) as source:
+            return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
+
+
+class ConvertJob(UpsampleJob):
+    """One mag of a source of another format."""
+
+    def __init__(self, source: Source, target: Target, plan: Slabs) -> None:
+        super().__init__([source], [target], [plan])
+        self._foreign, self._target, self._plan = source, target, plan
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions, each with its part of the source."""
+        for task in super().tasks():
+            region = task.spec.region
+            spec = ConvertSpec(self._foreign.cropped(self._plan.region_box(region)), self._plan, self._target, task.spec.level, region)
+            yield Task(task.name, task.key, ConvertSpec.run, spec)
+
 
 _NOTES_NAME = "bad-slices"
 

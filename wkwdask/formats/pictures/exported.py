@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -82,6 +82,9 @@ class Form:
 class Output(Protocol):
     """What is exported to: picklable, so that tasks carry it."""
 
+    note: ClassVar[str]
+    """What a user should know of it."""
+
     @property
     def cell_shape(self) -> Vec3:
         """What one task writes [voxels]."""
@@ -112,6 +115,7 @@ class NpyOutput:
     """The file."""
     form: Form
     """What is exported."""
+    note: ClassVar[str] = ""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -178,6 +182,7 @@ class ZarrOutput:
     """The folder."""
     form: Form
     """What is exported."""
+    note: ClassVar[str] = ""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -224,6 +229,7 @@ class SectionsOutput:
     """What is exported."""
     compression: str
     """How the TIFFs are encoded."""
+    note: ClassVar[str] = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 
     @property
     def cell_shape(self) -> Vec3:
