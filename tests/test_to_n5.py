@@ -208,7 +208,7 @@ def test_what_was_finished_is_kept(tmp_path):
         assert not (tmp_path / "em" / "attributes.json").exists()
         with pytest.raises(ResumeError, match="dataset was"):
             wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", chunk_shape=(20, 20, 20))
-        (staged,) = (tmp_path / "em").glob(".wkwdask-job-*/dataset")
+        (staged,) = (tmp_path / "em").glob(".wkwdask-job-*/1-1-1")
         stored = sorted(path for path in staged.rglob("*") if path.name.isdecimal() and path.is_file())
         os.truncate(stored[0], 7)
         before, state["left"] = len(asked), 1000

@@ -262,9 +262,9 @@ def test_what_was_finished_is_kept(tmp_path, sharded):
             wkwdask.to_precomputed(array, tmp_path / "v", **options)
         assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
         assert not (tmp_path / "v" / "info").exists()
-        with pytest.raises(ResumeError, match="scale was"):
+        with pytest.raises(ResumeError, match="scales was"):
             wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **{**options, "chunk_shape": (20, 20, 20), "shard_shape": False})
-        (staged,) = (tmp_path / "v").glob(".wkwdask-job-*/scale-0")
+        (staged,) = (tmp_path / "v").glob(".wkwdask-job-*/1-1-1")
         kept = sorted(path.name for path in staged.iterdir())
         os.truncate(staged / kept[0], 7)
         before, state["left"] = len(asked), 1000

@@ -180,6 +180,8 @@ def convert(
         check_suffix(target)
     asked = {"category": category, "pyramid": pyramid}
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.not_asked})
+    if not is_dataset:
+        check(its_format.options, **options)  # before anything is opened
     find_it = find_layers if is_dataset else find_source
     found = find_it(source, whole_images=not any(of_images.values()))
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)

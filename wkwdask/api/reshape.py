@@ -158,7 +158,7 @@ def store_anew(
     def stage(move: Move, existing: str) -> Rechunk | None:
         return lay_out_rechunk(its_format, move, options, existing, workers)
 
-    check_can_be_repeated(len(moves), starts_anew=options.stored.level is not None if in_place else existing == "overwrite")
+    check_can_be_repeated(len(moves), starts_anew="level" in options.stored.given() if in_place else existing == "overwrite")
     if in_place:
         moves = [move for move in moves if stage(move, existing) is not None]
     else:

@@ -108,8 +108,8 @@ class Converted:
 
     def count_files(self) -> tuple[int, int] | None:
         """Count the stored files, and their bytes."""
-        files, nbytes = self.source.count_files()
-        return files, nbytes
+        found: tuple[int, int] | None = self.source.count_files()
+        return found
 
     def cropped(self, box: BoundingBox) -> Converted:
         """Give a part of the volume."""

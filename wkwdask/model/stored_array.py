@@ -20,6 +20,7 @@ from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.model.codec import clip
 from wkwdask.model.naming import Found
 from wkwdask.model.states import summed_states
+from wkwdask.model.volume import ReadyVolume
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class BoxCodec(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredArray:
+class StoredArray(ReadyVolume):
     """One mag, scale, dataset or level. Holds no open file and is small to pickle."""
 
     store: Store

@@ -6,10 +6,12 @@ inside one shard (or a whole shard); parts are joined into their shard by one ta
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
     import numpy.typing as npt
@@ -118,6 +120,27 @@ class StoredVolume(Volume, Protocol):
 
     def is_unchanged(self) -> bool:
         """Tell whether the records that it was opened by are still the same, so that it need not be opened again."""
+
+
+class ReadyVolume:
+    """What an import asks of a source whose pieces can be read in any order: nothing is held until it is read, and nothing filled with zeros."""
+
+    __slots__ = ()
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is best read at once."""
+        return self.chunk_shape  # type: ignore[attr-defined,no-any-return]
+
+    def with_notes(self, folder: str) -> Self:
+        """Return the same, of which nothing is filled with zeros."""
+        del folder
+        return self
+
+    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Self]:
+        """Read what is asked for: nothing is kept."""
+        del reading_shape, scratch
+        return nullcontext(self)
 
 
 class PlainVolume:

@@ -11,6 +11,7 @@ from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.place import LevelSpec
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.translated import moved
 from wkwdask.model.volume import Volume
 from wkwdask.plans.regions import Tiling
@@ -166,6 +167,8 @@ def in_frame_of(source: Any, origin: Vec3) -> Source:
     if isinstance(source, Converted):
         return replace(source, source=in_frame_of(source.source, origin))
     back = (-origin[0], -origin[1], -origin[2])
+    if isinstance(source, StoredArray):
+        return source.moved(back)
     x, y, z = (a + b for a, b in zip(source.corner, back, strict=True))
     framed: Source = replace(source, corner=(x, y, z), box=moved(source.box, back))
     return framed

@@ -1,4 +1,4 @@
-"""An array in a file as a volume, read by slices: ``.npy``, HDF5, Zarr, MRC, or plain bytes somewhere in a file.
+"""An array in a file as a volume, read by slices: ``.npy``, HDF5, MRC, or plain bytes somewhere in a file.
 
 The array has its axes in any order. Nothing is mapped into memory, and no more is read than what a box needs, in whole chunks.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,8 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.pictures.hdf5_file import open_hdf5
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
-from wkwdask.formats.zarr.array import open_array
 from wkwdask.model.parsing import reading
-from wkwdask.model.volume import PlainVolume
+from wkwdask.model.volume import PlainVolume, ReadyVolume
 from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
 from wkwdask.store.files import file_states
@@ -27,8 +25,6 @@ from wkwdask.store.lru import Lru
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -46,7 +42,7 @@ class ArrayRef:
     """Where an array is; small to pickle."""
 
     kind: str
-    """``"bytes"``, ``"hdf5"`` or ``"zarr"``."""
+    """``"bytes"`` or ``"hdf5"``."""
     path: str
     """The file or folder."""
     key: str
@@ -65,12 +61,7 @@ class ArrayRef:
     @property
     def name(self) -> str:
         """What an error calls it."""
-        return f"{self.path}:/{self.key}" if self.kind == "hdf5" else f"{self.path}/{self.key}" if self.key else self.path
-
-    @property
-    def file(self) -> str:
-        """A file that changes with the array."""
-        return zarr_record(self.name) if self.kind == "zarr" else self.path
+        return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
         """Read a box."""
@@ -88,18 +79,12 @@ class ArrayRef:
         return array
 
 
-def zarr_record(path: str) -> str:
-    """Name the file that describes a Zarr array."""
-    return next((f"{path}/{name}" for name in ("zarr.json", ".zarray") if files.isfile(f"{path}/{name}")), f"{path}/zarr.json")
-
-
 def _opened(ref: ArrayRef) -> Any:
     """Give the open array; a few are kept, and a forked process opens its own."""
-    key = (os.getpid(), ref.kind, ref.path, ref.key, ref.stamp)
+    key = (os.getpid(), ref.path, ref.key, ref.stamp)
     array = _open_files.get(key)
     if array is None:
-        is_hdf5 = ref.kind == "hdf5"
-        array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key] if is_hdf5 else open_array(ref.name)
+        array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key]
         _open_files.put(key, array)
     return array
 
@@ -129,7 +114,7 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayVolume(PlainVolume):
+class ArrayVolume(PlainVolume, ReadyVolume):
     """An array with axes, a ``Volume``."""
 
     ref: ArrayRef
@@ -161,11 +146,6 @@ class ArrayVolume(PlainVolume):
         """What is decoded at once."""
         return self._along(self.ref.chunks, "x"), self._along(self.ref.chunks, "y"), self._along(self.ref.chunks, "z")
 
-    @property
-    def unit_shape(self) -> Vec3:
-        """What is best read at once."""
-        return self.chunk_shape
-
     def _along(self, lengths: tuple[int, ...], letter: str) -> int:
         return lengths[self.axes.index(letter)] if letter in self.axes else 1
 
@@ -188,27 +168,18 @@ class ArrayVolume(PlainVolume):
         """Give a part of the volume."""
         return replace(self, box=box)
 
-    def with_notes(self, folder: str) -> ArrayVolume:
-        """Return the array, of which nothing is filled with zeros."""
-        return self
-
-    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ArrayVolume]:
-        """Read what is asked for: nothing is kept."""
-        del reading_shape, scratch
-        return nullcontext(self)
-
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether the file is there."""
-        return index == (0, 0, 0) and files.exists(self.ref.file)
+        return index == (0, 0, 0) and files.exists(self.ref.path)
 
     def shard_path(self, index: Vec3) -> str:
         """Name the file."""
         del index
-        return self.ref.file
+        return self.ref.path
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells have voxels: all do."""
-        return cell_map(self.box, cell_shape, self.ref.file, fill=True)
+        return cell_map(self.box, cell_shape, self.ref.path, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the file."""

@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,18 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
+from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref
 from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
-from wkwdask.formats.zarr.layer import is_plain_zarr, members_of
-from wkwdask.formats.zarr.ngff import check_version, parse_image
+from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import need
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, local_path, splitext
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.volume import StoredVolume, Volume
 
     VoxelSize = tuple[float, float, float]
 
@@ -53,7 +53,7 @@ _MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}
 class Foreign:
     """A source, opened."""
 
-    volume: ImageStack | ArrayVolume
+    volume: ImageStack | ArrayVolume | StoredArray
     """Its voxels."""
     voxel_size_nm: VoxelSize | None = None
     """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
@@ -355,65 +355,32 @@ def _hdf5_voxel_size(data: Any) -> VoxelSize | None:
 
 
 def _open_zarr(path: str, placing: Placing) -> Foreign:
-    """Open a Zarr array, or the finest one of an OME-Zarr group."""
-    zarr = need("zarr", path)
-    try:
-        item = zarr.open(path, mode="r")
-    except Exception as error:
-        raise CorruptError(f"{path}: not readable as Zarr array or group: {error or type(error).__name__}") from error
-    is_group = isinstance(item, zarr.Group)
-    found = ("", None, None) if not is_group else _ome_zarr(item, path)
-    key, axes, voxel_size = found
-    if is_group:
-        item = item[key]
-    names = getattr(item.metadata, "dimension_names", None)
-    if axes is None and names and all(name and name.lower() in "xyzc" for name in names):
-        axes = "".join(names).lower()
-    if voxel_size is None:
-        voxel_size = _zarr_voxel_size(dict(item.attrs), axes)
-    folder = f"{path}/{key}" if key else path
-    ref = ArrayRef("zarr", path, key, tuple(item.shape), item.dtype.str, tuple(item.chunks), 0, file_stamp(zarr_record(folder)))
-    if axes is not None and len(axes) == len(ref.shape):
-        axes = "".join("-" if letter == "t" and length == 1 else letter for letter, length in zip(axes, ref.shape, strict=True))
-    return _array(ref, _axes_of(placing, ref.shape, ref.name, axes), placing, voxel_size)
+    """Open a Zarr array, or the finest one of an OME-NGFF image."""
+    images = find_zarr_layers(PREFIX + path)
+    image, level = images[0], next(iter(images[0].meant))
+    if len(images) > 1 or path not in (image.folder, level.folder):
+        raise FormatError(f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}")
+    lengths = None if level.lengths_nm is None else _known(level.lengths_nm)
+    if placing.axes is None and not level.problem and level.key:
+        volume = level.open()
+        volume = _at_zero(level.open())
+    else:
+        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(placing, tuple(shape), level.folder, _plain_axes(names)))
+    if volume.box.is_empty:
+        raise BoundsError(f"{volume.name}: the source holds no voxels: it has {volume.box.size}")
+    return Foreign(replace(volume, mag=placing.mag).moved(placing.corner), lengths)
 
 
-def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]:
-    """Read what an OME-Zarr group says of its finest array: key, axes and voxel size."""
-    attributes = dict(group.attrs)
-    check_version(attributes, path)
-    multiscales = attributes.get("ome", attributes).get("multiscales")
-    try:
-        first = multiscales[0]
-        axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
-        image = parse_image(attributes, path)
-        finest = first["datasets"][0]["path"] if image is None else image.levels[0].path
-        entry = next(entry for entry in first["datasets"] if str(entry["path"]) == str(finest))
-        steps = [*entry.get("coordinateTransformations", []), *first.get("coordinateTransformations", [])]  # the second ones are for all arrays
-        scales = [step["scale"] for step in steps if step["type"] == "scale"]
-        key = str(entry["path"])
-    except (TypeError, KeyError, IndexError):
-        members = members_of(group, path)
-        keys = ", ".join(f"{path}/{name}" for name, item in members if hasattr(item, "shape"))
-        bad = "".join(f"; {item}" for _, item in members if isinstance(item, CorruptError))
-        raise FormatError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}{bad}") from None
-    letters = "".join(axis["name"].lower() for axis in axes) or None
-    if letters is None or not scales or not set("xyz") <= set(letters):
-        return key, letters, None
-    spatial = [letters.index(letter) for letter in "xyz"]
-    units = [axes[n].get("unit") for n in spatial]
-    if None in units:
-        return key, letters, None
-    lengths = [math.prod(float(scale[n]) for scale in scales) for n in spatial]
-    return key, letters, _known([length_nm(length, str(unit)) for length, unit in zip(lengths, units, strict=True)])
+def _at_zero(volume: StoredVolume) -> StoredArray:
+    """Give an array whose first voxel is voxel 0."""
+    assert isinstance(volume, StoredArray)
+    x, y, z = volume.origin
+    return volume.moved((-x, -y, -z))
 
 
-def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize | None:
-    """Read the voxel size that :mod:`wkwdask.formats.pictures.exported` writes."""
-    value = attributes.get("voxel_size_nm")
-    if not isinstance(value, (list, tuple)) or len(value) != 3 or axes is None:
-        return None
-    return _known([float(length) for length in value])
+def _plain_axes(names: Sequence[str] | None) -> str | None:
+    """Take the names of axes of an array, where they are those that are known here."""
+    return "".join(names).lower() if names and all(name and name.lower() in "xyzc" for name in names) else None
 
 
 def _open_mrc(path: str, placing: Placing) -> Foreign:

@@ -73,9 +73,10 @@ class ImagePlace:
         targets = tuple(_target(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
         self.check_voxel_size(size, {*self.wanted.together, *(spec.box.mag for spec in specs)})
+        of_arrays = [_settings_of(*one) for one in zip(specs, encodings, strict=True)]
         settings = {
             "version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels,
-            "arrays": [_settings_of(*one) for one in zip(specs, encodings, strict=True)],
+            **{name: values[0] if len(values) == 1 else values for name in of_arrays[0] for values in [[one[name] for one in of_arrays]]},
         }  # fmt: skip
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _described(encodings[0]))
 
