@@ -56,6 +56,7 @@ class Described(ABC):
 
     def content(self, box: BoundingBox) -> None:
         """An array at another place is another one."""
+        del box
 
     @abstractmethod
     def is_still_described(self) -> bool:

@@ -88,7 +88,8 @@ class VolumePlace:
         )
         settings = {"type": volume.kind, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.kind, volume.dtype, volume.num_channels), PROVENANCE)
-        before = like.scale if isinstance(like, PrecomputedVolume) else None
+        stored = like.volume if isinstance(like, TranslatedVolume) else None
+        before = stored.scale if isinstance(stored, PrecomputedVolume) else None
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
             is_as_before=before is not None and options.compression is None and _is_as_before(scales[0], before, options),
