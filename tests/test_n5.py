@@ -167,8 +167,28 @@ def test_as_a_source(container, tmp_path):
     assert wkwdask.histogram(container / "em").values.sum() == EM.size
     wkwdask.apply(np.invert, f"n5://{container}/em/s1", tmp_path / "ds" / "em" / "2")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "em" / "2", ((4, 2, 0), (29, 21, 12)))[0], ~EM[::2, ::2, ::2])
-    with pytest.raises(UnsupportedError, match=r"are not made from each other yet; convert\(\)"):
-        wkwdask.build_pyramid(f"n5://{container}/em")
+    with pytest.raises(UnsupportedError, match=r"numbered as their voxels grow, and mag 1 is not coarser"):
+        wkwdask.upsample(f"n5://{tmp_path}/other.n5/em")
+
+
+def test_levels_get_the_next_numbers(tmp_path):
+    """They are stored as the one that they are made of, and the group lists them with all that readers look for."""
+    url = f"{tmp_path}/c.n5/em"
+    wkwdask.to_n5(EM, f"{url}/s0", offset=(3, 0, 5), voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8), compression="raw")
+    wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-1", "4-4-2"], method="max")
+    assert [(level.key, str(level.mag), level.resolution) for level in wkwdask.info(f"n5://{url}").scales] == [
+        ("s0", "1", (4, 4, 8)), ("s1", "2-2-1", (8, 8, 8)), ("s2", "4-4-2", (16, 16, 16)),
+    ]  # fmt: skip
+    document = json.loads((tmp_path / "c.n5" / "em" / "s2" / "attributes.json").read_text())
+    assert (document["compression"], document["blockSize"]) == ({"type": "raw"}, [8, 8, 8])
+    wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-1"], method="mean", existing="overwrite", compression="gzip")
+    document = json.loads((tmp_path / "c.n5" / "em" / "s1" / "attributes.json").read_text())
+    assert document["compression"]["type"] == "gzip"
+    with pytest.raises(UnsupportedError, match="numbered as their voxels grow, and mag 2-2-2 is not coarser than mag 4-4-2"):
+        wkwdask.build_pyramid(f"n5://{url}", mags=["2-2-2"])
+    wkwdask.to_n5(EM, f"{tmp_path}/c.n5/alone")
+    with pytest.raises(UnsupportedError, match="is one N5 dataset, and levels are made in a group"):
+        wkwdask.build_pyramid(f"n5://{tmp_path}/c.n5/alone", mags=["2"])
 
 
 # ------------------------------------------------------------------------------------------------ OME-NGFF

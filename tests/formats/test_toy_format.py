@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import support.toy_format as toy
+from support.toy_volumes import box_of, save_toy
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
@@ -35,7 +36,7 @@ def array():
 def volume(tmp_path, array):
     folder = tmp_path / "em"
     coarse = np.ascontiguousarray(array[:, ::2, ::2, ::2])
-    toy.save_toy(folder, {"fine": (Mag(1, 1, 1), OFFSET, array), "coarse": (Mag(2, 2, 2), (2, 3, 4), coarse)})
+    save_toy(folder, {"fine": (Mag(1, 1, 1), OFFSET, array), "coarse": (Mag(2, 2, 2), (2, 3, 4), coarse)})
     return folder
 
 
@@ -56,7 +57,7 @@ def test_what_it_holds(volume, array):
     summary = wkwdask.info(volume)
     assert (summary.format, summary.type, summary.dtype, summary.num_channels) == ("toy", "color", "uint8", 1)
     fine, coarse = summary.scales
-    assert (fine.key, fine.mag, fine.resolution, fine.box) == ("fine", Mag(1, 1, 1), (4.0, 4.0, 40.0), toy.box_of(Mag(1, 1, 1), OFFSET, array))
+    assert (fine.key, fine.mag, fine.resolution, fine.box) == ("fine", Mag(1, 1, 1), (4.0, 4.0, 40.0), box_of(Mag(1, 1, 1), OFFSET, array))
     assert (coarse.mag, coarse.resolution) == (Mag(2, 2, 2), (8.0, 8.0, 80.0))
     assert fine.files == len([name for name in os.listdir(volume / "fine") if name.endswith(".raw")])
 

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.described import Described, look
-from wkwdask.formats.format import ArrayFormat, LevelRemoval
+from wkwdask.formats.format import ArrayFormat, LevelRemoval, MetadataEdit
 from wkwdask.formats.leveled import array_image, array_level, found_images
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
 from wkwdask.model.codec import ChunkCodec
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
+from wkwdask.model.options import StorageOptions, shape
 from wkwdask.model.parsing import reading
+from wkwdask.model.place import Destination, FolderPlace, NewLevels
+from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.json_edit import read_object, update_json
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.store import open_store
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from wkwdask.model.image import Found
 
 FILE_NAME, LEVEL_NAME = "toy.json", "level.json"
 NAMING = GridNaming("xyz", "", ".", suffix=".raw")
 URL_NAME = UrlName(("toy://",), ("toy",))
+
+
+@dataclass(frozen=True, slots=True)
+class ToyOptions(StorageOptions):
+    name, title = "toy", "Toy"
+    chunk_shape: tuple[int, int, int] | None = shape("A chunk [voxels].", (64, 64, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +82,47 @@ def _read(path: str) -> dict[str, Any]:
         raise CorruptError(f"{path}: {error}") from None
 
 
-def toy_array(folder: str, mag: Mag, voxel_size=None) -> StoredArray:
+def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = False, **others: Any) -> StoredArray:
     """Describe the array in a folder, which starts at voxel 0."""
-    store, said = open_store(folder), _read(f"{folder}/{LEVEL_NAME}")
+    store = open_store(folder)
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
         dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = ToyDescription(store, LEVEL_NAME, look(store, LEVEL_NAME), json.dumps(said))
-    lengths = None if voxel_size is None else lengths_in(mag, voxel_size)
-    return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype), dtype, identity, mag, lengths_nm=lengths)
+    identity = ToyDescription(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), json.dumps(said))
+    return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype), dtype, identity, mag, **others)
+
+
+@dataclass(frozen=True, slots=True)
+class ToyEdit(MetadataEdit):
+    """What ``toy.json`` is to say once levels are there."""
+
+    kind: ClassVar[str] = "toy"
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: str
+    new: dict[str, Any]
+    levels: list[dict[str, Any]]
+
+    def apply(self) -> None:
+        _list_levels(self.folder, self.levels, {level["name"] for level in self.levels}, {**self.new, "levels": []})
+
+
+@dataclass(frozen=True, slots=True)
+class ToyPlace(FolderPlace):
+    """A folder in which levels are or will be."""
+
+    prefix: ClassVar[str] = "toy://"
+
+    def new_levels(self, specs, options, like=None, existing="error") -> NewLevels:
+        chunk = options.chunk_shape or (like.chunk_shape if like is not None and isinstance(like.codec, RawCodec) else options.of_new().chunk_shape)
+        folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []
+        for spec, folder in zip(specs, folders, strict=True):
+            said = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk]}
+            array = toy_array(folder, spec.box.mag, said, is_new=True).moved(spec.box.topleft)
+            targets.append(Placement(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
+            levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
+        size = self.wanted.given_nm or self.wanted.found_nm
+        new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size)}
+        return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "levels": levels}, ToyEdit(self.folder, new, levels))
 
 
 class ToyRemoval(LevelRemoval):
@@ -93,20 +130,21 @@ class ToyRemoval(LevelRemoval):
 
     kind = "removal of toy levels"
 
-    def apply(self):
-        path = f"{self.folder}/{FILE_NAME}"
-        said = _read(path)
-        publish_bytes(path, json.dumps({**said, "levels": [level for level in said["levels"] if level["name"] not in self.keys]}).encode())
+    def apply(self) -> None:
+        _list_levels(self.folder, [], self.keys)
+
+
+def _list_levels(folder: str, levels, forgotten, new=None) -> None:
+    def change(said):
+        return {**said, "levels": sorted([*(one for one in said["levels"] if one["name"] not in forgotten), *levels], key=lambda one: one["mag"])}
+
+    update_json(f"{folder}/{FILE_NAME}", lambda: read_object(f"{folder}/{FILE_NAME}"), change, json.dumps, new)
 
 
 class ToyFormat(ArrayFormat):
     """A folder with ``toy.json``, or one of its levels."""
 
-    name = "toy"
-    url_name = URL_NAME
-    edits = (ToyRemoval,)
-    removal = ToyRemoval
-    image_files = (FILE_NAME,)
+    name, url_name, options, edits, removal, image_files = "toy", URL_NAME, ToyOptions, (ToyEdit, ToyRemoval), ToyRemoval, (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
         return files.isfile(f"{path}/{FILE_NAME}") or files.isfile(f"{path}/{LEVEL_NAME}")
@@ -115,12 +153,19 @@ class ToyFormat(ArrayFormat):
         folder, key = URL_NAME.location(url), None
         if not files.isfile(f"{folder}/{FILE_NAME}"):
             folder, key = dirname(folder), basename(folder)
-        said = _read(f"{folder}/{FILE_NAME}")
-        levels = []
+        said, levels = _read(f"{folder}/{FILE_NAME}"), []
         for level in said["levels"]:
-            mag = Mag.parse(level["mag"])
-            levels.append(array_level(level["name"], toy_array(f"{folder}/{level['name']}", mag, said["voxel_size_nm"]), mag, tuple(level["offset"])))
+            mag, path = Mag.parse(level["mag"]), f"{folder}/{level['name']}"
+            size = said["voxel_size_nm"]
+            array = toy_array(path, mag, _read(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
+            levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
         return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, said["category"]),))
+
+    def place(self, wanted):
+        return ToyPlace(files.realpath(URL_NAME.location(wanted.url)), wanted)
+
+    def place_in(self, image, *, allow_external):
+        return ToyPlace(image.folder, Destination(image.folder, category=image.category, found_nm=image.voxel_size_nm))
 
     def is_level_folder(self, folder: str) -> bool:
         names = (name for name in files.listdir(folder) if not name.startswith("."))
@@ -131,24 +176,3 @@ class ToyFormat(ArrayFormat):
 
 
 FORMAT = ToyFormat()
-
-
-def save_toy(folder: Path, levels: dict[str, tuple[Mag, tuple[int, int, int], np.ndarray]], category="color", voxel_size=(4.0, 4.0, 40.0), chunk=(8, 16, 8)):
-    """Write arrays (c, x, y, z) by numpy alone; each level has a mag and an offset."""
-    listed = [{"name": name, "mag": list(mag.factors), "offset": list(offset)} for name, (mag, offset, _) in levels.items()]
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(json.dumps({"category": category, "voxel_size_nm": voxel_size, "levels": listed}))
-    for name, (_, _, array) in levels.items():
-        (folder / name).mkdir()
-        said = {"dtype": array.dtype.name, "size": array.shape, "chunk": (len(array), *chunk)}
-        (folder / name / LEVEL_NAME).write_text(json.dumps(said))
-        for x, y, z in product(*(range(-(-n // edge)) for n, edge in zip(array.shape[1:], chunk, strict=True))):
-            low, high = np.array((x, y, z)) * chunk, np.array((x + 1, y + 1, z + 1)) * chunk
-            part = array[:, low[0] : high[0], low[1] : high[1], low[2] : high[2]]
-            if part.any():
-                (folder / name / f"{x}.{y}.{z}.raw").write_bytes(RawCodec(array.dtype).encode(part, ""))
-
-
-def box_of(mag: Mag, offset: tuple[int, int, int], array: np.ndarray) -> BoundingBox:
-    """Give where a level lies."""
-    return BoundingBox(offset, array.shape[1:], mag)

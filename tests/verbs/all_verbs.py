@@ -94,6 +94,7 @@ class Bench:
 def _chunk_files(url: str) -> list[Path]:
     """List the files of voxels of an image."""
     names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
+    names |= {"toy.json", "level.json"}
     return sorted(path for path in stored_path(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
 
 
@@ -128,7 +129,8 @@ def sample(bench):
 @verb
 def xarray(bench):
     url = bench.image if bench.form.engine in ("wkw", "precomputed") else str(stored_path(bench.image))
-    array = xr.open_dataarray(url.removeprefix("precomputed://"), engine=bench.form.engine, chunks={})
+    engine = bench.form.engine if bench.form.engine != "toy" else "wkw"
+    array = xr.open_dataarray(url.removeprefix("precomputed://"), engine=engine, chunks={})
     dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
     np.testing.assert_array_equal(array.transpose(*dims).values.reshape(bench.case.array.shape), bench.case.array)
     for axis, low, edge in zip("xyz", bench.case.offset, VOXEL_SIZE, strict=True):
@@ -218,7 +220,7 @@ def resume(bench):
 
 @verb
 def write(bench):
-    wkwdask.write(_with_dataset(bench), bench.case.offset, bench.case.array)
+    wkwdask.write(_with_dataset(bench), bench.case.offset, bench.case.array, voxel_size=VOXEL_SIZE)
     bench.expect(bench.place, bench.case)
 
 
@@ -239,7 +241,7 @@ def _level(bench, url):
 @verb
 def create(bench):
     zeros = Case(np.zeros((1, 20, 9, 11), "uint16"), bench.case.offset)
-    wkwdask.create(_with_dataset(bench), (zeros.offset, zeros.end), "uint16")
+    wkwdask.create(_with_dataset(bench), (zeros.offset, zeros.end), "uint16", voxel_size=VOXEL_SIZE)
     bench.expect(bench.place, zeros)
 
 

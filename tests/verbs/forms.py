@@ -57,6 +57,10 @@ def _save_zarr(version, **options):
     return save
 
 
+def _save_toy(array, url, offset, **others):
+    return wkwdask.write(url, offset, array, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others)
+
+
 FORMS = (
     Form("wkw", lambda folder, name: f"{folder}/dataset/{name}", _save_wkw, "wkw"),
     Form("precomputed", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=False), "precomputed"),
@@ -64,4 +68,5 @@ FORMS = (
     Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
     Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
     Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
+    Form("toy", lambda folder, name: f"toy://{folder}/{name}", _save_toy, "toy"),
 )

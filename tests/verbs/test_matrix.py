@@ -6,34 +6,31 @@ import os
 
 import dask
 import pytest
+from support import toy_format
 from support.inside import empty_memory
 from verbs.all_verbs import VERBS, Bench
 from verbs.forms import FORMS
 
 import wkwdask
+from wkwdask.formats import registry
 
 GEOMETRIES = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 3)
 
-_OTHERS = frozenset(str(form) for form in FORMS) - {"wkw"}
+_OTHERS = frozenset(str(form) for form in FORMS) - {"wkw", "toy"}
 _ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
 
 NOT_THERE_YET = {
-    "apply": _ARRAYS,
     "compress": _OTHERS - {"precomputed"},
     "copy": _OTHERS,
     "copy_moved_box": _OTHERS,
-    "create": _OTHERS,
     "manifest": _OTHERS,
-    "pyramid": _ARRAYS,
-    "pyramid_plan": _ARRAYS,
     "pyramid_update": _OTHERS,
     "rechunk": _ARRAYS,
     "repair": _OTHERS,
     "upsample": _OTHERS,
     "verify": _ARRAYS,
-    "write": _OTHERS,
     "write_region": _OTHERS,
-    "zarr_in_place": frozenset({"precomputed", "precomputed-sharded"}),
+    "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }
 """Formats that a verb does not take yet: it says so."""
 
@@ -53,6 +50,11 @@ IN_MEMORY = frozenset(str(form) for form in FORMS)
 
 NEEDS_FILES = frozenset({"zarr_in_place"})
 """Verbs that need a path on a file system: zarr-python opens the files itself."""
+
+
+@pytest.fixture(autouse=True)
+def _with_toy(monkeypatch):
+    monkeypatch.setattr(registry, "_added", [toy_format.FORMAT])
 
 
 @pytest.fixture(autouse=True)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
 from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
+from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
-from wkwdask.formats.places import place_for
+from wkwdask.formats.places import format_of_target, place_for
+from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.formats.webknossos.dataset import open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import check_inside, mag_or_key
 from wkwdask.model.options import check
 from wkwdask.model.place import Destination
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.webknossos.summary import DatasetSummary
-    from wkwdask.geometry.mag import Mag
     from wkwdask.model.summary import VolumeSummary
     from wkwdask.model.volume import Volume
     from wkwdask.runs.report import Report
@@ -365,13 +369,14 @@ def _check_region_options(**options: Any) -> None:
         raise ValueError(f"region= writes into a mag as it is; {', '.join(given)}= goes with making a new one")
 
 
-@storage_options(WkwOptions)
+@storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options)
 def create(
     url: str | os.PathLike[str],
     box: BoundingBox | Sequence[Sequence[int]],
     dtype: npt.DTypeLike,
     *,
     num_channels: int = 1,
+    mag: MagLike | None = None,
     voxel_size: Sequence[float] | None = None,
     existing: Literal["error", "overwrite"] = "error",
     category: Literal["color", "segmentation"] | None = None,
@@ -383,15 +388,17 @@ def create(
     Parameters
     ----------
     url : str or path
-        The mag's folder, such as ``dataset/layer/1``.
+        The mag's folder, such as ``dataset/layer/1``; or an image or level of another format, named by its prefix, such as ``"precomputed://PATH"``.
     box : BoundingBox or pair of corners
         Where it is to have data: the lowest corner and the one beyond the highest, absolute voxels of the mag. The JSON of the dataset keeps it.
     dtype : dtype_like
         Type of one channel.
     num_channels : int
         Values per voxel.
+    mag : Mag, str or int, optional
+        The mag, where the URL is not that of a mag in WKW; 1 by default.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm], for a new dataset, as for :func:`to_wkw`.
+        Edge lengths of a voxel of mag 1 [nm], for a new dataset, as for :func:`to_wkw`, or for a new image.
     existing : {"error", "overwrite"}
         What to do where the mag already exists; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
@@ -413,7 +420,7 @@ def create(
     LockedError
         Another job writes it.
     TypeError
-        WKW has no voxel type for the dtype.
+        The format has no such type.
     ValueError
         An option makes no sense.
 
@@ -436,28 +443,29 @@ def create(
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     size = None if voxel_size is None else positive_lengths(voxel_size)
-    place = place_for(Destination(os.fspath(url), category=category, voxel_size_nm=size, needs_container=False, allow_external=allow_external))
+    stored = check(format_of_target(url).options, **options)
+    place = place_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
     asked = _voxel_box(box, place.mag)
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
-    staged, _ = lay_out_write(place, asked.topleft, content, check(WkwOptions, **options), existing, "to_wkw")
+    staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
     if staged.edit is None:
         _warn_of_no_dataset(staged.folders[0])
     return make(Creation(staged))
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:
-    """Write a numpy array as one mag.
+    """Write a numpy array as one mag, in any format that the URL names.
 
     Parameters
     ----------
     url : str or path
-        The mag's folder.
+        The mag's folder; or an image or level of another format, named by its prefix, such as ``"precomputed://PATH"``.
     offset : sequence of 3 int
         Absolute voxel of the mag that element 0 goes to.
     array : ndarray, shape (x, y, z) or (c, x, y, z)
         The voxels.
     **options
-        As for :func:`to_wkw`, but ``compute``.
+        As for :func:`to_wkw`, but ``compute``. In another format: ``mag``, ``voxel_size``, ``category``, ``existing``, ``token``, and how it is stored.
 
     Returns
     -------
@@ -470,8 +478,41 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     """
     if "compute" in options:
         raise TypeError("write() always computes; to_wkw() takes compute=False")
-    report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
-    return report
+    if format_of_target(url) is fallback():
+        report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
+        return report
+    return _write_placed(url, offset, np.asanyarray(array), **options)
+
+
+def _write_placed(
+    url: str | os.PathLike[str],
+    offset: Sequence[int],
+    array: npt.NDArray[Any],
+    *,
+    mag: MagLike | None = None,
+    voxel_size: Sequence[float] | None = None,
+    category: str | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    **options: Any,
+) -> Report:
+    """Write an array in the format that a URL names."""
+    from wkwdask.api.saving import Saving, lay_out_save
+    from wkwdask.graphs.write import write_now_or_later
+
+    stored = check(format_of_target(url).options, **options)
+    staged, voxels, trusted = lay_out_save(array, offset, _target(url, mag, category), voxel_size, stored, Saving("write", existing, token))
+    written: Report = write_now_or_later(staged, voxels, trusted, compute=True)
+    return written
+
+
+def _target(url: str | os.PathLike[str], mag: MagLike | None, category: str | None, *, allow_external: bool = False) -> Destination:
+    """Say where one level is wanted."""
+    is_mag = format_of_target(url) is fallback()
+    if is_mag and mag is not None:
+        raise ValueError(f"{os.fspath(url)}: a mag in WKW is named by its folder, such as DATASET/LAYER/2-2-1, and not by mag=")
+    wanted = None if mag is None else Mag.parse(mag)
+    return Destination(os.fspath(url), mag=wanted, category=category, needs_container=not is_mag, allow_external=allow_external)
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.place import Destination, Move
+from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import dirname, is_remote, local_path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Place
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.volume import StoredVolume, Volume
 
     Url = str | os.PathLike[str]
 
@@ -36,9 +37,13 @@ class MetadataEdit(Protocol):
 
     def check_writable(self) -> None:
         """Make sure, before any work, that the metadata can be changed after it; raises PermissionError."""
+        for folder in (getattr(self, name) for name in self.folder_names):
+            if files.isdir(folder) and not files.is_writable(folder):
+                raise PermissionError(errno.EACCES, "the image's metadata could not be updated", folder)
 
     def check_current(self) -> None:
         """Make sure, before what was built appears, that nobody changed meanwhile what it counts on; raises ValueError."""
+        return
 
     def apply(self) -> None:
         """Make the change; making it again changes nothing."""
@@ -48,11 +53,13 @@ class MetadataEdit(Protocol):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Give what a record keeps: all values, and ``kind``."""
+        """Give what a record keeps: all values, and ``kind``; here where JSON keeps them as they are."""
+        return {"kind": self.kind, **{each.name: getattr(self, each.name) for each in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Read what a record keeps."""
+        return cls(**{name: one for name, one in value.items() if name != "kind"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +70,13 @@ class LevelRemoval(MetadataEdit):
     """Values of :meth:`to_json` that are folders."""
     folder: str
     """The image."""
-    keys: tuple[str, ...]
+    keys: Sequence[str]
     """The levels."""
 
     def check_writable(self) -> None:
         """Make sure that the documents can be changed."""
         if not files.is_writable(self.folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
-
-    def check_current(self) -> None:
-        """Forget the levels whatever the documents say of them."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the form that a record holds."""
-        return {"kind": self.kind, "folder": self.folder, "keys": list(self.keys)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Read the form that a record holds."""
-        return cls(value["folder"], tuple(value["keys"]))
 
 
 class Summary(Protocol):
@@ -220,6 +215,10 @@ class ArrayFormat:
     def source_of(self, image: Image) -> str:
         """Give the URL by which an image opens again."""
         return f"{self.name}://{image.folder}"
+
+    def category_of(self, image: Image, volume: Volume) -> str | None:
+        """Give what an image is; where it does not say so, it is guessed of one of its levels."""
+        return image.category or ("segmentation" if holds_ids(volume.dtype, volume.num_channels) else "color")
 
     def default_method(self, category: str) -> str:
         """Choose how a window becomes a voxel, by what users of the format are used to."""

@@ -79,13 +79,14 @@ def open_source(
     return image, volume
 
 
-def default_method(image: Image) -> str:
+def default_method(image: Image, source: Volume) -> str:
     """Choose how a window becomes a voxel, by what the image is: what users of its format are used to."""
-    if image.category is None:
+    category = _format_of(image).category_of(image, source)
+    if category is None:
         raise ValueError(
             f"{image.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)"
         )
-    return _format_of(image).default_method(image.category)
+    return _format_of(image).default_method(category)
 
 
 def image_box(image: Image, source: Volume) -> BoundingBox:

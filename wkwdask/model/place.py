@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from wkwdask.geometry.bounding_box import MAG_1
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +130,32 @@ class NewLevels:
         """Give the levels as they are built in the folder of a job."""
         names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
         return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlace:
+    """What most places say: an image is a folder, and levels beside those that are written stay as they are."""
+
+    prefix: ClassVar[str]
+    """What URLs of the format begin with."""
+    folder: str
+    """The folder in which levels are or will be, or the only level."""
+    wanted: Destination
+    """What a user says of the levels."""
+
+    @property
+    def mag(self) -> Mag:
+        """The mag that is meant."""
+        return self.wanted.mag or MAG_1
+
+    def url_of(self, folder: str) -> str:
+        """Give the URL of a level."""
+        return self.prefix + folder
+
+    def unchanged_levels(self, existing: str) -> str:
+        """Nothing is said of other levels."""
+        del existing
+        return ""
 
 
 class Place(Protocol):

@@ -80,6 +80,11 @@ def by_dtype(dtype: Any) -> VoxelType:
     return found
 
 
+def holds_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
+    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+
+
 def element_class(dtype: Any, num_channels: int) -> str:
     """Name the element class of a layer: bits of all channels together, so that three channels of uint8 are ``uint24``.
 

@@ -141,7 +141,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
     image, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     place = place_in(image, options.allow_external)
-    method = choose_method(image, options)
+    method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
     check_steps(source.box.mag, mags)
     specs = [LevelSpec.like(source, source.box.in_mag(mag)) for mag in mags]
@@ -161,9 +161,9 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)
 
 
-def choose_method(image: Image, options: PyramidOptions) -> str:
+def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:
     """Choose how a window becomes a voxel."""
-    return check_method(default_method(image) if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
+    return check_method(default_method(image, source) if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
 
 
 def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[Mag]:

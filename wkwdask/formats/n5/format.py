@@ -12,7 +12,7 @@ from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.metadata_edit import N5Edit, N5Removal
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.n5.place import n5_place
+from wkwdask.formats.n5.place import n5_place, place_beside
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Url
-    from wkwdask.model.image import Found
+    from wkwdask.model.image import Found, Image
     from wkwdask.model.place import Destination, Place
 
 
@@ -48,6 +48,11 @@ class N5Format(ArrayFormat):
     def place(self, wanted: Destination) -> Place:
         """Find out what is where levels are wanted."""
         return n5_place(wanted)
+
+    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+        """Give the place of new levels in a group."""
+        del allow_external
+        return place_beside(image)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a dataset and nothing else."""

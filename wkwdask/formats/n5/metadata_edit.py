@@ -34,7 +34,7 @@ def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class N5Edit(MetadataEdit):
-    """What the groups above a dataset are to say once it is there."""
+    """What the groups above datasets are to say once these are there."""
 
     kind: ClassVar[str] = "n5 attributes"
     """What a record calls this kind of edit."""
@@ -43,19 +43,22 @@ class N5Edit(MetadataEdit):
     root: str
     """The container; where it says no version of N5, it gets one."""
     group: str | None
-    """The group that lists the dataset as a level, None where none does."""
-    name: str
-    """The dataset's name."""
+    """The group that lists the datasets as levels, None where none does."""
     num_axes: int
-    """Its axes."""
-    place: LevelPlace
-    """Where it lies."""
+    """Their axes."""
+    levels: tuple[tuple[str, LevelPlace], ...]
+    """Name of each, and where it lies."""
 
     def apply(self) -> None:
         """Change the attributes, or make them."""
         update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
         if self.group is not None:
-            update_attributes(self.group, lambda document: with_level(document, self.name, self.num_axes, self.place))
+            update_attributes(self.group, self._with_levels)
+
+    def _with_levels(self, document: dict[str, Any]) -> dict[str, Any]:
+        for name, place in self.levels:
+            document = with_level(document, name, self.num_axes, place)
+        return document
 
     def check_writable(self) -> None:
         """Make sure, before any work, that attributes can be changed after it."""
@@ -69,15 +72,17 @@ class N5Edit(MetadataEdit):
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that a publish record holds."""
-        place = {"mag": self.place.mag.factors, "offset": self.place.offset, "lengths": self.place.base_lengths_nm}
-        return {"kind": self.kind, "root": self.root, "group": self.group, "name": self.name, "num_axes": self.num_axes, "place": place}
+        levels = [{"name": name, "mag": place.mag.factors, "offset": place.offset, "lengths": place.base_lengths_nm} for name, place in self.levels]
+        return {"kind": self.kind, "root": self.root, "group": self.group, "num_axes": self.num_axes, "levels": levels}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> N5Edit:
         """Read the form that a publish record holds."""
-        lengths = value["place"]["lengths"]
-        place = LevelPlace(Mag.parse(value["place"]["mag"]), vec3(value["place"]["offset"]), None if lengths is None else (lengths[0], lengths[1], lengths[2]))
-        return cls(value["root"], value["group"], value["name"], value["num_axes"], place)
+        levels = []
+        for level in value["levels"]:
+            lengths = None if level["lengths"] is None else tuple(level["lengths"])
+            levels.append((level["name"], LevelPlace(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
+        return cls(value["root"], value["group"], value["num_axes"], tuple(levels))
 
 
 class N5Removal(LevelRemoval):

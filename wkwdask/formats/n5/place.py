@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.n5.array import n5_placement, read_attributes
+from wkwdask.formats.n5.array import N5Description, n5_placement, read_attributes
 from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
@@ -19,61 +19,72 @@ from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
-from wkwdask.model.place import NewLevels
+from wkwdask.model.place import Destination, FolderPlace, NewLevels
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
 from wkwdask.store.store import FolderStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.n5.options import N5Options
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.place import LevelSpec
     from wkwdask.model.volume import Volume
 
 _LARGEST_BLOCK_LEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class N5Place:
-    """A local folder in which a dataset is or will be, a :class:`wkwdask.model.place.Place`."""
+class N5Place(FolderPlace):
+    """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.place.Place`."""
 
-    folder: str
-    """The dataset."""
+    prefix: ClassVar[str] = PREFIX
+    """What URLs of the format begin with."""
     root: str
-    """Its container."""
+    """The container."""
     group: str | None
-    """The group of which it is a level, None where it is by itself."""
-    wanted: Destination
-    """What a user says of it."""
+    """The group of which datasets are levels, None where the dataset is by itself."""
     others: tuple[str, ...] = ()
     """Levels of the group that stay as they are."""
-
-    @property
-    def mag(self) -> Mag:
-        """The mag that is meant."""
-        return self.wanted.mag or MAG_1
+    levels: Mapping[Mag, str] = field(default_factory=dict)
+    """Names of the levels of the group, beside which others are made; none where one dataset is meant."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out the dataset, see :class:`wkwdask.model.place.Place`."""
-        del like, existing
-        (spec,) = specs
-        dataset = _dataset(spec, options)
-        at = LevelPlace(self._relative(spec.box.mag), spec.box.topleft, self._base_lengths())
-        document = dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == self.folder)
-        store = open_store(self.folder)
-        target = n5_placement(store, store, replace(dataset, document=document), spec.box.mag, at.offset)
-        lengths = None if at.base_lengths_nm is None else list(at.base_lengths_nm)
-        settings = {"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths}
-        edit = N5Edit(self.root, self.group, basename(self.folder), len(dataset.dimensions), at)
-        stored_as = f"{dataset.compression.type}, blocks of {' x '.join(map(str, dataset.block_size[:3]))} voxels, each a file"
-        return NewLevels(dirname(self.folder), (self.folder,), (target,), settings, edit, stored_as=stored_as)
+        """Lay out datasets, see :class:`wkwdask.model.place.Place`."""
+        del existing
+        places = [LevelPlace(self._relative(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
+        folders = self._folders([spec.box.mag for spec in specs])
+        datasets = [_dataset(spec, options, like) for spec in specs]
+        targets, settings = [], []
+        for spec, at, dataset, folder in zip(specs, places, datasets, folders, strict=True):
+            document = dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder)
+            store = open_store(folder)
+            targets.append(n5_placement(store, store, replace(dataset, document=document), spec.box.mag, at.offset))
+            lengths = None if at.base_lengths_nm is None else list(at.base_lengths_nm)
+            settings.append({"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths})
+        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), places, strict=True)))
+        stored_as = f"{datasets[0].compression.type}, blocks of {' x '.join(map(str, datasets[0].block_size[:3]))} voxels, each a file"
+        said = settings[0] if len(settings) == 1 else {"datasets": settings}
+        return NewLevels(dirname(folders[0]), folders, tuple(targets), said, edit, stored_as=stored_as)
 
-    def url_of(self, folder: str) -> str:
-        """Give the URL of a dataset."""
-        return PREFIX + folder
+    def _folders(self, mags: Sequence[Mag]) -> tuple[str, ...]:
+        """Say where datasets are or will be: new ones get the next numbers, which grow as voxels do."""
+        if not self.levels:
+            return (self.folder,)
+        names, coarsest = dict(self.levels), max(self.levels, key=lambda mag: mag.maximum)
+        number = max((level_number(name) or 0 for name in names.values()), default=0)
+        for mag in mags:
+            if mag in names:
+                continue
+            if mag.maximum <= coarsest.maximum:
+                raise UnsupportedError(f"{self.folder}: levels of N5 are numbered as their voxels grow, and mag {mag} is not coarser than mag {coarsest}")
+            number, coarsest = number + 1, mag
+            names[mag] = f"s{number}"
+        return tuple(f"{self.folder}/{names[mag]}" for mag in mags)
 
     def unchanged_levels(self, existing: str) -> str:
         """Say which levels stay as they are."""
@@ -98,9 +109,11 @@ def _size_of(wanted: Destination) -> Lengths | None:
     return size if size is None or not wanted.together else lengths_in(wanted.together[0], size)
 
 
-def _dataset(spec: LevelSpec, stored: N5Options) -> N5Dataset:
+def _dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
     """Describe a dataset."""
-    options: Any = stored.of_new()
+    before = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
+    compression = None if before is None or stored.compression is not None or stored.level is not None else before.compression
+    options: Any = (stored if before is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).of_new()  # type: ignore[union-attr]
     native = np.dtype(spec.dtype).newbyteorder("=")
     if native.name not in DTYPES:
         hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
@@ -108,7 +121,7 @@ def _dataset(spec: LevelSpec, stored: N5Options) -> N5Dataset:
         raise TypeError(f"N5 has no type for {native.name}; it stores {', '.join(DTYPES)}: {advice}")
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
     block: Vec3 = options.chunk_shape
-    dataset = N5Dataset((*spec.box.size, *channels), (*block, *channels), native, make_compression(options.compression, options.level))
+    dataset = N5Dataset((*spec.box.size, *channels), (*block, *channels), native, compression or make_compression(options.compression, options.level))
     if max(block) > _LARGEST_BLOCK_LEN or dataset.block_nbytes > LARGEST_BLOCK:
         raise ValueError(f"chunk_shape must be three lengths of a block of at most {LARGEST_BLOCK} bytes, got {block} of {native.name}")
     return dataset
@@ -125,6 +138,16 @@ def n5_place(wanted: Destination) -> N5Place:
     return _place_in(f"{folder}/s{number}", wanted, tuple(_other_levels(folder, wanted)))
 
 
+def place_beside(image: Image) -> N5Place:
+    """Give the place of levels that are made from a level of a group."""
+    levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
+    if "" in levels.values():
+        raise UnsupportedError(f"{image.folder}: is one N5 dataset, and levels are made in a group of them: write it as {image.folder}/s0")
+    wanted = Destination(PREFIX + image.folder, found_nm=image.voxel_size_nm)
+    place = _place_in(f"{_local_folder(image.folder)}/s0", wanted, ())
+    return replace(place, folder=dirname(place.folder), levels=levels)
+
+
 def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Place:
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
@@ -139,7 +162,7 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Pl
             root = above
         above = dirname(above)
     group = dirname(folder) if is_level and (root is None or root != folder) else None
-    return N5Place(folder, root or group or folder, group, wanted, others)
+    return N5Place(folder, wanted, root or group or folder, group, others)
 
 
 def _local_folder(url: str) -> str:

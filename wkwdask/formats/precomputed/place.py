@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
@@ -19,7 +19,7 @@ from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import lengths_in
-from wkwdask.model.place import NewLevels
+from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
@@ -58,20 +58,13 @@ class VolumeType:
 
 
 @dataclass(frozen=True, slots=True)
-class VolumePlace:
+class VolumePlace(FolderPlace):
     """A local folder in which scales are or will be, a :class:`wkwdask.model.place.Place`."""
 
-    folder: str
-    """The volume."""
+    prefix: ClassVar[str] = PREFIX
+    """What URLs of the format begin with."""
     info: VolumeInfo | None
     """What its ``info`` says, None where there is none yet."""
-    wanted: Destination
-    """What a user says of the levels."""
-
-    @property
-    def mag(self) -> Mag:
-        """The mag that is meant."""
-        return self.wanted.mag or MAG_1
 
     def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         """Lay out scales, see :class:`wkwdask.model.place.Place`."""
@@ -95,15 +88,6 @@ class VolumePlace:
             is_as_before=before is not None and options.compression is None and _is_as_before(scales[0], before, options),
             loss=None if before is None else _loss(scales[0], before),
         )  # fmt: skip
-
-    def url_of(self, folder: str) -> str:
-        """Give the URL of a scale."""
-        return PREFIX + folder
-
-    def unchanged_levels(self, existing: str) -> str:
-        """Nothing is said of other scales."""
-        del existing
-        return ""
 
     def _type(self, spec: LevelSpec) -> VolumeType:
         """Give the type of the volume, and make sure that it is that of the scales which are there."""
@@ -336,7 +320,7 @@ def volume_place(wanted: Destination) -> VolumePlace:
     above = volume_above(folder) if info is None else None
     if above is not None:
         raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
-    return VolumePlace(folder, info, wanted)
+    return VolumePlace(folder, wanted, info)
 
 
 def _described(scale: Scale) -> str:

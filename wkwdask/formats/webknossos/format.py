@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Move, Place
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.volume import StoredVolume, Volume
 
 
 class WebknossosFormat(ArrayFormat):
@@ -119,6 +119,10 @@ class WebknossosFormat(ArrayFormat):
     def is_uniform(self, volume: StoredVolume) -> bool:
         """Tell whether all files are encoded as the header says."""
         return is_stored_alike(cast("WkwVolume", volume))
+
+    def category_of(self, image: Image, volume: Volume) -> str | None:
+        """Give what the JSON says; nothing is guessed of a layer without one."""
+        return image.category
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a mag in WKW and nothing else."""

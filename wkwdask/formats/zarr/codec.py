@@ -51,6 +51,15 @@ class ZarrCodec(ChunkCodec):
         """Bytes of the values of a chunk."""
         return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
 
+    @property
+    def compression(self) -> tuple[str, int | None]:
+        """The one compressor and its level, ``raw`` where there is none, an empty name where there is more."""
+        if len(self.stages) != 1:
+            return "" if self.stages else "raw", None
+        kind, settings = self.stages[0]
+        said = json.loads(settings)
+        return kind, said.get("clevel", said.get("level"))
+
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         """Return how many bytes a stored chunk has at most."""
         del shape

@@ -11,15 +11,16 @@ from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.place import image_place, is_zarr_image
+from wkwdask.formats.zarr.place import PREFIX, image_place, is_zarr_image
+from wkwdask.model.place import Destination
 from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Url
-    from wkwdask.model.image import Found
-    from wkwdask.model.place import Destination, Place
+    from wkwdask.model.image import Found, Image
+    from wkwdask.model.place import Place
 
 
 class ZarrFormat(ArrayFormat):
@@ -58,6 +59,11 @@ class ZarrFormat(ArrayFormat):
     def place(self, wanted: Destination) -> Place:
         """Find out what is where levels are wanted."""
         return image_place(wanted)
+
+    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+        """Give the place of new arrays in an image."""
+        del allow_external
+        return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
     def names_target(self, url: object) -> bool:
         """Tell whether a target is named as an image: by its prefix, or by ``.ome.zarr``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +20,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 LABELS = "labels"
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
@@ -123,7 +122,7 @@ class NgffEdit(MetadataEdit):
     """What ``multiscales`` says: of arrays only those that are made; one that is there with the same path is replaced."""
     is_label: bool
     """Whether voxels are ids."""
-    rgb: tuple[float, float] | None
+    rgb: Sequence[float] | None
     """Least and greatest value of three channels that are red, green and blue."""
 
     @property
@@ -154,11 +153,6 @@ class NgffEdit(MetadataEdit):
         names = [*listed, *([] if name in listed else [name])]
         return {**attributes, **label_attributes(names, self.version)}
 
-    def check_writable(self) -> None:
-        """Make sure, before any work, that the group can be changed after it."""
-        if files.isdir(self.folder) and not files.is_writable(self.folder):
-            raise PermissionError(errno.EACCES, "the image's metadata could not be updated", self.folder)
-
     def check_current(self) -> None:
         """Make sure that the group is none of another kind."""
         there = read_attributes(self.folder)
@@ -176,15 +170,6 @@ class NgffEdit(MetadataEdit):
         axes, ours = json.dumps(found[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
         if axes != ours:
             raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of what is written {ours}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the form that a publish record holds."""
-        return {"kind": self.kind, "folder": self.folder, "version": self.version, "image": self.image, "is_label": self.is_label, "rgb": self.rgb}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> NgffEdit:
-        """Read the form that a publish record holds."""
-        return cls(value["folder"], value["version"], value["image"], value["is_label"], None if value["rgb"] is None else tuple(value["rgb"]))
 
 
 class NgffRemoval(LevelRemoval):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.chunks import ChunkEncoding, zarr_placement
+from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.folder import array_record
 from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit, image_of, read_attributes
 from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
 from wkwdask.formats.zarr.views import rgb_range
-from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.place import NewLevels
+from wkwdask.model.place import FolderPlace, NewLevels
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.voxel_type import holds_ids
 from wkwdask.plans.shards import given_cells, shard_cells
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
@@ -38,26 +40,19 @@ _SUFFIX = ".ome.zarr"
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePlace:
+class ImagePlace(FolderPlace):
     """A local group in which arrays are or will be, a :class:`wkwdask.model.place.Place`."""
 
-    folder: str
-    """The group."""
+    prefix: ClassVar[str] = PREFIX
+    """What URLs of the format begin with."""
     image: dict[str, Any] | None
     """What its ``multiscales`` says, None where there is none yet."""
     version: str | None
     """Version of OME-NGFF that it has."""
-    wanted: Destination
-    """What a user says of the levels."""
-
-    @property
-    def mag(self) -> Mag:
-        """The mag that is meant."""
-        return self.wanted.mag or MAG_1
 
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         """Lay out arrays, see :class:`wkwdask.model.place.Place`."""
-        del like, existing
+        del existing
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
         size = self.wanted.given_nm or self.voxel_size or self.wanted.found_nm
@@ -66,9 +61,10 @@ class ImagePlace:
         version = self._version(options)
         first = specs[0]
         dtype = _stored_dtype(first.dtype)
-        is_label = self.wanted.category == "segmentation" if self.wanted.category else _is_ids(dtype, first.num_channels)
+        is_label = self.wanted.category == "segmentation" if self.wanted.category else holds_ids(dtype, first.num_channels)
         levels = [level_of(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
         folders = tuple(self.folder_of(spec.box.mag) for spec in specs)
+        options = _completed(options, like)
         encodings = [_encoding(spec, options, version, is_label=is_label) for spec in specs]
         targets = tuple(_target(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
@@ -79,15 +75,6 @@ class ImagePlace:
             **{name: values[0] if len(values) == 1 else values for name in of_arrays[0] for values in [[one[name] for one in of_arrays]]},
         }  # fmt: skip
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _described(encodings[0]))
-
-    def url_of(self, folder: str) -> str:
-        """Give the URL of an array."""
-        return PREFIX + folder
-
-    def unchanged_levels(self, existing: str) -> str:
-        """Nothing is said of other arrays."""
-        del existing
-        return ""
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
         """Say that labels have another number of arrays than their image, which breaks the specification, where the last one is written."""
@@ -162,6 +149,20 @@ class ImagePlace:
         return sizes
 
 
+def _completed(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
+    """Fill in what is not given by how another array is stored."""
+    if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
+        return options
+    chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
+    if shard_shape is None:
+        shard_shape = like.shard_shape if like.layout.is_sharded and chunk_shape == like.chunk_shape else like.layout.is_sharded
+    found = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
+    kind, level = like.codec.compression
+    if options.compression is not None or kind not in ("raw", *options.levels):
+        return found
+    return replace(found, compression=kind, level=level if options.level is None else options.level)
+
+
 def _encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ChunkEncoding:
     """Choose how an array is stored."""
     dtype = _stored_dtype(spec.dtype)
@@ -208,11 +209,6 @@ def _stored_dtype(dtype: Any) -> np.dtype[Any]:
     return native
 
 
-def _is_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
-    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
-    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
-
-
 def is_zarr_image(target: object) -> bool:
     """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
 
@@ -246,7 +242,7 @@ def image_place(wanted: Destination) -> ImagePlace:
     other = _something_else(folder) if there is None and files.isdir(folder) else None
     if other is not None:
         raise ExistsError(f"{folder}: holds something else than an image ({other})")
-    return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0], wanted)
+    return ImagePlace(folder, wanted, None if found is None else found[1], None if found is None else found[0])
 
 
 def _is_image(folder: str) -> bool:

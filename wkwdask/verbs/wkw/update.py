@@ -205,7 +205,7 @@ def _how_made(layer: Image, source: WkwVolume, mag: Mag, before: Mag, options: P
     settings = _settings(folder)
     if not settings and options.mags is not None and not trusts_records:
         check_steps(before, [mag])
-        return before, choose_method(layer, options), options.ignore_zero
+        return before, choose_method(layer, source, options), options.ignore_zero
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:
         made = f"made by {settings.get('command')}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
