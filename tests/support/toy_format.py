@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from wkwdask.model.codec import ChunkCodec
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.options import StorageOptions, shape
+from wkwdask.model.options import StorageOptions, choice, shape
 from wkwdask.model.parsing import reading
 from wkwdask.model.place import Destination, FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
@@ -41,24 +42,29 @@ URL_NAME = UrlName(("toy://",), ("toy",))
 class ToyOptions(StorageOptions):
     name, title = "toy", "Toy"
     chunk_shape: tuple[int, int, int] | None = shape("A chunk [voxels].", (64, 64, 64))
+    compression: str | None = choice("Compression of chunks.", ("raw", "gzip"), "raw")
 
 
 @dataclass(frozen=True, slots=True)
 class RawCodec(ChunkCodec):
-    """Values with the channel fastest, then x, in little-endian order."""
+    """Values with the channel fastest, then x, in little-endian order, perhaps compressed."""
 
     dtype: np.dtype[Any]
+    compression: str = "raw"
 
     def largest_nbytes(self, shape):
         return int(np.prod(shape)) * self.dtype.itemsize
 
     def decode(self, data, shape, source, offset=0):
+        with reading(source, "chunk"):
+            data = data if self.compression == "raw" else zlib.decompress(data)
         if len(data) < self.largest_nbytes(shape):
             raise TruncatedError(f"{source}: expected {self.largest_nbytes(shape)} bytes, found {len(data)}")
         return np.frombuffer(data, self.dtype.newbyteorder("<"), int(np.prod(shape))).reshape(shape, order="F")
 
     def encode(self, voxels, source):
-        return voxels.astype(self.dtype.newbyteorder("<")).tobytes(order="F")
+        data = voxels.astype(self.dtype.newbyteorder("<")).tobytes(order="F")
+        return data if self.compression == "raw" else zlib.compress(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = Fal
         dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
     identity = ToyDescription(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), json.dumps(said))
-    return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype), dtype, identity, mag, **others)
+    return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +119,20 @@ class ToyPlace(FolderPlace):
     prefix: ClassVar[str] = "toy://"
 
     def new_levels(self, specs, options, like=None, existing="error") -> NewLevels:
-        chunk = options.chunk_shape or (like.chunk_shape if like is not None and isinstance(like.codec, RawCodec) else options.of_new().chunk_shape)
+        is_like = isinstance(like, StoredArray) and isinstance(like.codec, RawCodec)
+        found = replace(options, chunk_shape=options.chunk_shape or like.chunk_shape) if is_like else options.of_new()
+        chunk, compression = found.chunk_shape, found.compression or like.codec.compression
         folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []
         for spec, folder in zip(specs, folders, strict=True):
-            said = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk]}
+            said = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk], "compression": compression}
             array = toy_array(folder, spec.box.mag, said, is_new=True).moved(spec.box.topleft)
             targets.append(Placement(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
             levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
         size = self.wanted.given_nm or self.wanted.found_nm
         new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size)}
-        return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "levels": levels}, ToyEdit(self.folder, new, levels))
+        return NewLevels(
+            self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, ToyEdit(self.folder, new, levels)
+        )
 
 
 class ToyRemoval(LevelRemoval):

@@ -24,7 +24,7 @@ def save_toy(folder: Path, levels: dict[str, tuple[Mag, tuple[int, int, int], np
     (folder / FILE_NAME).write_text(json.dumps({"category": category, "voxel_size_nm": voxel_size, "levels": listed}))
     for name, (_, _, array) in levels.items():
         (folder / name).mkdir()
-        said = {"dtype": array.dtype.name, "size": array.shape, "chunk": (len(array), *chunk)}
+        said = {"dtype": array.dtype.name, "size": array.shape, "chunk": (len(array), *chunk), "compression": "raw"}
         (folder / name / LEVEL_NAME).write_text(json.dumps(said))
         for x, y, z in product(*(range(-(-n // edge)) for n, edge in zip(array.shape[1:], chunk, strict=True))):
             low, high = np.array((x, y, z)) * chunk, np.array((x + 1, y + 1, z + 1)) * chunk

@@ -20,16 +20,13 @@ _OTHERS = frozenset(str(form) for form in FORMS) - {"wkw", "toy"}
 _ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
 
 NOT_THERE_YET = {
-    "compress": _OTHERS - {"precomputed"},
-    "copy": _OTHERS,
-    "copy_moved_box": _OTHERS,
-    "manifest": _OTHERS,
-    "pyramid_update": _OTHERS,
-    "rechunk": _ARRAYS,
-    "repair": _OTHERS,
-    "upsample": _OTHERS,
-    "verify": _ARRAYS,
-    "write_region": _OTHERS,
+    "compress": frozenset({"precomputed-sharded"}),  # whose chunks are compressed as the sharding says
+    "manifest": _OTHERS | {"toy"},
+    "pyramid_update": _OTHERS | {"toy"},
+    "repair": _OTHERS | {"toy"},
+    "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
+    "verify": _ARRAYS | {"toy"},
+    "write_region": _OTHERS | {"toy"},
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }
 """Formats that a verb does not take yet: it says so."""
