@@ -14,17 +14,18 @@ from strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.formats.leftovers import QUARANTINE_NAME
+from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.wkw import file_check as wkw_check
 from wkwdask.formats.wkw import mend as wkw_mend
 from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
-from wkwdask.formats.wkw.listing import QUARANTINE_NAME, list_mag
+from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import mend_file, patch_record
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.model.faults import KINDS
-from wkwdask.verbs.wkw.dataset_check import look_at
 from wkwdask.verbs.wkw.mend import ProbeSpec
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

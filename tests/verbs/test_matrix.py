@@ -25,7 +25,6 @@ NOT_THERE_YET = {
     "pyramid_update": _OTHERS | {"toy"},
     "repair": _OTHERS | {"toy"},
     "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
-    "verify": _ARRAYS | {"toy"},
     "write_region": _OTHERS | {"toy"},
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import MagLike, parse_mags
-from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.formats.registry import location_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.store.paths import local_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
-from wkwdask.verbs.others.precomputed_verify import ScaleVerification
 from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
-from wkwdask.verbs.wkw.dataset_check import look_at
+from wkwdask.verbs.verify import lay_out_verification
 from wkwdask.verbs.wkw.repair import Repairing
-from wkwdask.verbs.wkw.verify import WkwVerification
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
-    from wkwdask.verbs.verify import VerifyReport
+    from wkwdask.verbs.verify import Verification, VerifyReport
 
 _MOST_MAGS = 16  # of a layer that somebody would make
 
@@ -87,10 +84,6 @@ def verify(
     """
     from wkwdask.graphs.runners import carry_out
 
-    if is_precomputed(url):
-        if layer is not None or pyramid or method is not None:
-            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
-        return carry_out(ScaleVerification(url, parse_mags(mags), decode=not quick))
     return carry_out(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
 
 
@@ -190,14 +183,9 @@ def _staged(
     decode: bool,
     pyramid: bool | float,
     method: str | None,
-) -> WkwVerification:
-    if method is not None and method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if not 0 <= float(pyramid) <= 1:
-        raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
+) -> Verification:
     layers = [layer] if isinstance(layer, str) else layer
-    scope = look_at(url, layers, parse_mags(mags))
-    return WkwVerification(scope, decode=decode, pyramid=float(pyramid), method=method)
+    return lay_out_verification(url, layers, parse_mags(mags), decode=decode, pyramid=float(pyramid), method=method)
 
 
 def diff(
@@ -278,7 +266,7 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     """
     from wkwdask.graphs.runners import carry_out
 
-    hashes = Hashes(local_path(url))
+    hashes = Hashes(local_path(location_of(url)))
     carry_out(hashes)
     return hashes.write()
 
@@ -305,6 +293,6 @@ def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     """
     from wkwdask.graphs.runners import carry_out
 
-    hashes = Hashes(local_path(url))
+    hashes = Hashes(local_path(location_of(url)))
     carry_out(hashes)
     return hashes.check()

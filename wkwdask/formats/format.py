@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.inspection import inspect_arrays
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.place import Destination, Move
 from wkwdask.model.voxel_type import holds_ids
@@ -19,6 +20,7 @@ from wkwdask.store.url_name import UrlName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.inspection import Scope
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Place
@@ -239,6 +241,16 @@ class ArrayFormat:
     def container_around(self, folder: str) -> str | None:
         """Name the dataset or container that a folder belongs to, None where nothing says that there is one."""
         return None
+
+    # -------------------------------------------------------------------------------------------- checking
+
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+        """Find out what is to be checked, without reading a chunk; ``pyramid`` tells that coarser levels are to be compared with finer ones."""
+        del pyramid
+        found = self.find(url)
+        if layers is not None:
+            found = replace(found, layers=tuple(map(found.pick, layers)))
+        return inspect_arrays(found, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
 
     # -------------------------------------------------------------------------------------------- removing
 

@@ -5,12 +5,15 @@ Opens nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
+_LISTED = 20  # faults of one kind in one file; the others are counted
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 """An error: data are lost, cannot be read, or are read as something else. A warning: they read well here, other software or people may stumble."""
@@ -103,6 +106,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "json.box_smaller": (WARNING, "voxels that are not zero lie outside the layer's box: they are not shown"),
     "json.box_larger": (NOTE, "no files lie near one side of the box: only zeros are there"),
     "json.largest_id": (WARNING, "larger ids are stored: WEBKNOSSOS would give the next new segment an existing id"),
+    # levels of other formats
+    "level.broken": (ERROR, "nothing can open the level"),
     # precomputed volumes
     "info.broken": (ERROR, "nothing can open the volume"),
     "info.scale": (ERROR, "nothing can open the scale"),
@@ -185,3 +190,62 @@ class Fault:
             "kind": self.kind, "severity": self.severity, "path": self.path, "block": self.block, "voxel": self.voxel, "offset": self.offset,
             "found": self.found, "expected": self.expected, "meaning": self.meaning, "more": self.more,
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a look at some files gave."""
+
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with them."""
+    files: int = 0
+    """How many there are."""
+    nbytes: int = 0
+    """Their bytes."""
+    blocks: int = 0
+    """Blocks that were decoded."""
+    largest: int | None = None
+    """Largest value, None where it was not looked for or nothing was decoded."""
+    outside: BoundingBox | None = None
+    """Smallest box around voxels that are not zero and lie outside the layer's box [voxels of the mag]."""
+
+    def __add__(self, other: Findings) -> Findings:
+        largest = max((n for n in (self.largest, other.largest) if n is not None), default=None)
+        outside = self.outside if other.outside is None else other.outside if self.outside is None else self.outside.union(other.outside)
+        faults = self.faults + other.faults
+        return Findings(faults, self.files + other.files, self.nbytes + other.nbytes, self.blocks + other.blocks, largest, outside)
+
+
+class FaultList:
+    """Faults of one file: each kind is listed up to a limit, and counted beyond."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._counts: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._faults)
+
+    def wants(self, kind: str) -> bool:
+        """Count a fault, and tell whether it is still to be listed."""
+        self._counts[kind] += 1
+        return self._counts[kind] <= _LISTED
+
+    def add(self, *faults: Fault) -> None:
+        """List faults."""
+        for fault in faults:
+            if self.wants(fault.kind):
+                self._faults.append(fault)
+
+    def listed(self, fault: Fault) -> None:
+        """List one that was counted already."""
+        self._faults.append(fault)
+
+    def to_tuple(self) -> tuple[Fault, ...]:
+        """Give all of them; the last one of a kind says how many more there are."""
+        found = list(self._faults)
+        for kind, count in self._counts.items():
+            if count > _LISTED:
+                last = max(n for n, fault in enumerate(found) if fault.kind == kind)
+                found[last] = replace(found[last], more=count - _LISTED)
+        return tuple(found)

@@ -1,146 +1,55 @@
-"""The jobs that check stored files and compare coarser mags with finer ones, and what they find."""
+"""Checking what is stored: the jobs that read files and compare coarser levels with finer ones, and what they find."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
+from wkwdask.errors import LockedError
+from wkwdask.formats.registry import fallback, format_of
+from wkwdask.kernels.window.reduce import METHODS
+from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
 from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task
+from wkwdask.runs.job import FlatJob, Result, Task
+from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.runs.report import counted, format_nbytes
-from wkwdask.streams.pyramid import PyramidStream
-from wkwdask.verbs.compare import Differences, find_differences
+from wkwdask.store import files
+from wkwdask.store.locks import is_lock, lock_owner
+from wkwdask.store.paths import basename
+from wkwdask.verbs.made import finer_levels, how_made, is_sampled, recompute_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    import os
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    import numpy.typing as npt
-
-    from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Volume
-    from wkwdask.plans.pyramid import Pass
-    from wkwdask.runs.job import FlatJob
+    from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.verbs.made import RecomputeSpec
 
 _SHOWN = 50
-
-
-class Broken(Protocol):
-    """A broken shard of which some chunks can be read."""
-
-    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a chunk, shape (c, x, y, z), by its index in the mag; None where it is broken."""
-
-
-class Check(Protocol):
-    """How shards of one mag are checked; picklable."""
-
-    @property
-    def folder(self) -> str:
-        """The mag."""
-
-    def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Any:
-        """Check several shards, with the size that each should have or 0; what is found can be added."""
-
-    def open_broken(self, shard: Vec3) -> Broken:
-        """Open a shard of which some chunks are broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec:
     """Check a group of files."""
 
-    check: Check
+    level: str
+    """Key of their level."""
+    check: FileCheck
     """How."""
-    shards: tuple[Vec3, ...]
-    """Which."""
-    nbytes: tuple[int, ...]
-    """The size that each had when it was written, 0 where nobody knows."""
+    files: tuple[Any, ...]
+    """Which, as the level lists them."""
 
     def task(self) -> Task:
         """Give the task."""
-        return Task(
-            f"check of {len(self.shards)} files of {self.check.folder} from {self.shards[0]} on",
-            "check {} {},{},{}".format(self.check.folder, *self.shards[0]),
-            CheckSpec.run,
-            self,
-        )
+        what = f"{len(self.files)} files of {self.check.folder} from {self.files[0]} on"
+        return Task(f"check of {what}", f"check {self.level} {self.files[0]}", CheckSpec.run, self)
 
     def run(self) -> Result:
         """Read the files; the value of the result is what was found."""
-        return Result((), value=self.check.check_shards(self.shards, self.nbytes))
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeSpec:
-    """Compute a shard of a coarser mag anew and compare it with what is stored."""
-
-    finer: Volume
-    """What it is made from."""
-    coarser: Volume
-    """What is stored."""
-    plan: Pass
-    """One level, whose regions are shards."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    shard: Vec3
-    """Which shard."""
-    check: Check | None = None
-    """How a broken one is read: chunks of it that cannot be are passed over."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(
-            f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}",
-            "recompute {} {},{},{}".format(self.coarser.name, *self.shard),
-            RecomputeSpec.run,
-            self,
-        )
-
-    def run(self) -> Result:
-        """Stream the finer mag; the value of the result is what differs."""
-        stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
-        found = Differences()
-        broken = None if self.check is None else self.check.open_broken(self.shard)
-        try:
-            for brick in self.plan.bricks(self.shard):
-                nonzero = self.finer.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
-                for done in stream.push(brick, nonzero == 0):
-                    box = cell_box(done.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
-                    stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    made = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
-                    if broken is not None:
-                        found += self._sound_differences(broken, made, box)
-                        continue
-                    self.coarser.read_into(stored, box.topleft)
-                    found += find_differences(made, stored, box)
-        finally:
-            stream.close()
-        return Result((), value=found)
-
-    def _sound_differences(self, broken: Broken, made: npt.NDArray[Any], box: BoundingBox) -> Differences:
-        """Compare the chunks that can be read."""
-        found = Differences()
-        for index in cells(box, self.coarser.chunk_shape):
-            whole = cell_box(index, self.coarser.chunk_shape, box)
-            chunk, stored = whole.intersection(box), broken.read(index)
-            if stored is not None:
-                there = np.asfortranarray(stored[_place(chunk, whole)])
-                found += find_differences(np.asfortranarray(made[_place(chunk, box)]), there, chunk)
-        return found
-
-
-def _place(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
-    """Give the place of a box in the array of another one."""
-    return (slice(None), *(slice(a - b, a - b + n) for a, b, n in zip(part.topleft, whole.topleft, part.size, strict=True)))
+        return Result((), value=self.check.check_files(self.files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,28 +153,96 @@ class VerifyReport:
 
 
 class Verification(Work["VerifyReport"]):
-    """A check of stored files, and of coarser mags by finer ones."""
+    """A check of stored files, and of coarser levels by finer ones."""
 
-    path: str
-    """What is checked."""
+    def __init__(self, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
+        self.scope = scope
+        self.path = scope.path
+        self.found: dict[str, Findings] = {}
+        self._decode = decode
+        self._pyramid = pyramid
+        self._method = method
+        self._faults = [*scope.faults, *(fault for folder, has_levels in scope.job_folders for fault in job_leftovers(folder, has_levels=has_levels))]
+        self._compared: Counter[str] = Counter()
+        self._says_how: set[str] = set()
+        self._started = time.monotonic()
 
-    @abstractmethod
-    def file_job(self) -> FlatJob:
-        """Make the job that reads the files."""
-
-    @abstractmethod
-    def pyramid_job(self) -> FlatJob:
-        """Make the job that compares coarser mags with finer ones; to be made when the files have been read."""
-
-    @abstractmethod
-    def report(self) -> VerifyReport:
-        """Say what was found."""
+    @property
+    def _levels(self) -> list[LevelScope]:
+        return [scope for layer in self.scope.layers for scope in layer.mags]
 
     def phases(self) -> Generator[Phase, str, VerifyReport]:
-        """Read all files, then compare mags."""
-        yield Phase(self.file_job(), f"checking {self.path}")
-        yield Phase(self.pyramid_job(), f"comparing mags of {self.path}")
-        return self.report()
+        """Read all files, then compare levels."""
+        yield Phase(self._file_job(), f"checking {self.path}")
+        yield Phase(self._pyramid_job(), f"comparing mags of {self.path}")
+        return self._report()
+
+    def _file_job(self) -> FlatJob:
+        """Make the job that reads the files."""
+        checks = [(scope, check, scope.files()) for scope in self._levels if (check := scope.check(decode=self._decode)) is not None]
+
+        def tasks() -> Iterator[Task]:
+            for scope, check, found in checks:
+                step = scope.files_per_task()
+                for first in range(0, len(found), step):
+                    yield CheckSpec(scope.key, check, tuple(found[first : first + step])).task()
+
+        return FlatJob(tasks, sum(-(-len(found) // scope.files_per_task()) for scope, _, found in checks), self._take_findings)
+
+    def _take_findings(self, spec: CheckSpec, result: Result) -> None:
+        findings: Findings = result.value
+        self._faults += findings.faults
+        self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(findings, faults=())
+
+    def _pyramid_job(self) -> FlatJob:
+        """Make the job that compares coarser levels with finer ones; broken files are left out."""
+        broken = {fault.path for fault in self._faults if fault.severity == "error"}
+        tasks: list[Task] = []
+        for layer in self.scope.layers if self._pyramid else ():
+            for scope in (scope for scope in layer.mags if finer_levels(layer, scope)):
+                made = how_made(layer, scope, self._method)
+                if made is None or not broken.isdisjoint((scope.document, made.finer.document)):
+                    what = "nothing says how it was made" if made is None else f"a {basename(scope.document)} is broken"
+                    self._faults.append(Fault("pyramid.unknown", scope.folder, what))
+                    continue
+                if made.is_noted:
+                    self._says_how.add(scope.folder)
+                tasks += [spec.task() for spec in recompute_specs(scope, made, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
+        return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
+
+    def _take_differences(self, spec: RecomputeSpec, result: Result) -> None:
+        folder = spec.coarser.name
+        self._compared[folder] += 1
+        found = result.value
+        if found.different:
+            one = found.listed[0]
+            what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
+            expected = f"{one.first}, the {spec.method} of mag {spec.finer.box.mag}"
+            graver = ERROR if folder in self._says_how else ""  # by its own word the level is another one; else the method may be
+            x, y, z = (a + o for a, o in zip(one.voxel, spec.origin, strict=True))
+            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), graver=graver))
+
+    def _report(self) -> VerifyReport:
+        """Say what was found."""
+        self._faults += self.scope.conclude(self.found)
+        mags = []
+        for scope in self._levels:
+            found = self.found.get(scope.key, Findings())
+            compared = self._compared[scope.folder]
+            mags.append(MagFindings(scope.layer, scope.name, scope.folder, found.files, found.nbytes, found.blocks, found.largest, compared))
+        return VerifyReport(self.scope.path, self._decode, tuple(mags), sorted_faults(self._faults), time.monotonic() - self._started)
+
+
+def lay_out_verification(
+    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
+) -> Verification:
+    """Find out what is to be checked."""
+    one = format_of(url) or fallback()
+    if method is not None and method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if not 0 <= pyramid <= 1:
+        raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
+    return Verification(one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
 
 
 def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:
@@ -273,6 +250,34 @@ def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: (SEVERITIES.index(fault.severity), fault.path, fault.block or 0, fault.offset or 0, fault.kind)))
 
 
-def outside_fault(json_path: str, layer: str, box: BoundingBox, outside: BoundingBox) -> Fault:
-    """Say that voxels lie outside a layer's box."""
-    return Fault("json.box_smaller", json_path, f"layer {layer}: box {box}", f"voxels that are not zero in {outside} too")
+_JOB_KINDS = {
+    JobState.RUNNING: "job.running",
+    JobState.UNPUBLISHED: "job.unpublished",
+    JobState.CAN_GO_ON: "job.interrupted",
+    JobState.REFUSED: "job.refused",
+    JobState.DEAD: "job.dead",
+}
+UNREADABLE_LOCK = "a lock that cannot be read"
+
+
+def job_leftovers(folder: str, *, has_levels: bool) -> Iterator[Fault]:
+    """Find what jobs left in the folder of an image, or of what holds images."""
+    with files.scandir(folder) as scanned:
+        locks = sorted(entry.path for entry in scanned if is_lock(entry.name))
+    for path in locks:
+        yield from _judge_lock(path)
+    for root, state in job_states(folder):
+        if state is JobState.REFUSED:
+            yield Fault(_JOB_KINDS[state], root, problem_of(root).removeprefix(f"{root}/"))
+        elif has_levels:
+            yield Fault(_JOB_KINDS[state], root, state.value)
+
+
+def _judge_lock(path: str) -> Iterator[Fault]:
+    try:
+        owner = lock_owner(path)
+    except LockedError:
+        yield Fault("leftover.lock", path, UNREADABLE_LOCK)
+        return
+    if owner is not None:
+        yield Fault("leftover.lock" if owner.is_gone() else "job.running", path, str(owner))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.formats.leftovers import temporary_fault
 from wkwdask.formats.precomputed.files import SUFFIXES, decompress_file, largest_file, largest_nbytes, list_chunks, list_shards
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.shard_files import ShardFile, close_shard, open_shard
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
-from wkwdask.formats.wkw.file_check import Findings
-from wkwdask.formats.wkw.listing import temporary_fault
 from wkwdask.geometry import compressed_morton
-from wkwdask.model.faults import Fault
+from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Vec3
 
-_LISTED = 20  # faults of one kind in one file; the others are counted
 _KNOWN_FILES = ("provenance",)
 
 
@@ -119,9 +117,9 @@ class PrecomputedCheck:
         """The scale's folder."""
         return self.volume.folder
 
-    def check_chunks(self, chunks: Sequence[tuple[Vec3, int]]) -> Findings:
-        """Check chunks that are files."""
-        return sum((self._check_chunk(cell, SUFFIXES[suffix]) for cell, suffix in chunks), Findings())
+    def check_files(self, files: Sequence[tuple[Vec3, int] | int]) -> Findings:
+        """Check chunks that are files, as :class:`ScaleListing` lists them, and shards."""
+        return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
         volume = self.volume
@@ -165,10 +163,6 @@ class PrecomputedCheck:
         x, y, z = (int(n) * edge + first for n, edge, first in zip(cell, self.volume.chunk_shape, self.volume.origin, strict=True))
         return x, y, z
 
-    def check_shards(self, shards: Sequence[int]) -> Findings:
-        """Check shards."""
-        return sum((self._check_shard(shard) for shard in shards), Findings())
-
     def _check_shard(self, number: int) -> Findings:
         volume, sharding = self.volume, self.volume.scale.sharding
         assert sharding is not None
@@ -211,8 +205,7 @@ class _ShardCheck:
     def __init__(self, check: PrecomputedCheck, shard: ShardFile, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number
         self._path = shard.file.name
-        self._faults: dict[str, list[Fault]] = {}
-        self._more: dict[str, int] = {}
+        self._faults = FaultList()
         self._blocks = 0
         self._largest: int | None = None
         self._used: list[npt.NDArray[np.int64]] = []
@@ -223,25 +216,12 @@ class _ShardCheck:
         index_file = shard.index_file or shard.file
         nbytes = (shard.file.nbytes or 0) + (shard.index_file.nbytes or 0 if shard.index_file is not None else 0)
         if (index_file.nbytes or 0) < sharding.index_nbytes:
-            self._add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+            self._faults.add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
         else:
             for minishard in range(1 << sharding.minishard_bits):
                 self._check_minishard(minishard)
             self._check_overlaps()
-        faults = tuple(fault for kind in self._faults for fault in self._with_more(kind))
-        return Findings(faults, 1, nbytes, self._blocks, self._largest)
-
-    def _add(self, fault: Fault) -> None:
-        listed = self._faults.setdefault(fault.kind, [])
-        if len(listed) < _LISTED:
-            listed.append(fault)
-        else:
-            self._more[fault.kind] = self._more.get(fault.kind, 0) + 1
-
-    def _with_more(self, kind: str) -> Iterator[Fault]:
-        *first, last = self._faults[kind]
-        yield from first
-        yield replace(last, more=self._more.get(kind, 0))
+        return Findings(self._faults.to_tuple(), 1, nbytes, self._blocks, self._largest)
 
     def _check_minishard(self, minishard: int) -> None:
         shard, sharding = self._shard, self._shard.sharding
@@ -249,7 +229,7 @@ class _ShardCheck:
             where = shard.minishard_range(minishard)
         except CorruptError as error:
             offset = INDEX_ENTRY_NBYTES * minishard
-            self._add(Fault("shard.index", (shard.index_file or shard.file).name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
+            self._faults.add(Fault("shard.index", (shard.index_file or shard.file).name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
             return
         if where is None or where[0] == where[1]:
             return
@@ -266,7 +246,7 @@ class _ShardCheck:
             ids, starts, sizes = parse_minishard_index(raw, self._path, offset, shard.data_nbytes)
         except FormatError as error:
             text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
-            self._add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
+            self._faults.add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
             return
         good = self._check_ids(ids, minishard, offset)
         begins = starts.astype(np.int64) + shard.first_byte
@@ -285,13 +265,13 @@ class _ShardCheck:
         shards, minishards = sharding.places(ids)
         foreign = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
         for n in np.flatnonzero(outside).tolist():
-            self._add(
+            self._faults.add(
                 Fault("minishard.outside", self._path, f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", int(ids[n]), offset=offset)
             )
         for n in np.flatnonzero(foreign).tolist():
             place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
             what = f"chunk {ids[n]} in minishard {minishard}"
-            self._add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._corner(cells[n].tolist()), offset))
+            self._faults.add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._corner(cells[n].tolist()), offset))
         good: npt.NDArray[np.bool_] = ~outside & ~foreign
         return good
 
@@ -299,7 +279,7 @@ class _ShardCheck:
         volume, sharding = self._check.volume, self._shard.sharding
         x, y, z = compressed_morton.decode([chunk], self._shard.grid)[0].tolist()
         if not size:
-            self._add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
+            self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
             return
         if not self._check.decode:
             return
@@ -312,7 +292,7 @@ class _ShardCheck:
             largest = self._check._largest(volume.codec.decode(data, shape, self._path, offset))
         except (FormatError, UnsupportedError) as error:
             text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
-            self._add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))
+            self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))
             return
         self._blocks += 1
         self._largest = largest if self._largest is None else max(self._largest, largest or 0)
@@ -326,6 +306,6 @@ class _ShardCheck:
         parts = parts[np.argsort(parts[:, 0], kind="stable")]
         ends = np.maximum.accumulate(parts[:, 1])
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
-            self._add(
+            self._faults.add(
                 Fault("shard.overlap", self._path, f"a part that begins inside the one before it, which ends at byte {ends[n]}", offset=int(parts[n + 1, 0]))
             )

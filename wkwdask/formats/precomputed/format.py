@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
@@ -9,6 +10,7 @@ from wkwdask.formats.precomputed.files import file_sizes
 from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME
+from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.options import PrecomputedOptions
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Summary, Url
+    from wkwdask.formats.inspection import Scope
     from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.model.place import Place
 
@@ -65,6 +69,12 @@ class PrecomputedFormat(ArrayFormat):
     def default_method(self, category: str) -> str:
         """Choose the mean for images, as igneous and Neuroglancer do."""
         return "mean" if category == "color" else super().default_method(category)
+
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+        """Find out what is to be checked of a volume."""
+        if layers is not None or pyramid:
+            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
+        return inspect_volume(url, mags)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a scale and nothing else."""

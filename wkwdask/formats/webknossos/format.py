@@ -9,6 +9,7 @@ from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.moves import copied_layers, data_format, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
 from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, dataset_of, mag_place, other_layers_with, outside_of, parent_of, real_folder
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
+    from wkwdask.formats.webknossos.inspection import Scope
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Move, Place
@@ -140,6 +142,11 @@ class WebknossosFormat(ArrayFormat):
     def container_around(self, folder: str) -> str | None:
         """Name the dataset: the folder, or the one above it."""
         return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
+
+    def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
+        """Find out what is to be checked, with or without a JSON."""
+        del pyramid
+        return look_at(url, layers, mags)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> Found:
         """Find the layers, those that are stored in another format too."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
-from wkwdask.model.faults import NOTE, Fault
+from wkwdask.model.faults import NOTE, Fault, FaultList, Findings
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -39,31 +38,6 @@ if TYPE_CHECKING:
 _PAGE_ENTRIES = PAGE_LEN**3
 _BATCH_NBYTES = 8 << 20
 _MOST_BLOCKS = 1 << 24  # of a file that can be mended: eight times what every reader understands
-_LISTED = 20  # faults of one kind in one file; the others are counted
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a look at some files gave."""
-
-    faults: tuple[Fault, ...] = ()
-    """What is wrong with them."""
-    files: int = 0
-    """How many there are."""
-    nbytes: int = 0
-    """Their bytes."""
-    blocks: int = 0
-    """Blocks that were decoded."""
-    largest: int | None = None
-    """Largest value, None where it was not looked for or nothing was decoded."""
-    outside: BoundingBox | None = None
-    """Smallest box around voxels that are not zero and lie outside the layer's box [voxels of the mag]."""
-
-    def __add__(self, other: Findings) -> Findings:
-        largest = max((n for n in (self.largest, other.largest) if n is not None), default=None)
-        outside = self.outside if other.outside is None else other.outside if self.outside is None else self.outside.union(other.outside)
-        faults = self.faults + other.faults
-        return Findings(faults, self.files + other.files, self.nbytes + other.nbytes, self.blocks + other.blocks, largest, outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +57,9 @@ class WkwCheck:
     noted_box: BoundingBox | None = None
     """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
 
-    def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Findings:
-        """Check several files."""
-        return sum((self._check_size(shard, expected) for shard, expected in zip(shards, nbytes, strict=True)), Findings())
+    def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
+        """Check several files, each with the size that it had when it was written, 0 where nobody knows."""
+        return sum((self._check_size(shard, expected) for shard, expected in files), Findings())
 
     def _check_size(self, shard: Vec3, expected: int) -> Findings:
         found = self.check_shard(shard)
@@ -176,41 +150,6 @@ def _no_file(path: str) -> Fault | None:
     return None
 
 
-class _FaultList:
-    """Faults of one file: each kind is listed up to a limit, and counted beyond."""
-
-    def __init__(self) -> None:
-        self._faults: list[Fault] = []
-        self._counts: Counter[str] = Counter()
-
-    def __bool__(self) -> bool:
-        return bool(self._faults)
-
-    def wants(self, kind: str) -> bool:
-        """Count a fault, and tell whether it is still to be listed."""
-        self._counts[kind] += 1
-        return self._counts[kind] <= _LISTED
-
-    def add(self, *faults: Fault) -> None:
-        """List faults."""
-        for fault in faults:
-            if self.wants(fault.kind):
-                self._faults.append(fault)
-
-    def listed(self, fault: Fault) -> None:
-        """List one that was counted already."""
-        self._faults.append(fault)
-
-    def to_tuple(self) -> tuple[Fault, ...]:
-        """Give all of them; the last one of a kind says how many more there are."""
-        found = list(self._faults)
-        for kind, count in self._counts.items():
-            if count > _LISTED:
-                last = max(n for n, fault in enumerate(found) if fault.kind == kind)
-                found[last] = replace(found[last], more=count - _LISTED)
-        return tuple(found)
-
-
 class _FileCheck:
     """One open file that is being checked."""
 
@@ -222,7 +161,7 @@ class _FileCheck:
         edge = check.header.file_len_vx
         self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
         self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
-        self._faults = _FaultList()
+        self._faults = FaultList()
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
         self._outside: BoundingBox | None = None

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.marks import is_view
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
-from wkwdask.store.paths import basename, join
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
 
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import StoredEntry
 
-QUARANTINE_NAME = ".wkwdask-quarantine"
 _KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
 _NAMES = (re.compile(r"z(0|[1-9]\d*)", re.ASCII), re.compile(r"y(0|[1-9]\d*)", re.ASCII), re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII))
 _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
-_FOREIGN_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala library
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +94,3 @@ def _odd_name(entry: StoredEntry, depth: int) -> Fault | None:
     if _LOOKS_LIKE_DATA.fullmatch(entry.name):
         return Fault("name.unread", entry.path, entry.name, ("z0, z1, ...", "y0, y1, ...", "x0.wkw, x1.wkw, ...")[depth])
     return Fault("name.stray", entry.path, "a folder" if entry.is_dir() else "a file")
-
-
-def temporary_fault(path: str) -> Fault | None:
-    """Tell whether a file is one that is being written, or was, by its name."""
-    name = basename(path)
-    if name.endswith(files.TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
-        return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
-    return None
-
-
-def is_foreign_temporary(path: str) -> bool:
-    """Tell whether other software writes files of this name: that it has ended is known by its age alone."""
-    return not path.endswith(files.TEMPORARY_SUFFIX)
-
-
-def age_seconds(path: str) -> float:
-    """Tell when a file was written last, or anything below a folder [seconds ago]; one that is gone is as old as can be."""
-    latest = 0.0
-    for folder, _, names in [("", [], [path]), *files.walk(path)]:
-        for name in names:
-            try:
-                latest = max(latest, files.lstat(join(folder, name)).st_mtime)
-            except FileNotFoundError:
-                continue
-    return time.time() - latest
-
-
-def describe_age(path: str) -> str:
-    """Write down how old a file is."""
-    seconds = max(0, int(age_seconds(path)))
-    for unit, length in (("days", 172800), ("hours", 7200), ("minutes", 120)):
-        if seconds >= length:
-            return f"{seconds // (length // 2)} {unit}"
-    return f"{seconds} seconds"

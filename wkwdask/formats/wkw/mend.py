@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.wkw.file import format_file_head
-from wkwdask.formats.wkw.listing import QUARANTINE_NAME
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.pieces import Pieces
 from wkwdask.store import files
-from wkwdask.store.new_files import NewFile, copy_file, move, publish_bytes
-from wkwdask.store.paths import basename, dirname, split
+from wkwdask.store.new_files import NewFile
 from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, 
         if salvage:
             lost = int((source == _NOWHERE).sum())
             text = f"{why}\n{num_blocks - sound.num_sound} of its {num_blocks} blocks were broken, {lost} of them became zeros."
-            set_aside(path, check.folder, shard, text, keep=True)
+            set_aside(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
     except BaseException:
         file.discard()
         raise
@@ -97,32 +96,6 @@ def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> 
     for first, end in pairwise(starts):
         start = int(bounds[first, 0])
         yield int(source[first]), start, int(bounds[end - 1, 1]) - start, end - first
-
-
-def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep: bool = False) -> str:
-    """Move what is broken into the quarantine beside its mag, with a text that says why."""
-    parent, mag = split(mag_folder)
-    inside = basename(path) if shard is None else file_path("", shard).lstrip("/")
-    place = free_place(f"{parent}/{QUARANTINE_NAME}/{mag}/{inside}")
-    files.makedirs(dirname(place))
-    publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
-    if not keep:
-        move(path, place)
-        return place
-    try:
-        files.link(path, place)
-    except OSError:  # another disk, or no hard links
-        copy_file(path, place)
-    return place
-
-
-def free_place(path: str) -> str:
-    """Give a path that is not taken."""
-    number, place = 0, path
-    while files.lexists(place):
-        number += 1
-        place = f"{path}.{number}"
-    return place
 
 
 def recorded_states(folder: str, shards: Iterable[Vec3]) -> dict[Vec3, tuple[int, ...]]:

@@ -13,41 +13,33 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.webknossos.inspection import header_votes, is_inside
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
-from wkwdask.plans.pyramid import plan_pass
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store import files
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import dirname
-from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import HoldsSpec
+from wkwdask.verbs.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
 from wkwdask.verbs.pyramid_job import RegionSpec
 from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, RepairReport, matter, why
-from wkwdask.verbs.verify import RecomputeSpec
-from wkwdask.verbs.wkw.dataset_check import header_votes, is_inside
 from wkwdask.verbs.wkw.mend import MendSpec, ProbeSpec
 from wkwdask.verbs.wkw.repair_json import JsonRepair
 from wkwdask.verbs.wkw.repair_leftovers import LeftoverRepair
 from wkwdask.verbs.wkw.repair_mag import HEADER_KINDS, MagPlan, check_unchanged, repair_mag
-from wkwdask.verbs.wkw.verify import Made, check_of, files_below, how_made, recompute_specs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from wkwdask.formats.webknossos.inspection import LayerScope, MagScope
     from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.formats.wkw.header import WkwHeader
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.faults import Fault
-    from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.job import Task
-    from wkwdask.verbs.verify import VerifyReport
-    from wkwdask.verbs.wkw.dataset_check import LayerScope, MagScope, Scope
-    from wkwdask.verbs.wkw.verify import WkwVerification
+    from wkwdask.verbs.verify import Verification, VerifyReport
 
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
@@ -61,29 +53,25 @@ class Rebuilding:
     """From which mag, by which method."""
     known_by: str
     """How that is known, for people."""
-    finer: WkwVolume
-    """What they are made from."""
-    target: WkwTarget
+    remaking: Remaking
+    """How shards are made."""
+    target: Any
     """The mag, in its place."""
-    plan: Pass
-    """One level, whose regions are files."""
-    below: dict[Vec3, list[Vec3]]
-    """The files that each file is made from, those that are gone too."""
 
     def sources(self, shard: Vec3) -> list[str]:
         """Name the files that a file is made from."""
-        return [self.finer.shard_path(source) for source in self.below.get(shard, ())]
+        return self.remaking.sources(shard)
 
     def spec(self, shard: Vec3) -> RegionSpec:
         """Say how a file is rebuilt."""
-        return RegionSpec(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+        return RegionSpec(self.remaking.finer, self.remaking.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
 
 
 class Repair:
     """A repair: what is wrong, what can be saved of it, and what is done."""
 
-    def __init__(self, staged: WkwVerification, report: VerifyReport, options: RepairOptions) -> None:
-        self.scope: Scope = staged.scope
+    def __init__(self, staged: Verification, report: VerifyReport, options: RepairOptions) -> None:
+        self.scope: Any = staged.scope
         self._options = options
         self._faults = matter(report.faults)
         self._by_path: dict[str, list[Fault]] = defaultdict(list)
@@ -96,7 +84,7 @@ class Repair:
         self.actions: list[Action] = []
         self.left: list[Left] = []
         self.plans: dict[str, list[MagPlan]] = {}
-        self.leftovers = LeftoverRepair(staged.scope, options)
+        self.leftovers = LeftoverRepair(self.scope, options)
         self.json = JsonRepair(staged, options)
 
     # ------------------------------------------------------------------ looking
@@ -108,7 +96,7 @@ class Repair:
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
         for layer in self.scope.layers:
             for scope in layer.mags:
-                check = check_of(scope, decode=True)
+                check = scope.check(decode=True)
                 broken = self._broken_files(scope)
                 for shard, faults in broken.items():
                     kinds = frozenset(fault.kind for fault in faults)
@@ -208,7 +196,7 @@ class Repair:
         scope = plan.scope
         path = file_path(scope.folder, shard)
         kinds = {fault.kind for fault in faults}
-        check = check_of(scope, decode=True)
+        check = scope.check(decode=True)
         out_of_reach = next((kind for kind in _OUT_OF_REACH if kind in kinds), None)
         if check is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
@@ -236,14 +224,9 @@ class Repair:
         made = how_made(layer, scope, self._options.method)
         if made is None or scope.header is None or not _header_is_good(made.finer, self._by_path):
             return None
-        finer = made.source
-        factor, edge = finer.box.mag.step_to(scope.mag), scope.header.file_len_vx
         lost = (shard for shard, faults in self._broken_files(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
-        below = files_below([*made.finer.listing.shards.tolist(), *lost], finer.header.file_len_vx, (edge * factor[0], edge * factor[1], edge * factor[2]))
-        level = read_provenance(scope.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
-        target = WkwTarget(scope.folder, f"{scope.folder}/", scope.header, level, finer.box.in_mag(scope.mag), is_living=True)
-        plan = plan_pass(finer.box, [scope.mag], target.chunk_shape, scope.header.voxel_nbytes, target.shard_shape)
-        return Rebuilding(made, "", finer, target, plan, below)
+        found = remaking(scope, made, lost)
+        return Rebuilding(made, "", found, scope.target(found.coarser.box, f"{scope.folder}/"))
 
     def _sure(self, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
         """Check whether it is known how a file is made; None where it is not, and why."""
@@ -358,7 +341,7 @@ class Repair:
 class Repairing(Work[RepairReport]):
     """Checks, decides and mends."""
 
-    def __init__(self, staged: WkwVerification, options: RepairOptions, *, dry_run: bool) -> None:
+    def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
         self._staged, self._options, self._dry_run = staged, options, dry_run
 
     def phases(self) -> Generator[Phase, str, RepairReport]:
@@ -376,7 +359,7 @@ class Repairing(Work[RepairReport]):
 def _comparisons(scope: MagScope, made: Made, broken: set[str]) -> Iterator[Task]:
     """Compare the sound blocks of the broken files of a mag with what the finer mag gives."""
     stored = {file_path(scope.folder, (x, y, z)) for x, y, z in scope.listing.shards.tolist()}
-    check = check_of(scope, decode=True)
+    check = scope.check(decode=True)
     for spec in recompute_specs(scope, made, broken - stored):
         path = spec.coarser.shard_path(spec.shard)
         if path in stored & broken and files.isfile(path):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
 from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_fields, with_layer, with_mags, without_mags
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.webknossos.place import default_category
-from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
@@ -22,9 +22,9 @@ from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from wkwdask.formats.webknossos.inspection import LayerScope
     from wkwdask.model.faults import Fault
-    from wkwdask.verbs.wkw.dataset_check import LayerScope
-    from wkwdask.verbs.wkw.verify import WkwVerification
+    from wkwdask.verbs.verify import Verification
 
     Document = dict[str, Any]
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class JsonRepair:
     """What is to be changed in the JSON of a dataset."""
 
-    def __init__(self, staged: WkwVerification, options: RepairOptions) -> None:
+    def __init__(self, staged: Verification, options: RepairOptions) -> None:
         self._staged = staged
-        self._scope = staged.scope
+        self._scope: Any = staged.scope
         self._options = options
         self._changes: list[Callable[[Document], Document]] = []
         self._new: Document | None = None
@@ -128,7 +128,7 @@ class JsonRepair:
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
     def _plan_box(self, layer: LayerScope, fault: Fault) -> None:
-        outside = self._staged.grown_box(layer)
+        outside = layer.grown_box(self._staged.found)
         if outside is None or layer.record is None:
             return
         box = layer.record.bounding_box.union(outside)
@@ -169,7 +169,7 @@ class JsonRepair:
         elements = element_class(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, NewLayer(default_category(header), self._staged.box_of(layer), elements, header.num_channels))
+        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_of_files(self._staged.found), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 
@@ -184,7 +184,7 @@ class JsonRepair:
         if self._new is not None:
             with locked_file(files.realpath(self._scope.json_path), "repair"):
                 if files.lexists(self._scope.json_path):
-                    set_aside(self._scope.json_path, f"{dataset}/.", None, "cannot be read")
+                    set_aside(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
             update_datasource(dataset, self._changed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.wkw.listing import age_seconds, is_foreign_temporary
+from wkwdask.formats.leftovers import age_seconds, is_foreign_temporary
+from wkwdask.formats.webknossos.inspection import LayerScope, MagScope, is_inside, looks_like_mag
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.regions import RegionGrid
@@ -16,7 +17,7 @@ from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.store.paths import basename, dirname
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
-from wkwdask.verbs.wkw.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
+from wkwdask.verbs.verify import UNREADABLE_LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class LeftoverRepair:
     """What is to be cleared away."""
 
-    def __init__(self, scope: Scope, options: RepairOptions) -> None:
+    def __init__(self, scope: Any, options: RepairOptions) -> None:
         self._scope = scope
         self._options = options
         self._removed: dict[str, list[str]] = defaultdict(list)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
+from wkwdask.formats.leftovers import set_aside
+from wkwdask.formats.webknossos.inspection import MagScope, check_header
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.listing import list_mag
-from wkwdask.formats.wkw.mend import patch_record, recorded_states, set_aside
+from wkwdask.formats.wkw.mend import patch_record, recorded_states
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.runs.drive import Phase
@@ -16,8 +18,6 @@ from wkwdask.runs.job import FlatJob, Result
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.pyramid_job import RegionSpec
-from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
-from wkwdask.verbs.wkw.verify import check_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -66,7 +66,7 @@ def check_unchanged(plan: MagPlan) -> None:
 
 def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
     """Tell whether what was wrong with a file is so still; one that only differs from a finer mag is made anew from what that is now."""
-    check = check_of(scope, decode=True)
+    check = scope.check(decode=True)
     if check is None or kinds == {"pyramid.differs"}:
         return True
     if not files.lexists(file_path(scope.folder, shard)):
@@ -99,11 +99,11 @@ def repair_mag(plan: MagPlan, scratch: str) -> Generator[Phase, str, None]:
     states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
     patch_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
     for path, shard, why in plan.aside:
-        set_aside(path, folder, shard, why)
+        set_aside(path, folder, path[len(folder) + 1 :], why)
         if shard is not None:
             states[shard] = (0, 0)
-    for path, shard, why in plan.copied_aside:
-        set_aside(path, folder, shard, why, keep=True)
+    for path, _, why in plan.copied_aside:
+        set_aside(path, folder, path[len(folder) + 1 :], why, keep=True)
 
     def take(spec: RegionSpec | MendSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):

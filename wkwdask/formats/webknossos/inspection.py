@@ -1,4 +1,4 @@
-"""Checking what is around the files of mags: which layers and mags are there, what the JSON says of them, and what jobs left behind.
+"""Checking what is around the files of mags: which layers and mags are there, and what the JSON says of them.
 
 It never writes, and it goes on where the readers give up: without a JSON, or with a broken one, folders are all there is to go by.
 """
@@ -9,43 +9,53 @@ import itertools
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
+from wkwdask.errors import CorruptError, FormatError, MissingError
+from wkwdask.formats import inspection
+from wkwdask.formats.inspection import LevelScope
+from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
-from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
 from wkwdask.formats.wkw.check import check_mag_header
+from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
-from wkwdask.formats.wkw.listing import QUARANTINE_NAME, Listing, describe_age, list_mag, temporary_fault
-from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.formats.wkw.listing import Listing, list_mag
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.mag import Mag
-from wkwdask.model.faults import Fault
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.faults import Fault, Findings
+from wkwdask.model.translated import moved
 from wkwdask.model.voxel_type import element_class
-from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.store import files
-from wkwdask.store.locks import is_lock, lock_owner
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
+from wkwdask.store.provenance import read_provenance
 from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
 
-UNREADABLE_LOCK = "a lock that cannot be read"
 _SAMPLED_HEADERS = 200
 _LEAST_VOTES = 2  # files that must agree against header.wkw
-_LEFT_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")  # webknossos builds a mag there that is to replace another
+_DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
+_GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
+_LARGEST_GROUP = 512
+_METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
 @dataclass(frozen=True)
-class MagScope:
+class MagScope(LevelScope):
     """One mag that is to be checked."""
 
     layer: str
@@ -64,41 +74,132 @@ class MagScope:
     """Its files."""
     record: npt.NDArray[np.int64] | None
     """What it keeps about its files."""
+    noted: BoundingBox | None = None
+    """Where the layer has data, as the provenance of its mags says [voxels of mag 1]."""
+
+    def files(self) -> list[tuple[Vec3, int]]:
+        """List its files, each with the size that it had when it was written, 0 where the mag keeps no record."""
+        sizes = {} if self.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
+        return [(shard, sizes.get(shard, 0)) for shard in self.shards()]
+
+    def check(self, *, decode: bool) -> WkwCheck | None:
+        """Say how its files are checked, None where nothing says what they should be like."""
+        if self.header is None:
+            return None
+        find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
+        noted = None if self.noted is None else self.noted.in_mag(self.mag)
+        return WkwCheck(self.folder, self.header, self.box, decode, find_largest, noted)
+
+    def files_per_task(self) -> int:
+        """Choose how many files make a task."""
+        voxel_nbytes = 1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
+        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // voxel_nbytes))
+
+    @property
+    def method(self) -> str | None:
+        """How most software makes a coarser mag."""
+        return _METHOD_OF_CATEGORY.get(self.category)
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether it has files, and something says what they should be like."""
+        return self.header is not None and bool(len(self.listing.shards))
+
+    @property
+    def document(self) -> str:
+        """Its header."""
+        return f"{self.folder}/{HEADER_NAME}"
+
+    def volume(self) -> WkwVolume:
+        """Open the mag by what its files should be like, even where its header.wkw is broken."""
+        if self.header is None:
+            raise ValueError(f"{self.folder}: nothing says what its files are like")
+        edge = self.header.file_len_vx
+        shards = self.listing.shards
+        extent = self.box
+        if extent is None:
+            low, high = (shards.min(axis=0) * edge, (shards.max(axis=0) + 1) * edge) if len(shards) else ([0, 0, 0], [0, 0, 0])
+            extent = BoundingBox.from_corners([int(n) for n in low], [int(n) for n in high], self.mag)
+        return WkwVolume(self.folder, self.header, extent)
+
+    def shards(self) -> list[Vec3]:
+        """List its files."""
+        return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
+
+    def target(self, box: BoundingBox, parts_folder: str) -> WkwTarget:
+        """Give what writes single files of it anew in their place."""
+        assert self.header is not None
+        level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
+        return WkwTarget(self.folder, parts_folder, self.header, level, box, is_living=True)
+
+    def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
+        """Say which files faults are about, given by path."""
+        found = {}
+        for path, some in faults.items():
+            named = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
+            if named is not None:
+                found[int(named[3]), int(named[2]), int(named[1])] = list(some)
+        return found
 
 
 @dataclass(frozen=True)
-class LayerScope:
+class LayerScope(inspection.LayerScope):
     """One layer that is to be checked."""
 
-    name: str
-    """Its name."""
-    folder: str
-    """Its folder."""
-    record: LayerRecord | None
+    record: LayerRecord | None = None
     """What the JSON says, None where it does not know the layer."""
-    mags: tuple[MagScope, ...]
-    """Its mags, finest first."""
+
+    def grown_box(self, found: Mapping[str, Findings]) -> BoundingBox | None:
+        """Give the box around all voxels that are not zero and lie outside the layer's box [voxels of mag 1], None where there are none."""
+        outside = None
+        for scope in self.mags[:1]:  # a coarser mag's voxels reach beyond the box by rounding
+            there = found.get(scope.key, Findings()).outside
+            if there is not None:
+                outside = there.in_mag(MAG_1)
+        return outside
+
+    def box_of_files(self, found: Mapping[str, Findings]) -> BoundingBox:
+        """Give the box of a layer that the JSON does not know [voxels of mag 1]: around what its jobs noted and all voxels that are not zero."""
+        there: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
+        noted = noted_box(there)
+        if noted is None:
+            return there[0].volume().box.in_mag(MAG_1)
+        outside = (found.get(scope.key, Findings()).outside for scope in there)
+        return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), noted)
+
+    def faults(self, json_path: str, found: Mapping[str, Findings]) -> Iterator[Fault]:
+        """Compare what the JSON says of the layer with what its blocks hold."""
+        if self.record is None:
+            return
+        values = (found.get(scope.key, Findings()).largest for scope in self.mags)
+        largest = max((n for n in values if n is not None), default=None)
+        said = largest_segment_id(self.record.attributes)
+        if largest is not None and said is not None and said < largest:
+            yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {said}", str(largest))
+        outside = self.grown_box(found)
+        if outside is not None:
+            box = self.record.bounding_box
+            yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"voxels that are not zero in {outside} too")
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What is to be checked."""
+class Scope(inspection.Scope):
+    """What is to be checked of datasets, layers and mags."""
 
-    path: str
-    """What the user named."""
-    dataset_folder: str | None
+    dataset_folder: str | None = None
     """Where the JSON is or should be; None for layers and mags without one."""
-    datasource: DataSource | None
+    datasource: DataSource | None = None
     """What it says."""
-    layers: tuple[LayerScope, ...]
-    """The layers."""
-    faults: list[Fault] = field(default_factory=list)
-    """What is wrong with all of it, but for the contents of data files."""
 
     @property
     def json_path(self) -> str:
         """Name the JSON."""
         return f"{self.dataset_folder}/{FILE_NAME}"
+
+    def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
+        """Compare what the JSON says with what the files of mags were found to hold."""
+        for layer in self.layers:
+            yield from layer.faults(self.json_path, found)
 
 
 def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
@@ -111,10 +212,16 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
     if missing:
         raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in found) or 'none'}")
     wanted = mags if only is None else [only]
-    if dataset == path:
-        faults += _leftovers(path, is_layer=False)
+    folders = [(path, False)] if dataset == path else []
+    folders += [(layer.folder, True) for layer in chosen if wanted is None and _is_wkw(layer) and files.isdir(layer.folder)]
+    for folder, _ in folders:
+        faults += leftovers_in(folder)
     scopes = tuple(_look_at_layer(layer, wanted, faults) for layer in chosen)
-    return Scope(path, dataset, datasource, scopes, faults)
+    return Scope(path, scopes, faults, tuple(folders), dataset, datasource)
+
+
+def _is_wkw(layer: Image) -> bool:
+    return layer.container.record is None or layer.container.record.data_format == "wkw"
 
 
 def is_inside(scope: Scope, path: str) -> bool:
@@ -205,13 +312,12 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
 
 def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     record = layer.container.record
-    if record is not None and record.data_format != "wkw":
+    if record is not None and not _is_wkw(layer):
         faults.append(Fault("layer.format", layer.folder, record.data_format))
-        return LayerScope(layer.name, layer.folder, record, ())
+        return LayerScope(layer.name, layer.folder, (), record)
     listed = layer.mags
     there = list(_mag_folders(layer.folder))
     if only is None and files.isdir(layer.folder):
-        faults += _leftovers(layer.folder, is_layer=True)
         faults += _twice(there)
     folders = dict(listed)
     for mag, folder in there:
@@ -233,7 +339,8 @@ def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         faults += _gaps(layer, [scope.mag for scope in scopes])
     if record is not None and layer.container.datasource is not None:
         faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", layer.container.datasource, record, scopes)
-    return LayerScope(layer.name, layer.folder, record, tuple(scopes))
+    noted = noted_box(scopes)
+    return LayerScope(layer.name, layer.folder, tuple(replace(scope, noted=noted) for scope in scopes), record)
 
 
 def _twice(there: list[tuple[Mag, str]]) -> Iterator[Fault]:
@@ -356,41 +463,24 @@ def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
     return BoundingBox.from_corners((listing.shards.min(axis=0) * edge).tolist(), ((listing.shards.max(axis=0) + 1) * edge).tolist(), mag)
 
 
-def _leftovers(folder: str, *, is_layer: bool) -> Iterator[Fault]:
-    """Find what jobs of any software left in the folder of a layer or dataset."""
-    with files.scandir(folder) as scanned:
-        entries = sorted(scanned, key=lambda entry: entry.name)
-    for entry in entries:
-        fault = temporary_fault(entry.path)
-        if fault is not None:
-            yield fault
-        elif _LEFT_FOLDER.fullmatch(entry.name) and entry.is_dir():
-            yield Fault("leftover.folder", entry.path, f"a mag that webknossos builds, last written {describe_age(entry.path)} ago")
-        elif entry.name == QUARANTINE_NAME:
-            yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in files.walk(entry.path))} files")
-        elif is_lock(entry.name):
-            yield from _judge_lock(entry.path)
-    for root, state in job_states(folder):
-        if state is JobState.REFUSED:
-            yield Fault(_JOB_KINDS[state], root, problem_of(root).removeprefix(f"{root}/"))
-        elif is_layer:
-            yield Fault(_JOB_KINDS[state], root, state.value)
+def noted_box(mags: Sequence[MagScope]) -> BoundingBox | None:
+    """Read from the provenance of a layer's mags where it has data [voxels of mag 1], None where none says so."""
+    return next((box for scope in mags if (box := _noted_box(scope)) is not None), None)
 
 
-_JOB_KINDS = {
-    JobState.RUNNING: "job.running",
-    JobState.UNPUBLISHED: "job.unpublished",
-    JobState.CAN_GO_ON: "job.interrupted",
-    JobState.REFUSED: "job.refused",
-    JobState.DEAD: "job.dead",
-}
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"-?\d+", text)]
 
 
-def _judge_lock(path: str) -> Iterator[Fault]:
+def _noted_box(scope: MagScope) -> BoundingBox | None:
+    """Read where a mag has data: each command notes a box of its own kind, that of a merge is one of several sources."""
+    settings: Any = read_provenance(scope.folder).get("settings")
     try:
-        owner = lock_owner(path)
-    except LockedError:
-        yield Fault("leftover.lock", path, UNREADABLE_LOCK)
-        return
-    if owner is not None:
-        yield Fault("leftover.lock" if owner.is_gone() else "job.running", path, str(owner))
+        command, numbers = settings["command"], _numbers(settings["box"])
+        mag = scope.mag if command in ("to_wkw", "convert", "apply") else Mag.parse(settings["source"])
+        box = BoundingBox(vec3(numbers[:3]), vec3(numbers[3:6]), mag).in_mag(MAG_1)
+        if command in ("rechunk", "copy"):
+            return moved(box, vec3(_numbers(settings["translate"])))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return None if command == "merge" else box

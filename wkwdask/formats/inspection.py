@@ -1,0 +1,421 @@
+"""What is to be checked of images: their levels, how the files of each are read, and what is wrong around them. It never writes."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.leftovers import leftovers_in, temporary_fault
+from wkwdask.model.faults import Fault, FaultList, Findings
+from wkwdask.model.layout import Shards, box_cells, read_located
+from wkwdask.model.placement import Placement
+from wkwdask.model.stored_array import StoredArray
+from wkwdask.store import files
+from wkwdask.store.records import RECORD_NAME, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.store import StoredFile
+
+_GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
+_LARGEST_GROUP = 4096
+
+
+class FileCheck(Protocol):
+    """How files of one level are checked; picklable."""
+
+    @property
+    def folder(self) -> str:
+        """The level."""
+
+    def check_files(self, files: Sequence[Any]) -> Findings:
+        """Check several files, as the level lists them."""
+
+
+class LevelScope(ABC):
+    """One level that is to be checked."""
+
+    layer: str
+    """Name of its image."""
+    mag: Mag | None
+    """Its mag, None where it has none."""
+    folder: str
+    """Its folder."""
+    box: BoundingBox | None
+    """Where a document says that it has data [voxels of the mag]."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a report."""
+        return "" if self.mag is None else self.mag.name
+
+    @property
+    def key(self) -> str:
+        """What tells it from other levels."""
+        return f"{self.folder} {self.name}"
+
+    @abstractmethod
+    def files(self) -> Sequence[Any]:
+        """List its files."""
+
+    @abstractmethod
+    def check(self, *, decode: bool) -> FileCheck | None:
+        """Say how they are checked, None where nothing says what they should be like."""
+
+    @abstractmethod
+    def files_per_task(self) -> int:
+        """Choose how many files make a task."""
+
+    # -------------------------------------------------------------------------------------------- as one of several mags
+
+    @property
+    def method(self) -> str | None:
+        """How most software makes such a level of a finer one, None where nobody knows."""
+        return None
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether it has files, and something says what they should be like."""
+        return False
+
+    @property
+    def document(self) -> str:
+        """The file without which it cannot be opened."""
+        return self.folder
+
+    def volume(self) -> Any:
+        """Open it in absolute voxels, whatever the files are like."""
+        raise UnsupportedError(f"{self.folder}: is not compared with other levels")
+
+    def shards(self) -> list[Vec3]:
+        """List the shards of the volume that are stored, counted from its origin."""
+        return []
+
+    def paths_of(self, shard: Vec3) -> list[str]:
+        """Name the files that a shard has when all of it is stored."""
+        return [self.volume().shard_path(shard)]
+
+    def target(self, box: BoundingBox, parts_folder: str) -> Any:
+        """Give what writes single shards of it anew in their place."""
+        raise UnsupportedError(f"{self.folder}: is not written in place")
+
+    def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
+        """Say which shards faults of files are about, given by path."""
+        del faults
+        return {}
+
+
+@dataclass(frozen=True)
+class LayerScope:
+    """One image that is to be checked."""
+
+    name: str
+    """Its name."""
+    folder: str
+    """Its folder."""
+    mags: tuple[Any, ...]
+    """Its levels, finest first."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is to be checked."""
+
+    path: str
+    """What the user named."""
+    layers: tuple[Any, ...]
+    """The images."""
+    faults: list[Fault] = field(default_factory=list)
+    """What is wrong with all of it, but for the contents of data files."""
+    job_folders: tuple[tuple[str, bool], ...] = ()
+    """Folders in which jobs can have worked, and whether levels are in them."""
+
+    def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
+        """Compare what documents say with what the files of levels, by their keys, were found to hold."""
+        del found
+        return iter(())
+
+
+# ------------------------------------------------------------------------------------------------ stored arrays
+
+
+@dataclass(frozen=True)
+class ArrayCheck:
+    """How the files of a stored array are checked; small to pickle."""
+
+    array: StoredArray
+    """The array, in absolute voxels."""
+    decode: bool
+    """Whether chunks are decoded."""
+    find_largest: bool = False
+    """Whether the largest value is looked for."""
+
+    @property
+    def folder(self) -> str:
+        """Its folder."""
+        return self.array.folder
+
+    def check_files(self, files: Sequence[Vec4]) -> Findings:
+        """Check several files, by their places in the grid of files."""
+        return sum((self._check_file(file) for file in files), Findings())
+
+    def _check_file(self, file: Vec4) -> Findings:
+        array = self.array
+        assert array.naming is not None
+        name = array.naming.key(file)
+        path = array.store.path_of(name)
+        faults, blocks, largest, nbytes = FaultList(), 0, None, 0
+        try:
+            opened = array.store.open(name)
+            if opened is None:
+                return Findings()
+            with opened:
+                nbytes = opened.nbytes or 0
+                for cell, data, offset in self._chunks(file, opened, faults):
+                    found = self._decoded(cell, data, path, offset, faults)
+                    if found is not None:
+                        blocks += 1
+                        largest = found if largest is None else max(largest, found)
+        except MissingError as error:
+            faults.add(Fault("file.dangling", path, str(error).removeprefix(f"{path}: ")))
+        except FormatError as error:
+            faults.add(Fault("shard.index", path, str(error).removeprefix(f"{path}: ")))
+        except OSError as error:
+            faults.add(Fault("file.unreadable", path, os.strerror(error.errno or 0)))
+        return Findings(faults.to_tuple(), 1, nbytes, blocks, largest if self.find_largest else None)
+
+    def _chunks(self, file: Vec4, opened: StoredFile, faults: FaultList) -> Iterator[tuple[Vec4, bytes, int]]:
+        """Read the chunks of a file: cell, bytes and first byte; of one that is not decoded nothing but its table is read."""
+        array, grid = self.array, self.array.grid
+        if not isinstance(array.layout, Shards):
+            if not opened.nbytes:
+                faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file)))
+            elif self.decode:
+                most = array.codec.largest_nbytes(grid.chunk)
+                most += most // 8 + 4096
+                if opened.nbytes > most:
+                    what = f"{opened.nbytes} bytes"
+                    faults.add(Fault("chunk.undecodable", opened.name, what, f"at most {most}", voxel=self._voxel(file)))
+                    return
+                (data,) = opened.read([(0, opened.nbytes)]) or [b""]
+                yield file, data, 0
+            return
+        assert grid.file is not None
+        low = [n * edge // chunk for n, edge, chunk in zip(file, grid.file, grid.chunk, strict=True)]
+        counts = [edge // chunk for edge, chunk in zip(grid.file, grid.chunk, strict=True)]
+        ranges = [range(a, min(a + n, end)) for a, n, end in zip(low, counts, grid.counts, strict=True)]
+        cells = box_cells(ranges)
+        places = array.layout.locate(opened, cells)
+        if not self.decode:
+            return
+        for row, data, offset in read_located(opened, places, array.store):
+            c, x, y, z = cells[row].tolist()
+            yield (c, x, y, z), data, offset
+
+    def _decoded(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
+        """Decode a chunk, and give its largest value; None where it cannot be decoded."""
+        shape = self.array.grid.shape_at(cell)
+        try:
+            voxels: npt.NDArray[Any] = np.zeros(shape, self.array.dtype, order="F")
+            self.array.codec.decode_into(data, shape, voxels, (0, 0, 0, 0), path, offset)
+        except (FormatError, UnsupportedError) as error:
+            text = str(error).removeprefix(f"{path}: ").removeprefix(f"byte {offset}: ")
+            faults.add(Fault("chunk.undecodable", path, text, voxel=self._voxel(cell), offset=offset if self.array.layout.is_sharded else None))
+            return None
+        return int(voxels.max()) if self.find_largest and voxels.size else 0
+
+    def _voxel(self, cell: Vec4) -> Vec3:
+        """Give the lowest absolute voxel of a chunk."""
+        grid = self.array.grid
+        x, y, z = (n * edge + o for n, edge, o in zip(cell[1:], grid.chunk[1:], grid.origin, strict=True))
+        return x, y, z
+
+
+@dataclass(frozen=True)
+class ArrayScope(LevelScope):
+    """A level that is a stored array."""
+
+    layer: str
+    level: Level
+    array: StoredArray
+    """It, in absolute voxels."""
+    usual_method: str | None
+    """How most software makes such a level of a finer one."""
+    described_by: str
+    """The file that describes it."""
+
+    @property
+    def mag(self) -> Mag | None:  # type: ignore[override]
+        """Its mag, None where it has none."""
+        return self.level.mag
+
+    @property
+    def folder(self) -> str:  # type: ignore[override]
+        """Its folder."""
+        return self.array.folder
+
+    @property
+    def box(self) -> BoundingBox:  # type: ignore[override]
+        """Where it has data."""
+        return self.array.box
+
+    @property
+    def name(self) -> str:
+        """Its mag, or else its key."""
+        return self.level.key if self.mag is None else self.mag.name
+
+    def files(self) -> list[Vec4]:
+        """List its files, by their places in the grid of files."""
+        naming, grid = self.array.naming, self.array.grid
+        c, x, y, z = map(range, grid.file_counts)
+        return [] if naming is None else sorted(found.file for found in naming.listed(self.array.store, (c, x, y, z)))
+
+    def check(self, *, decode: bool) -> ArrayCheck:
+        """Decode all chunks."""
+        return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
+
+    def files_per_task(self) -> int:
+        """Choose how many files make a task."""
+        grid = self.array.grid
+        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize)))
+
+    @property
+    def method(self) -> str | None:
+        """How most software makes such a level of a finer one."""
+        return self.usual_method
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether it has files."""
+        return self.array.has_shards()
+
+    @property
+    def document(self) -> str:
+        """The file that describes it."""
+        return self.described_by
+
+    def volume(self) -> StoredArray:
+        """Give the array."""
+        return self.array
+
+    def shards(self) -> list[Vec3]:
+        """List the shards that are stored, counted from the array's first voxel."""
+        return [(x, y, z) for x, y, z, *_ in self._at_own_place().stored_states().tolist()]
+
+    def _at_own_place(self) -> StoredArray:
+        x, y, z = self.array.grid.origin
+        return self.array.moved((-x, -y, -z))
+
+    def paths_of(self, shard: Vec3) -> list[str]:
+        """Name the files that a shard has when all of it is stored."""
+        naming, grid = self.array.naming, self.array.grid
+        assert naming is not None
+        axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
+        x, y, z = (range(n * unit // edge, min(-(-(n + 1) * unit // edge), count)) for n, unit, edge, count in axes)
+        return [self.array.store.path_of(name) for _, name in naming.keys((range(grid.file_counts[0]), x, y, z))]
+
+    def target(self, box: BoundingBox, parts_folder: str) -> Placement:
+        """Give what writes single shards of it anew in their place."""
+        del box
+        return Placement(self.array, self.array.store.at(parts_folder), is_living=True)
+
+    def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
+        """Say which shards faults of files are about."""
+        naming, grid = self.array.naming, self.array.grid
+        found: dict[Vec3, list[Fault]] = {}
+        assert naming is not None
+        for file in self._files_of(faults):
+            x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
+            found.setdefault((x, y, z), []).extend(faults[self.array.store.path_of(naming.key(file))])
+        for path, some in faults.items():
+            lost = [fault for fault in some if fault.kind == "file.lost" and fault.path.startswith(f"{self.folder}/")]
+            for shard in self._lost() if lost else ():
+                if self._at_own_place().shard_path(shard) == path:
+                    found.setdefault(shard, []).extend(lost)
+        return found
+
+    def _files_of(self, faults: Mapping[str, Sequence[Fault]]) -> Iterator[Vec4]:
+        naming = self.array.naming
+        assert naming is not None
+        return (file for file in self.files() if self.array.store.path_of(naming.key(file)) in faults)
+
+    def _lost(self) -> list[Vec3]:
+        """List the shards that the record of the job that made it names, and that are not there."""
+        record, there = read_record(self.folder), set(self.shards())
+        rows = [] if record is None else record.tolist()
+        return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in there]
+
+    def faults(self, known: Sequence[str]) -> Iterator[Fault]:
+        """Find what is wrong around the files: lost ones, and names that should not be there."""
+        naming = self.array.naming
+        if files.islink(self.folder) and not files.exists(self.folder):
+            yield Fault("folder.dangling", self.folder, f"a symbolic link to {files.readlink(self.folder)}", "a folder")
+            return
+        mine = set() if naming is None else {self.array.store.path_of(naming.key(file)) for file in self.files()}
+        if not mine:
+            yield Fault("mag.empty", self.folder, "0 files")
+        try:
+            for shard in self._lost():
+                yield Fault("file.lost", self._at_own_place().shard_path(shard), "no such file", "files as they were written")
+        except (CorruptError, OSError) as error:
+            yield Fault("record.broken", f"{self.folder}/{RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{RECORD_NAME}: "))
+        for folder, _, names in files.walk(self.folder):
+            for name in sorted(names):
+                path = f"{folder}/{name}"
+                leftover = temporary_fault(path)
+                if leftover is not None:
+                    yield leftover
+                elif path not in mine and path != self.document and not name.startswith(".") and not (folder == self.folder and name in known):
+                    yield Fault("name.stray", path, "a file")
+
+
+def inspect_arrays(found: Found, mags: Sequence[Mag] | None, method: Any, known: Sequence[str], document_of: Any) -> Scope:
+    """Find out what is to be checked of images whose levels are stored arrays."""
+    faults: list[Fault] = []
+    layers, folders = [], []
+    for image in found.layers:
+        listed = {level.mag for level in image.meant}
+        for mag in mags or ():
+            if mag not in listed:
+                raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
+        scopes = [
+            scope
+            for level in image.meant
+            if mags is None or level.mag in mags
+            if (scope := _array_scope(image, level, None if image.category is None else method(image.category), document_of(level.folder), faults)) is not None
+        ]
+        for scope in scopes:
+            faults += scope.faults(known)
+        layers.append(LayerScope(image.name, image.folder, tuple(scopes)))
+        if image.key is None and mags is None and files.isdir(image.folder):
+            folders.append((image.folder, True))
+            faults += leftovers_in(image.folder)
+    return Scope(found.path, tuple(layers), faults, tuple(folders))
+
+
+def _array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
+    try:
+        volume = level.open()
+    except (FormatError, UnsupportedError) as error:
+        faults.append(Fault("level.broken", level.folder, str(error).removeprefix(f"{level.folder}: ")))
+        return None
+    if not isinstance(volume, StoredArray):
+        raise UnsupportedError(f"{level.folder}: files of this format are not checked")
+    if not volume.can_list:
+        raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so that it cannot be verified; verify a local copy")
+    if volume.layout.is_sharded and volume.grid.file is not None:  # whoever writes a shard speaks of it alone
+        volume = replace(volume, grid=replace(volume.grid, unit=volume.grid.file[1:]))
+    return ArrayScope(image.name, level, volume, method, document or level.folder)
