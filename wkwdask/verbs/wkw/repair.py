@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.errors import UnsupportedError
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.webknossos.inspection import header_votes, is_inside
+from wkwdask.formats.webknossos.inspection import Scope, header_votes, is_inside
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
@@ -342,6 +343,8 @@ class Repairing(Work[RepairReport]):
     """Checks, decides and mends."""
 
     def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
+        if not isinstance(staged.scope, Scope):
+            raise UnsupportedError(f"{staged.path}: only levels of WKW are repaired")
         self._staged, self._options, self._dry_run = staged, options, dry_run
 
     def phases(self) -> Generator[Phase, str, RepairReport]:
