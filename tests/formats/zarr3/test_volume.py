@@ -285,7 +285,7 @@ def test_an_empty_shard_is_no_zeros(tmp_path, channels):
 
 @pytest.mark.parametrize(
     ("path", "shape", "message"),
-    [("../b", (8, 8, 8), "not readable as array: The path"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
+    [("../b", (8, 8, 8), "expected a path inside of the group"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
 )
 def test_an_array_of_an_image_that_cannot_be_used(tmp_path, path, shape, message):
     """It leaves the others alone."""

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.store import Store
 
-RECORDS = ("zarr.json", ".zarray")
-"""Documents of an array, in versions 3 and 2."""
 _LARGEST_DOCUMENT = 64 << 20
 _NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}

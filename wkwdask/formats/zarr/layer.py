@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
-from wkwdask.formats.zarr.array import RECORDS, read_document, zarr_array
-from wkwdask.formats.zarr.memory_files import zarr_place
+from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
+from wkwdask.formats.zarr.node import Node, read_node
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.extras import need
 from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
-from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -62,8 +57,8 @@ def is_plain_zarr(url: object) -> bool:
 def is_image(path: str | os.PathLike[str]) -> bool:
     """Tell whether a local Zarr group says that it is an OME-NGFF image, and along which axes its arrays lie."""
     location = location_of(path)
-    group = _open(location)
-    image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs), location)
+    group = read_node(location)
+    image = None if group is None or group.is_array else parse_image(group.attributes, location)
     return image is not None and {"x", "y", "z"} <= set(image.axes)
 
 
@@ -77,12 +72,11 @@ def is_level(path: str | os.PathLike[str]) -> bool:
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Find what a Zarr array or group holds."""
     location = location_of(url)
-    open_store(location)  # names the driver that is not installed
-    item = _open(location)
+    item = read_node(location)
     if item is None:
         raise MissingError(f"{location}: no Zarr array or group here")
     name = basename(location)
-    if not hasattr(item, "shape"):
+    if not item.is_array:
         found = tuple(_of_group(item, location, name, 0))
         if not found:
             raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
@@ -93,37 +87,23 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     return (_of_array(item, location, name),)
 
 
-def _open(location: str) -> Any:
-    """Open an array or group, None where there is none."""
-    zarr = need("zarr", location, "zarr")
-    place, options = zarr_place(location)
-    try:
-        return zarr.open(place, mode="r", **options)
-    except FileNotFoundError:
-        return None
-    except (ModuleNotFoundError, MemoryError):
-        raise
-    except Exception as error:
-        raise CorruptError(f"{location}: not readable as Zarr array or group: {error or type(error).__name__}") from error
-
-
 def _image_above(location: str) -> Image | None:
     """Open the image that an array is a level of, None where there is none."""
     folder = location.rpartition("/")[0]
     if is_remote(location) or not any(files.isfile(f"{folder}/{name}") for name in _RECORDS):
         return None
     try:
-        group = _open(folder)
-        image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs), folder)
+        group = read_node(folder)
+        image = None if group is None or group.is_array else parse_image(group.attributes, folder)
     except (CorruptError, UnsupportedError):
         return None
-    return None if image is None else _of_image(group, image, folder, basename(folder))
+    return None if group is None or image is None else _of_image(group, image, folder, basename(folder))
 
 
-def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Image]:
+def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
     """Go through the layers of a group."""
     try:
-        image = parse_image(dict(group.attrs), location)
+        image = parse_image(group.attributes, location)
     except UnsupportedError as error:
         if not depth:
             raise
@@ -132,7 +112,7 @@ def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Imag
     if image is not None:
         yield _of_image(group, image, location, name)
         return
-    for key, item in members_of(group, location):
+    for key, item in _members_of(group, location):
         place, below = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
             with reading(place, "Zarr array or group"):
@@ -145,40 +125,38 @@ def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Imag
 def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[Image]:
     if isinstance(item, CorruptError):
         raise item
-    if hasattr(item, "shape"):
-        if item.ndim > 1 and np.dtype(item.dtype).kind in _KINDS:
+    if item.is_array:
+        if len(item.shape) > 1 and item.dtype is not None and item.dtype.kind in _KINDS:
             yield _of_array(item, location, name)
     elif depth < _DEEPEST:
         yield from _of_group(item, location, name, depth + 1)
 
 
-def members_of(group: Any, location: str) -> list[tuple[str, Any]]:
+def _members_of(group: Node, location: str) -> list[tuple[str, Any]]:
     """List what a group holds by name: arrays, groups, and errors in place of those that cannot be read."""
-    if is_remote(location):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # files of other formats beside the arrays
-                return sorted(((str(key), item) for key, item in group.members()), key=lambda member: member[0])
-        except Exception:  # of stores that cannot be listed, each raises its own
-            return []
+    names = group.listed if is_remote(location) else sorted(files.listdir(location))
     found: list[tuple[str, Any]] = []
-    for name in sorted(files.listdir(location)):
-        if any(files.isfile(f"{location}/{name}/{record}") for record in _RECORDS):
-            try:
-                found.append((name, _open(f"{location}/{name}")))
-            except CorruptError as error:
-                found.append((name, error))
+    for name in names:
+        item: Node | CorruptError | None
+        try:
+            item = group.member(name) if is_remote(location) or files.isdir(f"{location}/{name}") else None
+        except CorruptError as error:
+            item = error
+        if item is not None:
+            found.append((name, item))
     return found
 
 
-def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Image:
+def _of_image(group: Node, image: NgffImage, location: str, name: str) -> Image:
     """Make the layer of an image; an array that cannot be used leaves the others alone."""
-    arrays: list[tuple[Any, str]] = []
+    arrays: list[tuple[Node, str]] = []
     kept, odd = [], []
     for level in image.levels:
         try:
-            item = group[level.path]
-            arrays.append((item, axes_of(item.shape, image.axes or names_of(item) or "tczyx"[-item.ndim :], f"{location}/{level.path}")))
+            item = group.member(level.path)
+            if item is None or not item.is_array:
+                raise KeyError
+            arrays.append((item, axes_of(item.shape, image.axes or item.names or "tczyx"[-len(item.shape) :], f"{location}/{level.path}")))
             kept.append(level)
         except (KeyError, FileNotFoundError):
             odd.append(
@@ -186,15 +164,13 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Image:
             )
         except UnsupportedError as error:
             odd.append(Level(level.path, f"{location}/{level.path}", problem=str(error), error=UnsupportedError))
-        except (ModuleNotFoundError, OSError):
-            raise
-        except Exception as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
+        except CorruptError as error:
             odd.append(
                 Level(level.path, f"{location}/{level.path}", problem=f"{location}/{level.path}: not readable as array: {reason_of(error)}", error=CorruptError)
             )
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
-    base = (_written_here(dict(arrays[0][0].attrs)).mag if arrays else None) or MAG_1
+    base = (_written_here(arrays[0][0].attributes).mag if arrays else None) or MAG_1
     levels = [
         _level(item, letters, f"{location}/{level.path}", level.path, _At(_times(place.mag, base), place.lengths_nm, place.offset))
         for level, (item, letters), place in zip(kept, arrays, places, strict=True)
@@ -207,31 +183,24 @@ def _times(mag: Mag | None, base: Mag) -> Mag | None:
     return None if mag is None else mag_of([float(a * b) for a, b in zip(mag.factors, base.factors, strict=True)])
 
 
-def _of_array(item: Any, location: str, name: str) -> Image:
+def _of_array(item: Node, location: str, name: str) -> Image:
     """Make the layer of one array, with what its attributes say of its place."""
-    attributes = dict(item.attrs)
-    letters = axes_of(item.shape, names_of(item) or (), location)
-    return array_image(FORMAT, location, name, [_level(item, letters, location, "", _written_here(attributes))], "")
+    letters = axes_of(item.shape, item.names or (), location)
+    return array_image(FORMAT, location, name, [_level(item, letters, location, "", _written_here(item.attributes))], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
     """Open one array, whose axes are those that a function makes of its shape and the names that it has; errors as for :func:`find_zarr_layers`."""
     if is_remote(location):
         raise UnsupportedError(f"{location}: only local paths can be opened")
-    item = _open(location)
-    if item is None or not hasattr(item, "shape"):
-        check_version({} if item is None else dict(item.attrs), location)
+    item = read_node(location)
+    if item is None or not item.is_array:
+        check_version({} if item is None else item.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
-    level = _level(item, axes(item.shape, names_of(item)), location, "", _At(MAG_1, None, (0, 0, 0)))
+    level = _level(item, axes(item.shape, item.names), location, "", _At(MAG_1, None, (0, 0, 0)))
     volume = level.open()
     assert isinstance(volume, StoredArray)
     return volume
-
-
-def names_of(item: Any) -> list[str] | None:
-    """Read the names of an array's axes: ``dimension_names`` of version 3, ``_ARRAY_DIMENSIONS`` of xarray."""
-    names = getattr(item.metadata, "dimension_names", None) or dict(item.attrs).get("_ARRAY_DIMENSIONS")
-    return list(names) if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names) else None
 
 
 class _At(NamedTuple):
@@ -257,23 +226,19 @@ def _written_here(attributes: dict[str, Any]) -> _At:
         return _At(mag, lengths, (0, 0, 0))
 
 
-def _level(item: Any, letters: str, location: str, key: str, at: _At) -> Level:
+def _level(item: Node, letters: str, location: str, key: str, at: _At) -> Level:
     """Describe an array that is open."""
     mag = at.mag
-    dtype = np.dtype(item.dtype)
-    if dtype.kind not in _KINDS:
-        return Level(key, location, mag=mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
+    if item.dtype is None or item.dtype.kind not in _KINDS:
+        return Level(key, location, mag=mag, problem=f"{location}: holds {item.said_dtype}, expected whole or real numbers", error=UnsupportedError)
     if max(item.shape, default=0) > _LARGEST:
-        return Level(key, location, mag=mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {tuple(item.shape)}", error=UnsupportedError)
-    store = open_store(location)
-    found = ((name, read_document(trusting(store, name), name)) for name in RECORDS)
-    record, document = next(((name, document) for name, document in found if document is not None), ("", None))
-    if document is None:
-        return Level(key, location, mag=mag, problem=f"{location}: not found, though the group lists it", error=MissingError)
+        return Level(key, location, mag=mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {item.shape}", error=UnsupportedError)
     try:
-        volume = zarr_array(trusting(store, record), record, document, letters)
+        volume = zarr_array(item.store, item.record, item.document, letters)
     except NotImplementedError as error:
         return Level(key, location, mag=mag, problem=f"{location}: {error}", error=UnsupportedError)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Level(key, location, mag=mag, problem=f"{location}/{record}: cannot be read: {reason_of(error)}", error=CorruptError)
+    except (ModuleNotFoundError, OSError, WkwDaskError):
+        raise
+    except Exception as error:  # what zarr-python raises of metadata that it does not take
+        return Level(key, location, mag=mag, problem=f"{item.path}: cannot be read: {reason_of(error)}", error=CorruptError)
     return array_level(key, replace(volume, mag=mag or MAG_1, lengths_nm=at.lengths_nm), mag, at.offset)
