@@ -228,7 +228,7 @@ def write(bench):
 def write_region(bench):
     low, high = bench.case.part(bench.rng)
     patch = bench.case.crop((low, high)) + 1
-    wkwdask.to_wkw(patch, _level(bench, bench.image), region=(low, high))
+    wkwdask.write(_level(bench, bench.image), None, patch, region=(low, high))
     changed = bench.case.array.copy()
     Case(changed, bench.case.offset).crop((low, high))[...] = patch
     bench.expect(bench.image, Case(changed, bench.case.offset))
@@ -280,7 +280,7 @@ def pyramid(bench):
 def pyramid_update(bench):
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
     changed = Case(np.where(bench.case.array > 100, 0, bench.case.array + 1).astype(bench.case.array.dtype), bench.case.offset)
-    wkwdask.to_wkw(changed.array, _level(bench, bench.image), region=(changed.offset, changed.end))
+    wkwdask.write(_level(bench, bench.image), None, changed.array, region=(changed.offset, changed.end))
     wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", update=True)
     bench.expect(bench.image, largest_of_windows(changed, (2, 2, 1)), "2-2-1")
 

@@ -25,7 +25,7 @@ NOT_THERE_YET = {
     "pyramid_update": _OTHERS | {"toy"},
     "repair": _OTHERS | {"toy"},
     "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
-    "write_region": _OTHERS | {"toy"},
+    "write_region": frozenset({"precomputed", "precomputed-sharded"}),
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }
 """Formats that a verb does not take yet: it says so."""

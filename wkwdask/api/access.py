@@ -16,18 +16,16 @@ from wkwdask.formats.opening import check_names_format, open_stored, recent_stor
 from wkwdask.formats.places import format_of_target, place_for
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import fallback, format_of
-from wkwdask.formats.webknossos.dataset import open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import check_inside, mag_or_key
 from wkwdask.model.options import check
 from wkwdask.model.place import Destination
 from wkwdask.store.paths import dirname
 from wkwdask.streams.points import sample_points
-from wkwdask.verbs.wkw.region import lay_out_region
 from wkwdask.verbs.write import Creation, lay_out_write
 
 if TYPE_CHECKING:
@@ -154,7 +152,7 @@ def read(
         volume = recent_stored(url, layer, parsed_mag, anew=True)
         asked = volume.box
     else:
-        asked = _voxel_box(box, volume.box.mag)
+        asked = voxel_box(box, volume.box.mag)
         if not volume.box.contains(asked):
             volume = recent_stored(url, layer, parsed_mag, anew=True)
             check_inside(volume.name, volume.box, asked)
@@ -330,25 +328,21 @@ def to_wkw(
     Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
-    from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.api.saving import Saving, lay_out_save
+    from wkwdask.api.saving import Saving, lay_out_part, lay_out_save
     from wkwdask.graphs.write import write_now_or_later
 
     stored = check(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
     )  # fmt: skip
+    wanted = Destination(os.fspath(url), category=category, needs_container=False, allow_external=allow_external)
     if region is None:
-        wanted = Destination(os.fspath(url), category=category, needs_container=False, allow_external=allow_external)
         staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_wkw", existing, token))
         if staged.edit is None:
             _warn_of_no_dataset(staged.folders[0])
     else:
-        _check_region_options(offset=offset, voxel_size=voxel_size, category=category, **(stored.given() | {"level": None}))
-        voxels, _ = plain_array(array, (0, 0, 0))
-        content = content_of(voxels, token)
-        staged = lay_out_region(url, _voxel_box(region, open_volume(url).box.mag), content, stored, existing, allow_external=allow_external)
-        trusted = content.trusted
+        saving = Saving("to_wkw", existing, token)
+        staged, voxels, trusted = lay_out_part(array, region, wanted, stored, saving, offset=offset, voxel_size=voxel_size)
     written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
 
@@ -361,12 +355,6 @@ def _warn_of_no_dataset(folder: str) -> None:
         f"Give voxel_size=(x, y, z) in nm to make the dataset, or make it before with wkwdask.create_dataset({dataset!r}, (x, y, z))",
         stacklevel=3,
     )
-
-
-def _check_region_options(**options: Any) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ValueError(f"region= writes into a mag as it is; {', '.join(given)}= goes with making a new one")
 
 
 @storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options)
@@ -445,7 +433,7 @@ def create(
     size = None if voxel_size is None else positive_lengths(voxel_size)
     stored = check(format_of_target(url).options, **options)
     place = place_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
-    asked = _voxel_box(box, place.mag)
+    asked = voxel_box(box, place.mag)
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
     if staged.edit is None:
@@ -453,7 +441,7 @@ def create(
     return make(Creation(staged))
 
 
-def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:
+def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:
     """Write a numpy array as one mag, in any format that the URL names.
 
     Parameters
@@ -461,11 +449,12 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     url : str or path
         The mag's folder; or an image or level of another format, named by its prefix, such as ``"precomputed://PATH"``.
     offset : sequence of 3 int
-        Absolute voxel of the mag that element 0 goes to.
+        Absolute voxel of the mag that element 0 goes to; None with ``region``.
     array : ndarray, shape (x, y, z) or (c, x, y, z)
         The voxels.
     **options
-        As for :func:`to_wkw`, but ``compute``. In another format: ``mag``, ``voxel_size``, ``category``, ``existing``, ``token``, and how it is stored.
+        As for :func:`to_wkw`, but ``compute``. In another format: ``mag``, ``region``, ``voxel_size``, ``category``, ``existing``, ``token``, and how it is
+        stored.
 
     Returns
     -------
@@ -486,10 +475,11 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
 
 def _write_placed(
     url: str | os.PathLike[str],
-    offset: Sequence[int],
+    offset: Sequence[int] | None,
     array: npt.NDArray[Any],
     *,
     mag: MagLike | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
     voxel_size: Sequence[float] | None = None,
     category: str | None = None,
     existing: Existing = "error",
@@ -497,11 +487,14 @@ def _write_placed(
     **options: Any,
 ) -> Report:
     """Write an array in the format that a URL names."""
-    from wkwdask.api.saving import Saving, lay_out_save
+    from wkwdask.api.saving import Saving, lay_out_part, lay_out_save
     from wkwdask.graphs.write import write_now_or_later
 
-    stored = check(format_of_target(url).options, **options)
-    staged, voxels, trusted = lay_out_save(array, offset, _target(url, mag, category), voxel_size, stored, Saving("write", existing, token))
+    stored, wanted, saving = check(format_of_target(url).options, **options), _target(url, mag, category), Saving("write", existing, token)
+    if region is None:
+        staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, saving)
+    else:
+        staged, voxels, trusted = lay_out_part(array, region, wanted, stored, saving, offset=offset, voxel_size=voxel_size)
     written: Report = write_now_or_later(staged, voxels, trusted, compute=True)
     return written
 
@@ -539,12 +532,3 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     if found is None:
         check_names_format(url)
     return (found or fallback()).summarize(url)  # type: ignore[return-value]
-
-
-def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
-    """Turn a pair of corners into a box of a mag."""
-    if isinstance(box, BoundingBox):
-        return box.in_mag(mag)
-    if len(box) != 2:
-        raise ValueError(f"box is a pair of corners ((x, y, z), (x, y, z)), got {box!r}")
-    return BoundingBox.from_corners(box[0], box[1], mag)

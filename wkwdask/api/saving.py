@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.places import place_for
+from wkwdask.formats.places import open_living, place_for
+from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.store.paths import dirname, local_path
+from wkwdask.verbs.region import lay_out_region
 from wkwdask.verbs.write import lay_out_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.place import Destination
 
 
@@ -29,6 +32,22 @@ class Saving:
     """What to do where the level already exists."""
     token: str | None
     """A name of the array's content."""
+
+
+def lay_out_part(array: Any, region: BoundingBox | Sequence[Sequence[int]], wanted: Destination, options: Any, saving: Saving, **others: Any) -> Any:
+    """Check and lay out the writing of an array into a part of a level that is there; gives what is staged, the voxels and what is trusted."""
+    from wkwdask.api.array_input import content_of, plain_array
+
+    level = getattr(options, "level", None)
+    given = {"category": wanted.category, **others, **options.given(), **({"level": None} if options.writes_level else {})}
+    refused = [name for name, value in given.items() if value is not None]
+    if refused:
+        raise ValueError(f"region= writes into a mag as it is; {', '.join(refused)}= goes with making a new one")
+    voxels, _ = plain_array(array, (0, 0, 0))
+    content = content_of(voxels, saving.token)
+    image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
+    staged = lay_out_region(image, volume, voxel_box(region, volume.box.mag), content, level, saving.existing)
+    return staged, voxels, content.trusted
 
 
 def lay_out_save(array: Any, offset: Sequence[int] | None, wanted: Destination, voxel_size: Sequence[float] | None, options: Any, saving: Saving) -> Any:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.inspection import inspect_arrays
 from wkwdask.model.options import StorageOptions
-from wkwdask.model.place import Destination, Move
+from wkwdask.model.place import Destination, InPlace, Move
+from wkwdask.model.placement import living_placement
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Place
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.volume import StoredVolume, Target, Volume
+    from wkwdask.store.locks import ShardBox
 
     Url = str | os.PathLike[str]
 
@@ -186,6 +189,19 @@ class ArrayFormat:
     def hold(self, image: Image, level: Level) -> tuple[str, str]:
         """Give the folder in which a job on a level that is there works, and the level's own."""
         return image.folder, level.folder
+
+    def living(self, volume: StoredVolume, how: InPlace) -> Target:
+        """Give a level that is there as what is written in its place."""
+        if not isinstance(volume, StoredArray):
+            raise UnsupportedError(f"{volume.name}: parts of levels of {self.options.title} are not written yet")
+        return living_placement(volume, how)
+
+    def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
+        """Refuse to change files of a level, all or some shards, where links in it lead to files of somebody else."""
+
+    def note_of_part(self, image: Image) -> MetadataEdit | None:
+        """Give what changes in the documents of an image when a part of a level is written, by :meth:`MetadataEdit.with_maxima`."""
+        return None
 
     def with_all_files(self, volume: StoredVolume) -> StoredVolume:
         """Give a level with all that its files hold, which may be more than its image shows."""

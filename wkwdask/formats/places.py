@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.opening import find
+from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.registry import fallback, format_named, format_of, formats
 from wkwdask.formats.webknossos.dataset import read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image
     from wkwdask.model.options import StorageOptions
     from wkwdask.model.place import Destination, Place
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.volume import StoredVolume, Volume
 
 EXPORTED = (".tif", ".tiff", ".npy", ".zarr")
 """Endings of files of images or arrays that are written."""
@@ -39,10 +39,16 @@ def place_for(wanted: Destination) -> Place:
 
 def place_in(image: Image, allow_external: bool) -> Place:
     """Give the place where levels of an image that is there are made from one of its levels."""
-    return _format_of(image).place_in(image, allow_external=allow_external)
+    return format_of_image(image).place_in(image, allow_external=allow_external)
 
 
-def _format_of(image: Image) -> ArrayFormat:
+def open_living(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredVolume]:
+    """Open the level that is written in its place, where links lead it out of its dataset only where that is allowed."""
+    image, volume = open_stored(url, None, mag)
+    return with_external(image) if image.container is not None and allow_external else image, volume
+
+
+def format_of_image(image: Image) -> ArrayFormat:
     """Give the format of an image; that of a layer is the format of its dataset, however the files are stored."""
     return fallback() if image.container is not None else format_named(image.format)
 
@@ -81,12 +87,12 @@ def open_source(
 
 def default_method(image: Image, source: Volume) -> str:
     """Choose how a window becomes a voxel, by what the image is: what users of its format are used to."""
-    category = _format_of(image).category_of(image, source)
+    category = format_of_image(image).category_of(image, source)
     if category is None:
         raise ValueError(
             f"{image.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)"
         )
-    return _format_of(image).default_method(category)
+    return format_of_image(image).default_method(category)
 
 
 def image_box(image: Image, source: Volume) -> BoundingBox:

@@ -194,3 +194,12 @@ class BoundingBox:
     def _same_mag(self, other: BoundingBox) -> None:
         if self.mag != other.mag:
             raise ValueError(f"boxes of different mags do not compare: {self} and {other}")
+
+
+def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
+    """Turn a pair of corners into a box of a mag."""
+    if isinstance(box, BoundingBox):
+        return box.in_mag(mag)
+    if len(box) != 2:
+        raise ValueError(f"box is a pair of corners ((x, y, z), (x, y, z)), got {box!r}")
+    return BoundingBox.from_corners(box[0], box[1], mag)

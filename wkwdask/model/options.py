@@ -120,6 +120,8 @@ class StorageOptions:
     """The format in messages."""
     title: ClassVar[str] = ""
     """The format in headings."""
+    writes_level: ClassVar[bool] = False
+    """Whether the level of the compression can be chosen for a part of what is there."""
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
     """Default, least and greatest level of each compression that has levels of its own."""
 

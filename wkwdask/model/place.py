@@ -63,6 +63,22 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """How a level that is there is written, file by file."""
+
+    folder: str
+    """The level."""
+    parts: str
+    """Where part files are."""
+    box: BoundingBox
+    """What is written [absolute voxels of its mag]."""
+    merges: bool = False
+    """Whether what its files hold around the box stays."""
+    level: int | None = None
+    """Level of the compression, where the level does not say it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LevelSpec:
     """One level that is to be made."""
 

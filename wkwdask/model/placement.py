@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import BoundsError, IncompleteWriteError, UnsupportedError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
@@ -22,6 +22,7 @@ from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
+from wkwdask.model.stored_array import BoxCodec
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.naming import KeyNaming
+    from wkwdask.model.place import InPlace
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -291,7 +293,10 @@ class Placement:
         return self.array.store.states([self.shard_key(shard)])[0]
 
     def published(self, receipt: Receipt) -> Receipt:
-        """Say in a receipt where its shard is, and its state."""
+        """Say in a receipt where its shard is, and its state; of a group of files what sums up their states."""
+        if not self.is_sharded:
+            count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
+            return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
         state = self._state(receipt.shard)
         assert state is not None
         return replace(receipt, path=self.shard_path(receipt.shard), nbytes=state.nbytes, mtime_ns=state.mtime_ns)
@@ -301,9 +306,7 @@ class Placement:
         receipt = merge_receipts(shard, parts)
         stored = [part for part in parts if part.path is not None]
         if not self.is_sharded:
-            if not stored:
-                return receipt
-            return replace(receipt, path=self.shard_path(shard), nbytes=sum(part.nbytes for part in stored), files=sum(part.files for part in stored))
+            return self.published(receipt)
         with ExitStack() as opened:
             runs = []
             for part in stored:
@@ -376,6 +379,9 @@ class Placement:
             assert receipt.part is not None
             return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
         if not self.is_sharded:
+            if self.is_living and receipt.part is None:
+                there = self.published(receipt)
+                return (there.nbytes, there.mtime_ns) == (receipt.nbytes, receipt.mtime_ns)
             sizes = self._stored_sizes(receipt)
             return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
         state = self._state(receipt.shard)
@@ -386,6 +392,12 @@ class Placement:
             return False
         with file:
             return self.array.layout.is_whole(file)
+
+    def stores(self, key: str, data: bytes) -> bool:
+        """Check whether a file has some content already; then it keeps its time."""
+        store = self.array.store
+        state = store.states([key])[0]
+        return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
 
     def _stored_sizes(self, receipt: Receipt) -> list[int]:
         """Return the sizes of the files of a shard, or of the part of a group."""
@@ -572,7 +584,9 @@ class FilesWriter(_Writer):
                 target.remove_chunk(cell)
                 continue
             key = target.naming.key(cell)
-            self._files.write(key, target.array.codec.encode(chunk, target.array.store.path_of(key)))
+            data = target.array.codec.encode(chunk, target.array.store.path_of(key))
+            if not (target.is_living and target.stores(key, data)):
+                self._files.write(key, data)
             target.remove_chunk(cell, others=True)
 
     def skip(self, box: BoundingBox) -> None:
@@ -589,6 +603,8 @@ class FilesWriter(_Writer):
         """Flush all files, give them their names, and promise that they exist."""
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
+        if self._part is None:
+            return self._target.published(receipt)
         if not self._files.count:
             return receipt
         return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
@@ -596,6 +612,20 @@ class FilesWriter(_Writer):
     def discard(self) -> None:
         """Remove what has no name yet; the rest is nowhere promised."""
         self._files.discard()
+
+
+def living_placement(array: StoredArray, how: InPlace) -> Placement:
+    """Describe an array that is there as it is written in its place."""
+    name, layout, grid = array.name, array.layout, array.grid
+    if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:
+        raise UnsupportedError(f"{name}: is stored in a way that is only read")
+    if array.fill or array.channels is not None:
+        raise UnsupportedError(f"{name}: chunks that are absent read as {array.fill}: it is only read")
+    if not array.extent.contains(how.box):
+        raise BoundsError(f"{name}: {how.box} reaches outside of {array.extent}")
+    unit = grid.file[1:] if layout.is_sharded else grid.unit
+    there = replace(array.at(array.store.at(how.folder)), grid=replace(grid, unit=unit), part=how.box)
+    return Placement(there, there.store.at(how.parts), merges=how.merges, is_living=True)
 
 
 def _batches(count: int, nbytes: int) -> Iterator[slice]:

@@ -427,6 +427,12 @@ class StoredArray(ReadyVolume):
             return self._moved(np.array([(*file[1:], one.nbytes, one.mtime_ns) for file, one in found], np.int64).reshape(-1, 5))
         return self._moved(summed_states([(*self._unit_of(file), *file, *one) for file, one in found]))
 
+    def group_state(self, unit: Vec3) -> tuple[int, int, int]:
+        """Look at the files of a group: their number, their bytes, and what sums up their states as :meth:`stored_states` does."""
+        found = list(self._found(self._files_of(unit)))
+        states = self._states(iter(found))
+        return len(found), sum(one.nbytes for _, one in found), int(states[0, 4]) if len(found) else 0
+
     def _files_of(self, unit: Vec3) -> Ranges:
         """Return the files of a group."""
         return self._files_of_units([range(n, n + 1) for n in unit])

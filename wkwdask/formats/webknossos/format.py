@@ -10,10 +10,21 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, read_datasource, recent_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.inspection import look_at
-from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.webknossos.layer_edit import LargestId, LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.moves import copied_layers, data_format, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
-from wkwdask.formats.webknossos.place import LayerPlace, check_inside_dataset, dataset_of, mag_place, other_layers_with, outside_of, parent_of, real_folder
-from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.webknossos.place import (
+    LayerPlace,
+    check_files_inside,
+    check_inside_dataset,
+    dataset_of,
+    mag_place,
+    other_layers_with,
+    outside_of,
+    parent_of,
+    real_folder,
+)
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
+from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import Destination
@@ -28,8 +39,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.inspection import Scope
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.place import Move, Place
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.place import InPlace, Move, Place
+    from wkwdask.model.volume import StoredVolume, Target, Volume
+    from wkwdask.store.locks import ShardBox
 
 
 class WebknossosFormat(ArrayFormat):
@@ -113,6 +125,21 @@ class WebknossosFormat(ArrayFormat):
         check_inside_dataset(image, level.folder)
         folder = real_folder(image, level.folder)
         return parent_of(image, [folder]), folder
+
+    def living(self, volume: StoredVolume, how: InPlace) -> Target:
+        """Give a mag as what is written in its place."""
+        header = cast("WkwVolume", volume).header
+        level = DEFAULT_LEVEL if how.level is None else how.level
+        return WkwTarget(how.folder, how.parts, header, level, how.box, is_living=True, merges=how.merges)
+
+    def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
+        """Refuse links that leave the dataset."""
+        check_files_inside(image, folder, shards)
+
+    def note_of_part(self, image: Image) -> MetadataEdit | None:
+        """State the largest id of a segmentation that the JSON lists."""
+        dataset = image.container.dataset_folder
+        return LargestId(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
     def with_all_files(self, volume: StoredVolume) -> StoredVolume:
         """Give a mag with all that its files hold, outside of the layer's box too."""

@@ -130,19 +130,35 @@ class LayerEdit(MetadataEdit):
         )  # fmt: skip
 
 
-def raise_largest_id(dataset_folder: str, layer: str, value: int) -> None:
-    """State a larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
+@dataclass(frozen=True, slots=True)
+class LargestId(MetadataEdit):
+    """A larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
 
-    def stated(document: dict[str, Any]) -> int | None:
-        return largest_segment_id(layer_entry(document, layer))
+    kind: ClassVar[str] = "largestSegmentId"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
+    """Values of :meth:`to_json` that are folders."""
+    dataset_folder: str
+    """Where ``datasource-properties.json`` is."""
+    layer: str
+    """Name of the layer."""
+    value: int = 0
+    """The id."""
 
-    def change(document: dict[str, Any]) -> dict[str, Any]:
-        return with_largest_id(document, layer, max(value, stated(document) or 0))
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LargestId:
+        """Return the edit that states an id."""
+        del is_new_content
+        return replace(self, value=max((value for value in maxima if value is not None), default=0))
 
-    source = read_datasource(dataset_folder)
-    before = None if source is None or source.layer(layer) is None else stated(source.document)
-    if before is not None and before < value:
-        update_datasource(dataset_folder, change)
+    def apply(self) -> None:
+        """Change the JSON."""
+        source = read_datasource(self.dataset_folder)
+        before = None if source is None or source.layer(self.layer) is None else self._stated(source.document)
+        if before is not None and before < self.value:
+            update_datasource(self.dataset_folder, lambda document: with_largest_id(document, self.layer, max(self.value, self._stated(document) or 0)))
+
+    def _stated(self, document: dict[str, Any]) -> int | None:
+        return largest_segment_id(layer_entry(document, self.layer))
 
 
 @dataclass(frozen=True, slots=True)
