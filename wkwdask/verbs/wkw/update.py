@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.places import open_source
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.webknossos.dataset import wkw_volume
@@ -137,6 +137,8 @@ def lay_out_update(
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
+    if layer.container is None:
+        raise UnsupportedError(f"{layer.folder}: update= is for layers in WKW")
     mags = _mags(layer, source, options)
     parent = parent_of(layer, [mag_folder(layer, mag) for mag in mags])
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
