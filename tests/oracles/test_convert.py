@@ -335,7 +335,7 @@ def test_arrays_without_voxels(tmp_path, kind):
             file["x"] = empty
     else:
         zarr.create_array(str(path), shape=empty.shape, chunks=(1, 30, 41), dtype="uint8")
-    with pytest.raises(BoundsError, match=r"a\..*: the source holds no voxels: it is an array of shape \(0, 30, 41\)"):
+    with pytest.raises(BoundsError, match=r"a\..*: the source holds no voxels: it (is an array of shape|has) \("):
         imported(path, tmp_path)
     assert not (tmp_path / "ds").exists()
 
