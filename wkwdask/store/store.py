@@ -277,6 +277,13 @@ class RemoteStore:
                 raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
         return found
 
+    def names(self) -> list[str]:
+        """List what is in the place, nothing where that cannot be known."""
+        try:
+            return sorted({str(path).rstrip("/").rpartition("/")[2] for path in self.file_system().ls(self.root, detail=False)})
+        except Exception:  # of places that cannot be listed, each raises its own
+            return []
+
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """Files cannot be listed."""
         raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")

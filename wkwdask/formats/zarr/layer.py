@@ -20,6 +20,7 @@ from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
+from wkwdask.store.store import RemoteStore
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[Imag
 
 def _members_of(group: Node, location: str) -> list[tuple[str, Any]]:
     """List what a group holds by name: arrays, groups, and errors in place of those that cannot be read."""
-    names = group.listed if is_remote(location) else sorted(files.listdir(location))
+    store = group.store
+    names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
     found: list[tuple[str, Any]] = []
     for name in names:
         item: Node | CorruptError | None
