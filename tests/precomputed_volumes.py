@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
 from wkwdask.formats.precomputed.sharding import assemble_shard, format_sharding
+from wkwdask.geometry import compressed_morton
 
 
 def scale_entry(key="4_4_40", size=(50, 37, 23), offset=(0, 0, 0), chunk=(16, 16, 8), resolution=(4, 4, 40), encoding="raw", sharding=None, **others):
@@ -36,12 +37,24 @@ def write_info(folder, scales, dtype="uint8", num_channels=1, kind="image", **ot
 
 def encoded_chunks(scale, array):
     """Go through the chunks of an array (c, x, y, z) that are not zero: their cells and bytes."""
-    codec = ChunkCodec.of_scale(scale, array.dtype, len(array))
+    codec = PrecomputedCodec.of_scale(scale, array.dtype, len(array))
     for cell in itertools.product(*(range(n) for n in scale.grid)):
         part = tuple(slice(g * edge, g * edge + edge) for g, edge in zip(cell, scale.chunk_size, strict=True))
         voxels = array[(slice(None), *part)]
         if voxels.any():
             yield cell, codec.encode(voxels, "test")
+
+
+def chunk_name(scale, cell):
+    """The name of the file of a chunk that is stored by itself."""
+    lows = [first + n * edge for n, edge, first in zip(cell, scale.chunk_size, scale.voxel_offset, strict=True)]
+    ends = [first + size for first, size in zip(scale.voxel_offset, scale.size, strict=True)]
+    return "_".join(f"{low}-{min(low + edge, end)}" for low, edge, end in zip(lows, scale.chunk_size, ends, strict=True))
+
+
+def chunk_id(scale, cell):
+    """The identifier of a chunk in a shard."""
+    return int(compressed_morton.encode([cell], scale.grid)[0])
 
 
 def write_scale(folder, scale, array, suffix="", pack=lambda data: data):
@@ -50,11 +63,11 @@ def write_scale(folder, scale, array, suffix="", pack=lambda data: data):
     place.mkdir(parents=True, exist_ok=True)
     if scale.sharding is None:
         for cell, data in encoded_chunks(scale, array):
-            (place / (scale.chunk_name(cell) + suffix)).write_bytes(pack(data))
+            (place / (chunk_name(scale, cell) + suffix)).write_bytes(pack(data))
         return
     shards = {}
     for cell, data in encoded_chunks(scale, array):
-        chunk = scale.chunk_id(cell)
+        chunk = chunk_id(scale, cell)
         shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
         shards.setdefault(shard, {})[chunk] = compress_gzip(data) if scale.sharding.data_encoding == "gzip" else data
     for shard, chunks in shards.items():

@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from precomputed_volumes import scale_entry, write_info, write_shard, write_volume
+from precomputed_volumes import chunk_id, chunk_name, scale_entry, write_info, write_shard, write_volume
 from range_server import range_server
 from support.inside import limited
 
 import wkwdask
 from wkwdask import Sharding
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.viewer import preview as slices
 
 HUGE = 1 << 20
@@ -91,12 +91,12 @@ def _huge(folder, kind):
     else:
         entry = scale_entry("4_4_4", (HUGE,) * 3, chunk=(64,) * 3, resolution=(4, 4, 4), sharding=None if kind == "files" else Sharding(9, 6, 27))
         (scale,) = write_info(folder, [entry], "uint32", 1, "segmentation").scales
-        cell, data = (first // 64,) * 3, ChunkCodec.of_scale(scale, cells.dtype, 1).encode(cells, "test")
+        cell, data = (first // 64,) * 3, PrecomputedCodec.of_scale(scale, cells.dtype, 1).encode(cells, "test")
         (folder / "4_4_4").mkdir()
         if scale.sharding is None:
-            (folder / "4_4_4" / scale.chunk_name(cell)).write_bytes(data)
+            (folder / "4_4_4" / chunk_name(scale, cell)).write_bytes(data)
             return
-        chunk = scale.chunk_id(cell)
+        chunk = chunk_id(scale, cell)
         shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
         write_shard(folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding)
 

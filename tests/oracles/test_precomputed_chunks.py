@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from precomputed_volumes import chunk_id, chunk_name
 from strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import Blocks
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed.info import Scale, parse_info
@@ -50,14 +51,14 @@ def write_volume(folder, scale, array, kind="image"):
     (folder / "info").write_text(format_info(document))
     (folder / scale.key).mkdir()
     info = parse_info(format_info(document), "info")
-    codec = ChunkCodec.of(info, info.scales[0])
+    codec = PrecomputedCodec.of(info, info.scales[0])
     chunks = {cell: codec.encode(array[_part(scale, cell)], "chunk") for cell in _cells(scale)}
     if scale.sharding is None:
         for cell, data in chunks.items():
-            (folder / scale.key / scale.chunk_name(cell)).write_bytes(data)
+            (folder / scale.key / chunk_name(scale, cell)).write_bytes(data)
         return
     pack = compress_gzip if scale.sharding.data_encoding == "gzip" else bytes
-    by_id = {scale.chunk_id(cell): pack(data) for cell, data in chunks.items()}
+    by_id = {chunk_id(scale, cell): pack(data) for cell, data in chunks.items()}
     ids = np.array(sorted(by_id), np.uint64)
     shards = scale.sharding.places(ids)[0]
     for shard in np.unique(shards).tolist():
@@ -83,18 +84,19 @@ def read_volume(folder):
     """Read a volume of one scale; chunks that are not stored are zeros."""
     info = parse_info((folder / "info").read_text(), "info")
     (scale,) = info.scales
-    codec = ChunkCodec.of(info, scale)
+    codec = PrecomputedCodec.of(info, scale)
     out = np.zeros((info.num_channels, *scale.size), info.dtype)
     stored = {}
     if scale.sharding is not None:
         for file in (folder / scale.key).glob("*.shard"):
             stored |= read_shard(file.read_bytes(), scale.sharding)
     for cell in _cells(scale):
-        file = folder / scale.key / scale.chunk_name(cell)
-        data = stored.get(scale.chunk_id(cell)) if scale.sharding else file.read_bytes() if file.exists() else None
+        file = folder / scale.key / chunk_name(scale, cell)
+        data = stored.get(chunk_id(scale, cell)) if scale.sharding else file.read_bytes() if file.exists() else None
         if data is not None:
             corner = [g * edge for g, edge in zip(cell, scale.chunk_size, strict=True)]
-            codec.decode_into(data, scale.chunk_shape_at(cell), out, corner, str(file))
+            shape = [min(edge, size - low) for low, edge, size in zip(corner, scale.chunk_size, scale.size, strict=True)]
+            codec.decode_into(data, (info.num_channels, *shape), out, (0, *corner), str(file))
     return out
 
 
@@ -181,7 +183,7 @@ def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
     _tensorstore_volume(ts, tmp_path, "compressed_segmentation", dtype, 2, None).write(array.transpose(1, 2, 3, 0)).result()
     scale = _scale("compressed_segmentation", None)
     for cell in _cells(scale):
-        stored = (tmp_path / scale.key / scale.chunk_name(cell)).read_bytes()
+        stored = (tmp_path / scale.key / chunk_name(scale, cell)).read_bytes()
         assert compressed_segmentation.encode(array[_part(scale, cell)], (8, 8, 8), "f") == stored
 
 
@@ -241,12 +243,12 @@ def test_chunks_of_cloud_volume(encoding, dtype):
     chunks = _need("cloudvolume.chunks", "12.15.2")
     kind = "few" if encoding in ("compresso", "compressed_segmentation") else "noise"
     array = voxel_array(dtype, (1, 12, 9, 5), 2, kind)
-    codec = ChunkCodec(encoding, np.dtype(dtype), 1)
+    codec = PrecomputedCodec(encoding, np.dtype(dtype), 1)
     theirs = np.asfortranarray(array[0])[..., None]
     options = {"compression_params": {"level": 100 if encoding in ("jpeg", "jxl") else None}}
     data = chunks.encode(theirs, encoding, block_size=(8, 8, 8), **options)
     for raw in (data, codec.encode(array, "f")):
-        ours = codec.decode(bytes(raw), (12, 9, 5), "f")
+        ours = codec.decode(bytes(raw), (1, 12, 9, 5), "f")
         back = chunks.decode(bytes(raw), encoding, (12, 9, 5, 1), dtype, block_size=(8, 8, 8))[..., 0]
         assert np.abs(ours[0].astype(float) - back).max() <= (2 if encoding == "jpeg" else 0)
         if encoding != "jpeg":

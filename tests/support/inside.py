@@ -6,10 +6,10 @@ import contextlib
 from unittest import mock
 
 from wkwdask.formats.pictures import exported
-from wkwdask.formats.precomputed import target as precomputed_target
 from wkwdask.formats.wkw import volume as wkw_volume
 from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import find_components, id_map, id_source
+from wkwdask.model import placement
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
@@ -41,7 +41,7 @@ _LIMITS = {
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
-    "shard_nbytes": [(precomputed_target, "_HELD_NBYTES")],  # of a shard that is written in pieces
+    "shard_nbytes": [(placement, "HELD_NBYTES")],  # of a shard that is written in pieces
 }
 
 

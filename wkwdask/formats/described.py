@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
@@ -22,15 +22,15 @@ class Opened:
 
     record: tuple[int, int, int]
     """Inode, time and size of the file that describes it."""
-    folder: int
-    """Inode of its folder."""
+    folder: int | None
+    """Inode of its folder, None where it was absent."""
 
 
-def look(store: Store, record: str) -> Opened | None:
-    """Look at the file that describes an array, None where it is absent."""
+def look(store: Store, record: str, records: Store | None = None) -> Opened | None:
+    """Look at the file that describes an array, in its folder or in another one; None where it is absent."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        status = files.stat(store.path_of(record))
-        return Opened((status.st_ino, status.st_mtime_ns, status.st_size), files.stat(store.url).st_ino)
+        status = files.stat((records or store).path_of(record))
+        return Opened((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
     return None
 
 
@@ -45,6 +45,9 @@ class Described(ABC):
     opened: Opened | None
     """State when it was opened, None where nobody looks."""
 
+    what: ClassVar[str] = "array"
+    whole: ClassVar[str] = "array"
+
     def at(self, store: Store) -> Self:
         """Return what describes the array when it lies in another folder."""
         return replace(self, store=store)
@@ -54,9 +57,15 @@ class Described(ABC):
     def token(self) -> tuple[Any, ...]:
         """Values that change when the array is another one."""
 
-    def content(self, box: BoundingBox) -> None:
+    def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
         """An array at another place is another one."""
         del box
+        return None
+
+    @property
+    def records(self) -> Store:
+        """The folder of the file that describes it."""
+        return self.store
 
     @abstractmethod
     def is_still_described(self) -> bool:
@@ -65,12 +74,12 @@ class Described(ABC):
     @property
     def path(self) -> str:
         """Path or URL of the file that describes it."""
-        return self.store.path_of(self.record_name)
+        return self.records.path_of(self.record_name)
 
     @property
     def record(self) -> tuple[int, int] | None:
         """Size and time of the file that describes it."""
-        return None if self.opened is None else self.store.states([self.record_name])[0]
+        return None if self.opened is None else self.records.states([self.record_name])[0]
 
     def check(self, *, has_absent: bool) -> None:
         """Make sure that the folder is the same, and where files are absent, that they are zeros and not out of reach or part of another array by now."""
@@ -82,17 +91,17 @@ class Described(ABC):
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:
             return
-        now = look(self.store, self.record_name)
+        now = look(self.store, self.record_name, self.records)
         if now is None:
-            raise MissingError(f"{self.path}: not found: the array is gone or its file system is not mounted")
-        if now.folder != self.opened.folder:
+            raise MissingError(f"{self.path}: not found: the {self.whole} is gone or its file system is not mounted")
+        if now.folder != self.opened.folder is not None:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it anew")
         if now.record != self.opened.record and not self.is_still_described():
-            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another array since it was opened; open it anew")
+            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.what} since it was opened; open it anew")
 
     def is_unchanged(self) -> bool:
         """Check whether the file that describes it has not changed."""
-        return self.opened is not None and look(self.store, self.record_name) == self.opened
+        return self.opened is not None and look(self.store, self.record_name, self.records) == self.opened
 
 
 def _inode(folder: str) -> int | None:

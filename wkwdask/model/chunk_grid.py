@@ -66,6 +66,11 @@ class ChunkGrid:
         c, x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.file or self.size, strict=True))
         return c, x, y, z
 
+    @property
+    def chunks_per_file(self) -> int:
+        """Chunks that a file has room for."""
+        return math.prod(-(-n // edge) for n, edge in zip(self.file or self.size, self.chunk, strict=True))
+
 
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     """Choose a group of files that are handled together, about 64 MiB [voxels]."""

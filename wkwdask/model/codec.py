@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.kernels.arrays import copy_into, is_zero
+from wkwdask.model.chunk_grid import Vec4
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.pieces import Pieces
+
+Reframe = Callable[[bytes, Vec4, str, int], bytes]
+"""Turns the stored bytes of a chunk into those of another codec, given its lengths, its file and where it begins there."""
 
 
 class ChunkCodec(ABC):
@@ -59,6 +63,16 @@ class ChunkCodec(ABC):
         copy_into(voxels.astype(out.dtype, order="K", copy=False), place)
         return True
 
+    def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
+        """Decode a whole chunk, into memory or elsewhere; None where all of it is zero."""
+        c, x, y, z = shape
+        voxels = memory[:c, :x, :y, :z]
+        return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
+
+    def reframe(self, source: ChunkCodec) -> Reframe | None:
+        """Return how stored bytes of another codec become those of this one without being decoded, None where they cannot."""
+        return _same if source == self else None
+
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: Pieces, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
@@ -73,6 +87,12 @@ class ChunkCodec(ABC):
                 output.append(np.frombuffer(data, np.uint8))
                 sizes[n] = len(data)
         return sizes, nonzero
+
+
+def _same(data: bytes, shape: Vec4, source: str, offset: int) -> bytes:
+    """Keep bytes as they are."""
+    del shape, source, offset
+    return data
 
 
 def clip(corner: Sequence[int], shape: Sequence[int], room: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, IncompleteWriteError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, IncompleteWriteError, UnsupportedError
+from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
@@ -22,7 +23,7 @@ from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
-from wkwdask.model.stored_array import BoxCodec
+from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.place import InPlace
     from wkwdask.model.store import FileState, Store
-    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
+HELD_NBYTES = 32 << 20
+"""Of chunks that are put in the order of their codes, as if they were decoded."""
 _BATCH_NBYTES = 4 << 20
+_MOST_SHARDS = 1 << 12  # that are made of one stored file: each of them looks through all
 
 
 class Splicer(Protocol):
@@ -197,9 +200,9 @@ class Placement:
         codes, places = self.array.layout.in_order((low[0], low[1], low[2]), (high[0], high[1], high[2]))
         return codes, places * self.chunk_shape - topleft
 
-    def remove_chunk(self, cell: Vec4, *, others: bool = False) -> None:
-        """Remove the file of a chunk, which an interrupted attempt may have left; with ``others`` only files by other names that readers would take for it."""
-        names = self.naming.names(cell)
+    def remove_file(self, file: Vec4, *, others: bool = False) -> None:
+        """Remove a file, which an interrupted attempt may have left; with ``others`` only those by other names that readers would take for it."""
+        names = self.naming.names(file) if self.is_living else [] if others else [self.naming.key(file)]
         for name in names[1:] if others else names:
             self.array.store.delete(name)
 
@@ -233,13 +236,77 @@ class Placement:
             self.array.store.put(name, document)
 
     def can_splice(self, source: Volume) -> bool:
-        """Check whether shards can be made of what a volume has stored, without decoding its chunks."""
-        return self.splicer is not None and self.splicer.can_splice(source, self)
+        """Check whether shards can be made of what a volume has stored, without decoding: the same voxels in chunks whose bytes can be taken over."""
+        if self.splicer is not None:
+            return self.splicer.can_splice(source, self)
+        if not isinstance(source, StoredArray) or isinstance(source.layout, BoxCodec) or source.fill or self.merges:
+            return False
+        mine = self.as_volume()
+        same = [(one.grid.size, one.grid.chunk, one.grid.truncates, one.dtype, one.box) for one in (source, mine)]
+        is_few = math.prod(source.shard_shape) <= _MOST_SHARDS * math.prod(self.shard_shape)
+        return is_few and same[0] == same[1] and source.box == source.extent and self.array.codec.reframe(source.codec) is not None
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
-        """Make a shard of what a volume has stored in its place."""
-        assert self.splicer is not None
-        return self.splicer.splice_shard(source, self, shard)
+        """Make a shard of what a volume has stored in its place, and publish it."""
+        if self.splicer is not None:
+            return self.splicer.splice_shard(source, self, shard)
+        box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
+        receipt = Receipt(shard, box, voxels=box.volume)
+        chunks = self._copied(source, self._cells(box))
+        return self._spliced_shard(receipt, chunks) if self.is_sharded else self._spliced_files(receipt, chunks)
+
+    def _spliced_files(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
+        files = self.array.store.new_files(self.parts.url)
+        try:
+            for _, cell, data in chunks:
+                files.write(self.naming.key(cell), data)
+            files.publish()
+        except BaseException:
+            files.discard()
+            raise
+        return replace(receipt, path=self.shard_path(receipt.shard), nbytes=files.nbytes, files=files.count) if files.count else receipt
+
+    def _spliced_shard(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
+        output, stored = self.new_shard(receipt.shard), 0
+        try:
+            for code, _, data in chunks:
+                codes = np.array([code], np.uint64)
+                output.stretch(codes)
+                output.pieces.append(np.frombuffer(data, np.uint8))
+                output.took(codes, np.array([len(data)], np.int64))
+                stored += 1
+            if not stored:
+                output.pieces.discard()
+                return receipt
+            publish_shard(output, is_living=self.is_living)
+        except BaseException:
+            output.pieces.discard()
+            raise
+        return self.published(receipt)
+
+    def _copied(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
+        """Read the stored chunks of a shard in the order of their codes: code, cell and bytes, as they are stored in the end."""
+        reframe, num_found = self.array.codec.reframe(source.codec), 0
+        assert reframe is not None
+        codes = self.array.layout.codes(cells) if self.is_sharded else compressed_morton.encode(cells[:, 1:], self.as_volume().grid.counts[1:])
+        order = np.argsort(codes, kind="stable")
+        held = 1 << max(0, (HELD_NBYTES // self.chunk_nbytes).bit_length() - 1)
+        places = codes[order] // np.uint64(held)
+        for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # Morton codes: such a piece is a box
+            code_of = dict(zip(map(tuple, cells[members].tolist()), codes[members].tolist(), strict=True))
+            c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in cells[members].T)
+            found = []
+            for chunk in source.layout.chunks(source, (c, x, y, z)):
+                if chunk.cell not in code_of:
+                    continue
+                num_found += 1
+                name = f"{chunk.path}: chunk {chunk.cell[1:]}"
+                if not chunk.data:
+                    raise CorruptError(f"{name}: byte {chunk.offset}: 0 bytes, expected an encoded chunk")
+                data = reframe(chunk.data, source.grid.shape_at(chunk.cell), name, chunk.offset)
+                found.append((code_of[chunk.cell], chunk.cell, data))
+            yield from sorted(found)
+        source.identity.check(has_absent=num_found < len(cells))
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter | ShardWriter | FilesWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""
@@ -322,9 +389,10 @@ class Placement:
                 runs += self._kept(shard, [part.box for part in parts], opened)
             if not runs:
                 if self.is_living:
-                    self.array.store.delete(self.shard_key(shard))
+                    self.remove_file((0, *shard))
                 return receipt
             self.write_shard(shard, runs)
+        self.remove_file((0, *shard), others=True)
         return self.published(receipt)
 
     def _kept(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
@@ -538,12 +606,13 @@ class ShardWriter(_Writer):
         receipt = self._stats.receipt(self._shard, None)
         if not self._nonzero:
             self.discard()
-            self._target.array.store.delete(self._target.shard_key(self._shard))
+            self._target.remove_file((0, *self._shard))
             return receipt
         if self._is_in_order:
             publish_shard(self._shard_file, is_living=self._target.is_living)
         else:
             self._put_in_order()
+        self._target.remove_file((0, *self._shard), others=True)
         return self._target.published(receipt)
 
     def _put_in_order(self) -> None:
@@ -581,13 +650,13 @@ class FilesWriter(_Writer):
             chunk = voxels[:, x : x + nx, y : y + ny, z : z + nz]
             cell = (0, cell_x, cell_y, cell_z)
             if is_zero(chunk):
-                target.remove_chunk(cell)
+                target.remove_file(cell)
                 continue
             key = target.naming.key(cell)
             data = target.array.codec.encode(chunk, target.array.store.path_of(key))
             if not (target.is_living and target.stores(key, data)):
                 self._files.write(key, data)
-            target.remove_chunk(cell, others=True)
+            target.remove_file(cell, others=True)
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -597,7 +666,7 @@ class FilesWriter(_Writer):
             return
         super().skip(box)
         for x, y, z in cells(box, self._target.chunk_shape):
-            self._target.remove_chunk((0, x, y, z))
+            self._target.remove_file((0, x, y, z))
 
     def close(self) -> Receipt:
         """Flush all files, give them their names, and promise that they exist."""

@@ -253,9 +253,8 @@ class StoredArray(ReadyVolume):
         ranges = grid.cells(low, high)
         for cell, data, path, offset in self.layout.chunks(self, ranges):
             found += 1
-            c, x, y, z = grid.shape_at(cell)
-            voxels = memory[:c, :x, :y, :z]
-            if codec.decode_into(data, (c, x, y, z), voxels, (0, 0, 0, 0), self._source(path, cell), offset):
+            voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self._source(path, cell), offset)
+            if voxels is not None:
                 a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
                 yield (a, b, d), voxels
         self.identity.check(has_absent=found < math.prod(map(len, ranges)))
@@ -325,7 +324,7 @@ class StoredArray(ReadyVolume):
         if self.naming is None or self.grid.file is None:
             return self.name
         unit = next(self._units_at(index))
-        x, y, z = (n * edge // file for n, edge, file in zip(unit, self.grid.unit, self.grid.file[1:], strict=True))
+        x, y, z = (max(0, n) * edge // file for n, edge, file in zip(unit, self.grid.unit, self.grid.file[1:], strict=True))
         return self.store.path_of(self.naming.key((0, x, y, z)))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:

@@ -241,6 +241,9 @@ class Target(Protocol):
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
         """Estimate what files take that hold some voxels, which are encoded at a ratio."""
 
+    def most_files(self, shards: int, chunks: int) -> int:
+        """Count the files, at most, of some shards with some chunks."""
+
     def remove_parts(self, shard: Vec3) -> None:
         """Remove the parts of a shard that was joined."""
 

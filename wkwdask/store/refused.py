@@ -24,7 +24,7 @@ def is_refused(found: object) -> bool:
     return isinstance(found, PermissionError) or getattr(found, "status", None) == 403 or (isinstance(found, OSError) and str(found).startswith("Forbidden:"))
 
 
-def warn_of_refused(place: str, path: str, witness: str | None) -> None:
+def warn_of_refused(place: str, path: str, witness: str) -> None:
     """Say, once of each place in each process, that refused files are taken to be absent."""
     if not _warned.get(place):
         _warned.put(place, True)

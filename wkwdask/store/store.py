@@ -72,7 +72,7 @@ def trusting(store: Store, name: str) -> Store:
     Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused
     as well, and what was asked for stays an error.
     """
-    return replace(store, witness=name) if isinstance(store, RemoteStore) else store
+    return replace(store, witness=(store.root, name)) if isinstance(store, RemoteStore) else store
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -207,8 +207,8 @@ class RemoteStore:
     """Its URL."""
     session: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
     """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
-    witness: str | None = None
-    """What must be readable for refused files to count as absent, see :func:`trusting`; None where they are errors."""
+    witness: tuple[str, str] | None = None
+    """URL of the folder and name of what must be readable for refused files to count as absent, see :func:`trusting`; None where they are errors."""
 
     @property
     def url(self) -> str:
@@ -310,7 +310,7 @@ class RemoteStore:
 
     def below(self, name: str) -> RemoteStore:
         """Return the store of a folder inside of this one."""
-        return replace(self, root=self.path_of(name), witness=None)
+        return replace(self, root=self.path_of(name))
 
     def make(self) -> None:
         """Remote places are only ever read."""
@@ -328,9 +328,9 @@ class RemoteStore:
         """Read ranges of files, all at once, None for each file that is absent; what fails is tried again."""
         found = self._found(paths, starts, stops)
         refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
-        is_absent = bool(refused) and self._gives_witness()
-        if is_absent:
-            warn_of_refused(self.root, refused[0], self.witness)
+        is_absent = bool(refused) and self.witness is not None and self._gives(*self.witness)
+        if is_absent and self.witness is not None:
+            warn_of_refused(self.witness[0], refused[0], self.witness[1])
         return [None if is_absent and is_refused(data) else _checked(data, path) for path, data in zip(paths, found, strict=True)]
 
     def _found(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
@@ -370,9 +370,9 @@ class RemoteStore:
             return TimeoutError(f"no answer from {server} within {_CONTACT_SECONDS:g} seconds")
         return found if isinstance(found, Exception) else None
 
-    def _gives_witness(self) -> bool:
-        """Tell whether the server gives, now, after it has refused something, what it gave before."""
-        return self.witness is not None and isinstance(self._found([self.path_of(self.witness)], [None], [None])[0], bytes)
+    def _gives(self, root: str, name: str) -> bool:
+        """Check whether the server gives, now, after it has refused something, what it gave before."""
+        return isinstance(self._found([replace(self, root=root).path_of(name)], [None], [None])[0], bytes)
 
 
 _reached: Lru[bool] = Lru(256)

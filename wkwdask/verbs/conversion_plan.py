@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import count_cells
 from wkwdask.runs.report import format_nbytes, space_problems
@@ -131,7 +130,7 @@ def _of_job(job: Import | Rechunk) -> ConvertedMag:
     voxel_nbytes = int(plan.box.volume * source.num_channels * source.dtype.itemsize * share)
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
     chunks = count_cells(plan.box, target.chunk_shape)
-    files = most_files(target, shards, math.ceil(chunks * share))
+    files = target.most_files(shards, math.ceil(chunks * share))
     copies = not isinstance(job, Import) and not job.decodes  # then the sample only tells how much is stored
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
     ratio, seconds_per_byte = _sampled(source, plan, target, occupied)

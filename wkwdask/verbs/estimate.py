@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
-from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
@@ -150,7 +149,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         for level, target in enumerate(targets):
             shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
-            files = most_files(target, shards, math.ceil(chunks * occupied.mean()))
+            files = target.most_files(shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
             if shards and not one.writes_whole(level, target.shard_shape):

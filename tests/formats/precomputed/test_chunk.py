@@ -18,7 +18,7 @@ from strategies import damaged, vectors, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import images
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.images import jxl_size
 from wkwdask.formats.precomputed.info import parse_info
 
@@ -37,7 +37,11 @@ SHAPE = (6, 5, 4)
 def _codec(encoding, dtype, channels=1, **options):
     if encoding in PACKAGES:
         pytest.importorskip(PACKAGES[encoding], reason=f"{encoding} needs the extra precomputed")
-    return ChunkCodec(encoding, np.dtype(dtype), channels, **options)
+    return PrecomputedCodec(encoding, np.dtype(dtype), channels, **options)
+
+
+def _decoded(codec, data, shape, offset=0):
+    return codec.decode(data, (codec.num_channels, *shape), "f", offset)
 
 
 @pytest.mark.parametrize(("encoding", "dtype", "channels"), CODECS)
@@ -51,23 +55,24 @@ def test_there_and_back(encoding, dtype, channels, kind):
     fixed = np.array(array.transpose(0, 3, 2, 1), order="C").transpose(0, 3, 2, 1)
     fixed.flags.writeable = False
     assert data == codec.encode(fixed, "f")
-    found = codec.decode(data, SHAPE, "f")
+    found = _decoded(codec, data, SHAPE)
     assert (found.shape, found.dtype) == (array.shape, np.dtype(dtype))
     np.testing.assert_array_equal(found, array)
     out = np.full((channels, 4, 9, 3), 5, dtype)
-    codec.decode_into(data, SHAPE, out, (-3, 2, 1), "f")
+    if not codec.decode_into(data, (channels, *SHAPE), out, (0, -3, 2, 1), "f"):
+        out[:, :3, 2:7, 1:] = 0
     np.testing.assert_array_equal(out[:, :3, 2:7, 1:], array[:, 3:, :, :2])
     assert (out[:, 3:] == 5).all()
     assert (out[:, :, :2] == 5).all()
     assert (out[..., :1] == 5).all()
-    codec.decode_into(data, SHAPE, out, (-60, 2, 1), "f")  # all of it outside
+    codec.decode_into(data, (channels, *SHAPE), out, (0, -60, 2, 1), "f")  # all of it outside
 
 
 @given(vectors(1, 7), st.sampled_from(["png", "jxl", "compresso"]), st.integers(0, 2**32 - 1))
 def test_thin_chunks(shape, encoding, seed):
     codec = _codec(encoding, "uint8")
     array = voxel_array("uint8", (1, *shape), seed, "few")
-    np.testing.assert_array_equal(codec.decode(codec.encode(array, "f"), shape, "f"), array)
+    np.testing.assert_array_equal(_decoded(codec, codec.encode(array, "f"), shape), array)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
@@ -78,20 +83,20 @@ def test_noise_in_narrow_images(dtype):
         noise = rng.integers(0, 1 << 8 * np.dtype(dtype).itemsize, (channels, *shape)).astype(dtype)
         for level in range(10):
             codec = _codec("png", dtype, channels, level=level)
-            np.testing.assert_array_equal(codec.decode(codec.encode(noise, "x"), tuple(shape), "x"), noise)
+            np.testing.assert_array_equal(_decoded(codec, codec.encode(noise, "x"), tuple(shape)), noise)
 
 
 def test_raw_by_hand():
     array = np.arange(12, dtype=np.uint16).reshape(2, 3, 2, 1)
-    assert ChunkCodec("raw", np.dtype("uint16"), 2).encode(array, "f") == struct.pack("<12H", 0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11)
+    assert PrecomputedCodec("raw", np.dtype("uint16"), 2).encode(array, "f") == struct.pack("<12H", 0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11)
 
 
 def test_raw_lengths():
-    codec = ChunkCodec("raw", np.dtype("uint16"), 1)
+    codec = PrecomputedCodec("raw", np.dtype("uint16"), 1)
     with pytest.raises(TruncatedError, match=r"f: byte 7: a raw chunk of \(2, 1, 1\) voxels has 4 bytes, found 3"):
-        codec.decode(b"abc", (2, 1, 1), "f", 7)
+        _decoded(codec, b"abc", (2, 1, 1), 7)
     with pytest.raises(CorruptError, match="has 4 bytes, found 5"):
-        codec.decode(b"abcde", (2, 1, 1), "f", 7)
+        _decoded(codec, b"abcde", (2, 1, 1), 7)
 
 
 def _smooth(channels, shape=(32, 24, 8)):
@@ -104,7 +109,7 @@ def test_lossy(channels):
     array = _smooth(channels)
     for codec in (_codec("jpeg", "uint8", channels, quality=95), _codec("jxl", "uint8", channels, quality=95)):
         assert codec.is_lossy
-        found = codec.decode(codec.encode(array, "f"), array.shape[1:], "f")
+        found = _decoded(codec, codec.encode(array, "f"), array.shape[1:])
         assert np.abs(found.astype(int) - array).mean() <= 3
         assert (found != array).any()
     assert not _codec("jxl", "uint8").is_lossy
@@ -149,7 +154,7 @@ def test_a_large_jpeg():
     array[0, :, :, 128:] = 200
     data = codec.encode(array, "f")
     assert images.image_size("jpeg", data) == (16384, 256)
-    assert np.abs(codec.decode(data, (64, 256, 256), "f").astype(int) - array).max() <= 3
+    assert np.abs(_decoded(codec, data, (64, 256, 256)).astype(int) - array).max() <= 3
 
 
 @pytest.mark.parametrize("width", [1, 4, 6, 10, 30, 120])
@@ -160,7 +165,7 @@ def test_any_width_and_height(encoding, width):
     array = voxel_array("uint8", (3, *SHAPE), 2, "noise")
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0)).reshape(120 // width, width, 3)
     data = imagecodecs.png_encode(pixels) if encoding == "png" else imagecodecs.jpegxl_encode(pixels, lossless=True)
-    np.testing.assert_array_equal(_codec(encoding, "uint8", 3).decode(data, SHAPE, "f"), array)
+    np.testing.assert_array_equal(_decoded(_codec(encoding, "uint8", 3), data, SHAPE), array)
 
 
 def _image(array, kind, **options):
@@ -176,13 +181,13 @@ def test_images_of_other_encoders():
     """Interlaced and paletted PNG, progressive JPEG with a comment: what the libraries decode is right if it has the right form."""
     pytest.importorskip("imagecodecs", reason="images need the extra precomputed")
     expected = GRAY.reshape(4, 5, 6).transpose(2, 1, 0)[None]
-    png, jpeg = ChunkCodec("png", np.dtype("uint8"), 1), ChunkCodec("jpeg", np.dtype("uint8"), 1)
-    np.testing.assert_array_equal(png.decode(_image(GRAY, "png"), SHAPE, "f"), expected)
+    png, jpeg = PrecomputedCodec("png", np.dtype("uint8"), 1), PrecomputedCodec("jpeg", np.dtype("uint8"), 1)
+    np.testing.assert_array_equal(_decoded(png, _image(GRAY, "png"), SHAPE), expected)
     for options in ({"progressive": True}, {"comment": b"\xff\xd9 not the end"}, {"restart_marker_blocks": 1}):
-        found = jpeg.decode(_image(GRAY, "jpeg", quality=100, **options), SHAPE, "f")
+        found = _decoded(jpeg, _image(GRAY, "jpeg", quality=100, **options), SHAPE)
         assert np.abs(found.astype(int) - expected).max() <= 2
     colors = Image.fromarray(GRAY).convert("P")
-    assert ChunkCodec("png", np.dtype("uint8"), 3).decode(_image(colors, "png"), SHAPE, "f").shape == (3, *SHAPE)
+    assert _decoded(PrecomputedCodec("png", np.dtype("uint8"), 3), _image(colors, "png"), SHAPE).shape == (3, *SHAPE)
 
 
 WRONG_IMAGES = [
@@ -210,7 +215,7 @@ WRONG_IMAGES = [
 def test_wrong_images(encoding, dtype, channels, make, message):
     codec = _codec(encoding, dtype, channels)
     with pytest.raises(FormatError, match=f"f: byte 9: {message}"):
-        codec.decode(make(), SHAPE, "f", 9)
+        _decoded(codec, make(), SHAPE, 9)
 
 
 def test_bombs():
@@ -218,15 +223,15 @@ def test_bombs():
     header = struct.pack(">IIBBBBB", 1 << 30, 1 << 30, 8, 0, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header)) + bytes(4) + b"IDAT"
     with pytest.raises(CorruptError, match="needs an image of 120 pixels, found 1073741824 x 1073741824"):
-        _codec("png", "uint8").decode(png, SHAPE, "f")
+        _decoded(_codec("png", "uint8"), png, SHAPE)
     jpeg = bytearray(_image(GRAY, "jpeg"))
     at = jpeg.index(b"\xff\xc0")
     jpeg[at + 5 : at + 9] = b"\xff\xff\xff\xff"
     with pytest.raises(CorruptError, match="needs an image of 120 pixels, found 65535 x 65535"):
-        _codec("jpeg", "uint8").decode(bytes(jpeg), SHAPE, "f")
+        _decoded(_codec("jpeg", "uint8"), bytes(jpeg), SHAPE)
     bits = int("1" * 30 + "11" + "000" + "1" * 30 + "11" + "0", 2)  # from the last bit to the first: width, its form, no ratio, height, its form, not small
     with pytest.raises(CorruptError, match="needs an image of 120 pixels, found 1073741824 x 1073741824"):
-        _codec("jxl", "uint8").decode(b"\xff\x0a" + (bits | 1 << 68).to_bytes(12, "little"), SHAPE, "f")
+        _decoded(_codec("jxl", "uint8"), b"\xff\x0a" + (bits | 1 << 68).to_bytes(12, "little"), SHAPE)
 
 
 @given(vectors(1, 2000), st.booleans())
@@ -259,7 +264,7 @@ def test_any_bytes(encoding, dtype, channels):
     @given(damaged(valid) | st.binary(max_size=80))
     def check(raw):
         try:
-            found = codec.decode(raw, SHAPE, "f")
+            found = _decoded(codec, raw, SHAPE)
         except FormatError:
             return
         assert (found.shape, found.dtype) == (array.shape, np.dtype(dtype))
@@ -274,18 +279,18 @@ def test_every_truncation(encoding, dtype):
     tail = {"png": 12, "jpeg": 1}.get(encoding, 0)  # PNG's last chunk and JPEG's last byte say nothing of voxels
     for length in range(len(raw) - tail):
         with pytest.raises(FormatError):
-            codec.decode(raw[:length], SHAPE, "f")
+            _decoded(codec, raw[:length], SHAPE)
 
 
 @pytest.mark.parametrize(("encoding", "dtype", "package"), [("png", "uint8", "imagecodecs"), ("jpeg", "uint8", "imagecodecs"), ("jxl", "uint8", "imagecodecs")])
 def test_a_missing_package(monkeypatch, encoding, dtype, package):
     monkeypatch.setitem(sys.modules, package, None)
-    codec = ChunkCodec(encoding, np.dtype(dtype), 1)
+    codec = PrecomputedCodec(encoding, np.dtype(dtype), 1)
     message = f"f: {encoding}: needs the package {package}, which is not installed: pip install 'wkwdask\\[precomputed\\]'"
     with pytest.raises(ModuleNotFoundError, match=message):
         codec.encode(np.zeros((1, *SHAPE), dtype), "f")
     with pytest.raises(ModuleNotFoundError, match=message):
-        codec.decode(b"", SHAPE, "f")
+        _decoded(codec, b"", SHAPE)
 
 
 def test_compresso_is_missing(monkeypatch):
@@ -294,7 +299,7 @@ def test_compresso_is_missing(monkeypatch):
     codec = _codec("compresso", "uint32")
     data = codec.encode(array, "f")
     monkeypatch.setitem(sys.modules, "compresso", None)
-    assert (codec.decode(data, SHAPE, "f") == 1).all()
+    assert (_decoded(codec, data, SHAPE) == 1).all()
     with pytest.raises(ModuleNotFoundError, match=r"f: compresso: needs the package compresso, .* pip install 'wkwdask\[precomputed\]'"):
         codec.encode(array, "f")
 
@@ -305,11 +310,11 @@ ENTRY = {"key": "1", "size": [6, 5, 4], "chunk_sizes": [[6, 5, 4]], "resolution"
 def test_codecs_of_scales():
     def codec(changes, dtype="uint8", channels=1):
         info = parse_info(json.dumps({"data_type": dtype, "num_channels": channels, "scales": [{**ENTRY, **changes}]}), "info")
-        return ChunkCodec.of(info, info.scales[0])
+        return PrecomputedCodec.of(info, info.scales[0])
 
-    assert codec({}, channels=3) == ChunkCodec("jpeg", np.dtype("uint8"), 3, quality=60)
-    assert codec({"encoding": "png", "png_level": 3}) == ChunkCodec("png", np.dtype("uint8"), 1, level=3)
-    assert codec({"encoding": "jxl", "jxl_effort": 2, "jxl_quality": 80}) == ChunkCodec("jxl", np.dtype("uint8"), 1, quality=80, level=2)
+    assert codec({}, channels=3) == PrecomputedCodec("jpeg", np.dtype("uint8"), 3, quality=60)
+    assert codec({"encoding": "png", "png_level": 3}) == PrecomputedCodec("png", np.dtype("uint8"), 1, level=3)
+    assert codec({"encoding": "jxl", "jxl_effort": 2, "jxl_quality": 80}) == PrecomputedCodec("jxl", np.dtype("uint8"), 1, quality=80, level=2)
     block = {"encoding": "compressed_segmentation", "compressed_segmentation_block_size": [4, 4, 2]}
     assert codec(block, "uint64").block_size == (4, 4, 2)
     assert pickle.loads(pickle.dumps(codec({}))) == codec({})

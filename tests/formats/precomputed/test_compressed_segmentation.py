@@ -13,7 +13,7 @@ from strategies import damaged, vectors
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import Blocks
 
 VECTORS = [
@@ -89,8 +89,8 @@ def test_a_part_at_its_place(array, corner, size, order):
         at = [n - first for n, first in zip(cell, corner, strict=True)]
         if all(0 <= n < end for n, end in zip(at, shape, strict=True)):
             expected[(slice(None), *cell)] = array[(slice(None), *at)]
-    codec = ChunkCodec("compressed_segmentation", array.dtype, len(array))
-    codec.decode_into(data, shape, out, corner, "f")
+    codec = PrecomputedCodec("compressed_segmentation", array.dtype, len(array))
+    codec.decode_into(data, (len(array), *shape), out, (0, *corner), "f")
     assert (out == expected).all()
 
 

@@ -9,25 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from precomputed_volumes import chunk_id
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.array import scale_of, scale_placement
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
-from wkwdask.formats.precomputed.target import PrecomputedTarget
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt
 from wkwdask.store import new_files
+from wkwdask.store.store import open_store
 
 SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=2, data_encoding="gzip", minishard_index_encoding="gzip")
 CHUNK = (8, 8, 4)
 SIZE = (30, 26, 12)  # 4 x 4 x 3 chunks: identifiers of 6 bits
 
 
-def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", **options):
+def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", packing=""):
     scale = Scale("4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,))
-    target = PrecomputedTarget(f"{folder}/scale-0", f"{folder}/scale-0.parts", Mag(1, 1, 1), scale, ChunkCodec.of_scale(scale, np.dtype(dtype), 1), **options)
+    store = open_store(str(folder))
+    target = scale_placement(store, store, scale, PrecomputedCodec.of_scale(scale, np.dtype(dtype), 1, packing), Mag(1, 1, 1)).built_in(f"{folder}/scale-0")
     target.prepare()
     return target
 
@@ -76,8 +79,10 @@ def expected_shard(target, shard, array):
     chunks = {}
     for cell in cells(cell_box(shard, target.shard_shape, target.box).intersection(target.box), CHUNK):
         box = cell_box(cell, CHUNK, target.box).intersection(target.box)
-        chunks |= {identifier: data for _, identifier, data in target.encoded_chunks(cut(array, box), box.topleft) if data}
-    return b"".join(assemble_shard(chunks, target.scale.sharding))
+        voxels = cut(array, box)
+        if voxels.any():
+            chunks[chunk_id(scale_of(target.array), cell)] = target.array.codec.encode(voxels, "f")
+    return b"".join(assemble_shard(chunks, scale_of(target.array).sharding))
 
 
 def bricks_of(target, shard):
@@ -181,7 +186,7 @@ def test_the_negative_zero_is_no_zero(tmp_path):
 def test_chunks_that_are_files(tmp_path, monkeypatch, compress):
     """A group has one receipt for all of its files, which are flushed a few at a time."""
     monkeypatch.setattr(new_files, "_OPEN_AT_ONCE", 5)
-    target, array = target_of(tmp_path, None, compress=compress), voxels()
+    target, array = target_of(tmp_path, None, packing="file" if compress else ""), voxels()
     assert target.shard_shape == (32, 32, 16)
     receipt = write_whole(target, (0, 0, 0), array, bricks_of(target, (0, 0, 0))[::-1])
     found = files(target.folder)

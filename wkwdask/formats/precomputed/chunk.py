@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import numpy as np
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
 from wkwdask.formats.precomputed.compressed_segmentation import Blocks
-from wkwdask.kernels.arrays import copy_into
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.kernels.arrays import copy_into, is_zero
+from wkwdask.model.codec import ChunkCodec, clip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +22,15 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.codec import Reframe
+
+_SEGMENTATION = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkCodec:
-    """One encoding with all that it needs to know; small to pickle."""
+class PrecomputedCodec(ChunkCodec):
+    """One encoding with all that it needs to know."""
 
     encoding: str
     """One of ``wkwdask.formats.precomputed.info.ENCODINGS``."""
@@ -37,10 +44,14 @@ class ChunkCodec:
     """Of jpeg, 75 by default, and of jxl, lossless by default, 0..100."""
     level: int | None = None
     """Effort of png, 0..9, 4 by default, and of jxl, 1..10, 3 by default."""
+    packing: str = ""
+    """``"chunk"`` where each encoded chunk is a gzip stream, ``"file"`` where files are written so, and the layout undoes it."""
+
+    decodes_chunks = True
 
     @classmethod
-    def of(cls, info: VolumeInfo, scale: Scale) -> ChunkCodec:
-        """Give the codec of a scale."""
+    def of(cls, info: VolumeInfo, scale: Scale) -> PrecomputedCodec:
+        """Return the codec of a scale."""
         try:
             writable.check_encoding(scale.encoding, info.dtype, info.num_channels)
         except ValueError as error:
@@ -48,41 +59,71 @@ class ChunkCodec:
         return cls.of_scale(scale, info.dtype, info.num_channels)
 
     @classmethod
-    def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int) -> ChunkCodec:
-        """Give the codec of a scale whose encoding was checked."""
+    def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int, packing: str = "") -> PrecomputedCodec:
+        """Return the codec of a scale whose encoding was checked."""
         options = scale.options
         quality = options.get("jpeg_quality" if scale.encoding == "jpeg" else "jxl_quality")
         level = options.get("png_level" if scale.encoding == "png" else "jxl_effort")
-        return cls(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), quality, level)
+        return cls(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), quality, level, packing)
 
     @property
-    def is_lossy(self) -> bool:
+    def name(self) -> str:
+        """How values are encoded."""
+        return self.encoding
+
+    @property
+    def is_lossy(self) -> bool:  # type: ignore[override]
         """Whether voxels are changed by being encoded."""
         return writable.is_lossy(self.encoding, self.quality)
 
-    def decode(self, data: bytes, shape: Vec3, source: str, offset: int = 0) -> npt.NDArray[Any]:
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        """Return how many bytes an encoded chunk has at most, before it is packed."""
+        raw = math.prod(shape) * self.dtype.itemsize
+        return raw if self.encoding == "raw" else 64 * raw + (1 << 20)
+
+    # -------------------------------------------------------------------------------------------- decoding
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         """Decode a chunk."""
+        data, extent = self._unpacked(data, shape, source, offset), shape[1:]
         if self.encoding == "raw":
             return self._raw(data, shape, source, offset)
         if self.encoding in images.ENCODINGS:
-            return images.decode(self.encoding, data, (self.num_channels, *shape), self.dtype, source, offset)
+            return images.decode(self.encoding, data, shape, self.dtype, source, offset)
         if self.encoding == "compresso":
-            return compresso.decode(data, shape, self.dtype, source, offset)
-        return compressed_segmentation.decode(data, Blocks(shape, self.block_size), self.dtype, self.num_channels, source, offset)
+            return compresso.decode(data, extent, self.dtype, source, offset)
+        return compressed_segmentation.decode(data, Blocks(extent, self.block_size), self.dtype, self.num_channels, source, offset)
 
-    def decode_into(self, data: bytes, shape: Vec3, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> None:
+    def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
         """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that."""
-        low = (corner[0], corner[1], corner[2])
-        if self.encoding == "compressed_segmentation" and out.dtype == self.dtype:
-            compressed_segmentation.decode_into(data, Blocks(shape, self.block_size), out, low, source, offset)
-            return
-        chunk = self.decode(data, shape, source, offset)
-        in_out, in_chunk = _overlap(low, shape, out.shape)
-        copy_into(chunk[(slice(None), *in_chunk)], out[(slice(None), *in_out)])
+        if self.encoding != _SEGMENTATION or out.dtype != self.dtype or len(out) != self.num_channels:
+            return ChunkCodec.decode_into(self, data, shape, out, corner, source, offset)
+        data = self._unpacked(data, shape, source, offset)
+        compressed_segmentation.decode_into(data, Blocks(shape[1:], self.block_size), out, (corner[1], corner[2], corner[3]), source, offset)
+        return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
-    def encode(self, array: npt.NDArray[Any], source: str) -> bytes:
+    def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
+        """Decode a whole chunk, into memory where the encoding can do that; None where all of it is zero."""
+        if self.encoding == _SEGMENTATION:
+            return ChunkCodec.decode_chunk(self, data, shape, memory, source, offset)
+        voxels = self.decode(data, shape, source, offset)
+        return None if is_zero(voxels) else voxels
+
+    def _raw(self, data: bytes, shape: Vec4, source: str, offset: int) -> npt.NDArray[Any]:
+        expected = math.prod(shape) * self.dtype.itemsize
+        if len(data) != expected:
+            error = TruncatedError if len(data) < expected else CorruptError
+            raise error(f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}")
+        stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
+        return stored.reshape(shape[0], shape[3], shape[2], shape[1]).transpose(0, 3, 2, 1)
+
+    # -------------------------------------------------------------------------------------------- encoding
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk."""
-        voxels = array.astype(self.dtype, copy=False)
+        return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source))
+
+    def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         if self.encoding == "raw":
             stored = self.dtype.newbyteorder("<")
             if voxels.strides[1] == voxels.itemsize:  # x is fastest already: the bytes are copied once
@@ -96,18 +137,22 @@ class ChunkCodec:
             return compresso.encode(voxels, source)
         return compressed_segmentation.encode(voxels, self.block_size, source)
 
-    def _raw(self, data: bytes, shape: Vec3, source: str, offset: int) -> npt.NDArray[Any]:
-        expected = shape[0] * shape[1] * shape[2] * self.num_channels * self.dtype.itemsize
-        if len(data) != expected:
-            error = TruncatedError if len(data) < expected else CorruptError
-            raise error(f"{source}: byte {offset}: a raw chunk of {shape} voxels has {expected} bytes, found {len(data)}")
-        stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
-        return stored.reshape(self.num_channels, shape[2], shape[1], shape[0]).transpose(0, 3, 2, 1)
+    # -------------------------------------------------------------------------------------------- packing
 
+    def _packed(self, data: bytes) -> bytes:
+        """Compress an encoded chunk as it is stored."""
+        is_image = self.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
+        return compress_gzip(data, is_image=is_image) if self.packing else data
 
-def _overlap(corner: Vec3, shape: Vec3, out_shape: Sequence[int]) -> tuple[list[slice], list[slice]]:
-    """Give the slices of an array (c, x, y, z) and of a chunk in which both lie."""
-    low = [max(0, -at) for at in corner]
-    high = [max(a, min(n, have - at)) for a, at, n, have in zip(low, corner, shape, out_shape[1:], strict=True)]
-    in_out = [slice(at + a, at + b) for at, a, b in zip(corner, low, high, strict=True)]
-    return in_out, [slice(a, b) for a, b in zip(low, high, strict=True)]
+    def _unpacked(self, data: bytes, shape: Vec4, source: str, offset: int) -> bytes:
+        return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
+
+    def reframe(self, source: ChunkCodec) -> Reframe | None:
+        """Copy chunks as they are, images packed in another way too; of all else it is best encoded what is packed anew."""
+        if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
+            return None
+        if source.packing == self.packing != "file":
+            return super(PrecomputedCodec, self).reframe(source)
+        if self.encoding not in images.ENCODINGS:
+            return None
+        return lambda data, shape, name, offset: self._packed(source._unpacked(data, shape, name, offset))

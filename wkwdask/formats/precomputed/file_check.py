@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.leftovers import temporary_fault
-from wkwdask.formats.precomputed.files import SUFFIXES, decompress_file, largest_file, largest_nbytes, list_chunks, list_shards
-from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
-from wkwdask.formats.precomputed.shard_files import ShardFile, close_shard, open_shard
-from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
+from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards, decompress_file, largest_file
+from wkwdask.formats.precomputed.naming import SUFFIXES, ShardNaming, SpanNaming
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store import files
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import Vec4
+    from wkwdask.model.stored_array import StoredArray
 
 _KNOWN_FILES = ("provenance",)
 
@@ -45,21 +47,21 @@ class ScaleListing:
         return len(self.chunks) + len(self.shards)
 
 
-def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = ()) -> ScaleListing:
+def list_scale(volume: StoredArray, others: Sequence[StoredArray] = ()) -> ScaleListing:
     """List the files of a scale."""
-    folder, scale = volume.folder, volume.scale
+    folder, naming = volume.folder, volume.naming
     if files.islink(folder) and not files.exists(folder):
         return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder"),))
     if not files.isdir(folder):
         there = files.lexists(folder)
         return ScaleListing((), (), (Fault("folder.no_folder", folder, "a file", "a folder"),) if there else ())
     try:
-        found = list_chunks(folder, scale) if scale.sharding is None else None
-        shards = {} if scale.sharding is None else list_shards(folder, scale)
+        found = naming.files(volume.store) if isinstance(naming, SpanNaming) else None
+        shards = naming.files(volume.store) if isinstance(naming, ShardNaming) else {}
         known = {entry.name for entries in shards.values() for entry in entries}
         known |= {entry.name for entry in (() if found is None else found.entries)}
-        known |= {entry.name for other in others for entry in list_chunks(folder, other.scale).entries}
-        faults = list(_strays(folder, known, scale.sharding is None))
+        known |= {entry.name for other in others if isinstance(other.naming, SpanNaming) for entry in other.naming.files(other.store).entries}
+        faults = list(_strays(folder, known, found is not None))
     except OSError as error:
         return ScaleListing((), (), (Fault("folder.unreadable", folder, os.strerror(error.errno or 0)),))
     for shard, entries in shards.items():
@@ -70,7 +72,7 @@ def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = 
     if found is not None:
         rows = sorted(zip(found.cells[:, ::-1].tolist(), found.suffixes.tolist(), strict=True))
         chunks = [((x, y, z), suffix) for (z, y, x), suffix in rows]
-        faults += _twice(volume, chunks)
+        faults += _twice(folder, naming, chunks)
     return ScaleListing(tuple(chunks), tuple(sorted(shards)), tuple(faults))
 
 
@@ -92,12 +94,12 @@ def _looks_like_data(name: str) -> bool:
     return name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum())
 
 
-def _twice(volume: PrecomputedVolume, chunks: Sequence[tuple[Vec3, int]]) -> Iterator[Fault]:
+def _twice(folder: str, naming: Any, chunks: Sequence[tuple[Vec3, int]]) -> Iterator[Fault]:
     previous: Vec3 | None = None
     for cell, suffix in chunks:
         if cell == previous:
-            name = volume.scale.chunk_name(cell)
-            yield Fault("chunk.twice", f"{volume.folder}/{name}{SUFFIXES[suffix]}", f"chunk {cell} is also stored under another ending", "one file")
+            path = f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}"
+            yield Fault("chunk.twice", path, f"chunk {cell} is also stored under another ending", "one file")
         previous = cell
 
 
@@ -105,7 +107,7 @@ def _twice(volume: PrecomputedVolume, chunks: Sequence[tuple[Vec3, int]]) -> Ite
 class PrecomputedCheck:
     """How the files of one scale are to be checked; small to pickle."""
 
-    volume: PrecomputedVolume
+    volume: StoredArray
     """The scale."""
     decode: bool
     """Whether chunks are decoded."""
@@ -122,38 +124,42 @@ class PrecomputedCheck:
         return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
-        volume = self.volume
-        name = volume.scale.chunk_name(cell) + suffix
+        volume, codec, naming = self.volume, self._codec, self.volume.naming
+        assert isinstance(naming, SpanNaming)
+        name = naming.stem((0, *cell)) + suffix
         path = f"{volume.folder}/{name}"
         size, fault = _looked_at(path)
         if size is None:
             return Findings(() if fault is None else (fault,), 0 if fault is None else 1)
         if not size:
             return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=self._corner(cell)),), 1)
-        shape = volume.scale.chunk_shape_at(cell)
-        largest = largest_nbytes(volume.codec, shape)
+        shape = volume.grid.shape_at((0, *cell))
+        largest = codec.largest_nbytes(shape)
         try:
             if not self.decode:
                 self._check_raw_size(size, suffix, shape)
                 return Findings((), 1, size)
-            (data,) = volume.store.read_whole([f"{volume.scale.key}/{name}"], largest_file(largest))
+            (data,) = volume.store.read_whole([name], largest_file(largest))
             if data is None:  # removed meanwhile
                 return Findings()
-            data = decompress_file(data, name, path, largest, volume.codec, shape)
-            return Findings((), 1, size, 1, self._largest(volume.codec.decode(data, shape, path)))
+            data = decompress_file(data, name, path, largest, codec, shape)
+            return Findings((), 1, size, 1, self._largest(codec.decode(data, shape, path)))
         except (FormatError, UnsupportedError) as error:
             fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=self._corner(cell))
         except OSError as error:
             fault = Fault("file.unreadable", path, os.strerror(error.errno or 0))
         return Findings((fault,), 1, size)
 
-    def _check_raw_size(self, size: int, suffix: str, shape: Vec3) -> None:
+    @property
+    def _codec(self) -> PrecomputedCodec:
+        assert isinstance(self.volume.codec, PrecomputedCodec)
+        return self.volume.codec
+
+    def _check_raw_size(self, size: int, suffix: str, shape: Vec4) -> None:
         """Compare the size of a raw chunk with its voxels, without reading it."""
-        expected = largest_nbytes(self.volume.codec, shape)
-        if self.volume.scale.encoding == "raw" and not suffix and size < expected:
-            raise TruncatedError(f"{size} bytes, expected {expected}")
-        if self.volume.scale.encoding == "raw" and not suffix and size > expected:
-            raise CorruptError(f"{size} bytes, expected {expected}")
+        expected = self._codec.largest_nbytes(shape)
+        if self._codec.encoding == "raw" and not suffix and size != expected:
+            raise (TruncatedError if size < expected else CorruptError)(f"{size} bytes, expected {expected}")
 
     def _largest(self, voxels: npt.NDArray[Any]) -> int | None:
         return int(voxels.max()) if self.find_largest and voxels.size else None
@@ -164,24 +170,21 @@ class PrecomputedCheck:
         return x, y, z
 
     def _check_shard(self, number: int) -> Findings:
-        volume, sharding = self.volume, self.volume.scale.sharding
-        assert sharding is not None
-        path = f"{volume.folder}/{sharding.shard_name(number)}"
-        try:
-            shard = open_shard(volume.store, volume.scale.key, sharding, number, volume.scale.grid)
-        except CorruptError as error:
-            return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
-        except MissingError as error:
-            kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
-            return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
-        except OSError as error:
-            return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
-        if shard is None:  # removed meanwhile
-            return Findings()
-        try:
-            return _ShardCheck(self, shard, number).run()
-        finally:
-            close_shard(shard)
+        layout, store = self.volume.layout, self.volume.store
+        assert isinstance(layout, PrecomputedShards)
+        name = layout.sharding.shard_name(number)
+        path = store.path_of(name)
+        with ExitStack() as stack:
+            try:
+                shard = stack.enter_context(layout.opened(store, name))
+            except CorruptError as error:
+                return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
+            except MissingError as error:
+                kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
+                return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
+            except OSError as error:
+                return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
+            return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
 
 
 def _looked_at(path: str) -> tuple[int | None, Fault | None]:
@@ -202,9 +205,9 @@ def _looked_at(path: str) -> tuple[int | None, Fault | None]:
 class _ShardCheck:
     """The check of one shard, minishard by minishard."""
 
-    def __init__(self, check: PrecomputedCheck, shard: ShardFile, number: int) -> None:
+    def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number
-        self._path = shard.file.name
+        self._path = shard.name
         self._faults = FaultList()
         self._blocks = 0
         self._largest: int | None = None
@@ -212,9 +215,8 @@ class _ShardCheck:
 
     def run(self) -> Findings:
         """Check all of it."""
-        shard, sharding = self._shard, self._shard.sharding
-        index_file = shard.index_file or shard.file
-        nbytes = (shard.file.nbytes or 0) + (shard.index_file.nbytes or 0 if shard.index_file is not None else 0)
+        shard, sharding, index_file = self._shard, self._shard.layout.sharding, self._shard.index_file
+        nbytes = (shard.nbytes or 0) + (index_file.nbytes or 0 if index_file is not shard.file else 0)
         if (index_file.nbytes or 0) < sharding.index_nbytes:
             self._faults.add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
         else:
@@ -224,28 +226,21 @@ class _ShardCheck:
         return Findings(self._faults.to_tuple(), 1, nbytes, self._blocks, self._largest)
 
     def _check_minishard(self, minishard: int) -> None:
-        shard, sharding = self._shard, self._shard.sharding
+        shard = self._shard
         try:
             where = shard.minishard_range(minishard)
         except CorruptError as error:
             offset = INDEX_ENTRY_NBYTES * minishard
-            self._faults.add(Fault("shard.index", (shard.index_file or shard.file).name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
+            self._faults.add(Fault("shard.index", shard.index_file.name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
             return
         if where is None or where[0] == where[1]:
             return
         offset = shard.first_byte + where[0]
         self._used.append(np.array([[offset, shard.first_byte + where[1]]], np.int64))
-        most = MINISHARD_ENTRY_NBYTES * sharding.minishard_chunks(shard.grid)
         try:
-            found = shard.file.read([(offset, shard.first_byte + where[1])])
-            raw = b"" if found is None else found[0]
-            if sharding.minishard_index_encoding == "gzip":
-                raw = decompress_gzip(raw, most, self._path, offset)
-            elif len(raw) > most:
-                raise CorruptError(f"{len(raw)} bytes, expected at most {most}")
-            ids, starts, sizes = parse_minishard_index(raw, self._path, offset, shard.data_nbytes)
+            ids, starts, sizes = shard.read_minishard(minishard, where)
         except FormatError as error:
-            text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
+            text = str(error).rpartition(f"byte {offset}: ")[2]
             self._faults.add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
             return
         good = self._check_ids(ids, minishard, offset)
@@ -256,7 +251,7 @@ class _ShardCheck:
 
     def _check_ids(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> npt.NDArray[np.bool_]:
         """Tell which chunks belong to a minishard; no reader finds one that does not."""
-        grid, sharding = self._shard.grid, self._shard.sharding
+        grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
         cells = compressed_morton.decode(ids, grid)
         bits = len(compressed_morton.bit_axes(grid))
         outside = (cells >= np.array(grid)).any(axis=1)
@@ -276,20 +271,17 @@ class _ShardCheck:
         return good
 
     def _check_chunk(self, chunk: int, offset: int, size: int) -> None:
-        volume, sharding = self._check.volume, self._shard.sharding
-        x, y, z = compressed_morton.decode([chunk], self._shard.grid)[0].tolist()
+        volume = self._check.volume
+        x, y, z = compressed_morton.decode([chunk], self._shard.layout.counts)[0].tolist()
         if not size:
             self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
             return
         if not self._check.decode:
             return
-        shape = volume.scale.chunk_shape_at((x, y, z))
         try:
-            found = self._shard.file.read([(offset, offset + size)])
+            found = self._shard.read([(offset, offset + size)])
             data = b"" if found is None else found[0]
-            if sharding.data_encoding == "gzip":
-                data = decompress_gzip(data, largest_nbytes(volume.codec, shape), self._path, offset)
-            largest = self._check._largest(volume.codec.decode(data, shape, self._path, offset))
+            largest = self._check._largest(volume.codec.decode(data, volume.grid.shape_at((0, x, y, z)), self._path, offset))
         except (FormatError, UnsupportedError) as error:
             text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
             self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))

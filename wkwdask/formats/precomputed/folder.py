@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.precomputed.files import SUFFIXES
+from wkwdask.formats.precomputed.naming import SUFFIXES
 from wkwdask.store import files
 from wkwdask.store.provenance import PROVENANCE_NAME
 

@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.precomputed.files import file_sizes
 from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit, InfoRemoval
+from wkwdask.formats.precomputed.naming import file_sizes
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -100,7 +100,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
-    files, nbytes = file_sizes(level.folder, scale) if image.details.store.is_local else (None, None)
+    files, nbytes = file_sizes(image.details.store.below(level.key), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
     box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
     sharding = describe_sharding(scale)
     return ScaleSummary(

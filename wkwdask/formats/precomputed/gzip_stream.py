@@ -10,6 +10,7 @@ from typing import Any
 from wkwdask.errors import CorruptError
 from wkwdask.formats.bounded_streams import GZIP, decompress_streams
 
+GZIP_MAGIC = b"\x1f\x8b"
 _SHORTEST = 18
 _MEMBER = b"\x1f\x8b\x08"  # so does each further stream of a file begin
 _IMAGE_LEVEL = 1

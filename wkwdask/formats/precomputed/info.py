@@ -79,22 +79,6 @@ class Scale:
         """Chunks along x, y, z that one shard holds; one chunk without sharding, None where shards are no boxes."""
         return (1, 1, 1) if self.sharding is None else self.sharding.shard_cells(self.grid)
 
-    def chunk_shape_at(self, cell: Vec3) -> Vec3:
-        """Give the voxels of a chunk along x, y, z; the last ones of an axis are shorter."""
-        x, y, z = (min(edge, n - g * edge) for g, edge, n in zip(cell, self.chunk_size, self.size, strict=True))
-        return x, y, z
-
-    def chunk_name(self, cell: Vec3) -> str:
-        """Name the file of a chunk that is stored by itself, inside the scale's folder."""
-        parts = []
-        for g, edge, n, first in zip(cell, self.chunk_size, self.size, self.voxel_offset, strict=True):
-            parts.append(f"{first + g * edge}-{first + min(g * edge + edge, n)}")
-        return "_".join(parts)
-
-    def chunk_id(self, cell: Vec3) -> int:
-        """Give the identifier of a chunk in a shard."""
-        return int(compressed_morton.encode([cell], self.grid)[0])
-
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
         """Choose one of the chunk sizes that the scale is stored in."""
         wanted = vec3(chunk_size, "chunk_size")

@@ -1,14 +1,11 @@
-"""The ``info`` of a precomputed volume as a file: reading it, and looking whether it is still the one that was read."""
+"""The ``info`` of a precomputed volume as a file: reading it, once for each of its states."""
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
-from wkwdask.store import files
 from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
@@ -16,32 +13,6 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 _LARGEST_INFO = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What says that a scale is still the one that was opened, of a local volume."""
-
-    info: tuple[int, int, int]
-    """Inode, time and size of ``info``."""
-    folder: int | None
-    """Inode of the scale's folder, None where it was absent."""
-
-
-def look(store: Store, key: str) -> Opened | None:
-    """Look at what says that a scale of a local volume is the one that was opened; None where its ``info`` is absent."""
-    try:
-        status = files.stat(store.path_of(FILE_NAME))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return Opened((status.st_ino, status.st_mtime_ns, status.st_size), folder_state(store, key))
-
-
-def folder_state(store: Store, key: str) -> int | None:
-    """Give the inode of a scale's folder, None where it is absent."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return files.stat(store.path_of(key)).st_ino
-    return None
 
 
 _infos: Lru[VolumeInfo] = Lru(16)

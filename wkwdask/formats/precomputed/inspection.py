@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
-    from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.stored_array import StoredArray
 
 _GROUP_NBYTES = 256 << 20  # voxels of the chunks of one task
 _LARGEST_GROUP = 4096
@@ -34,7 +34,7 @@ class ScaleScope(LevelScope):
     layer: str
     title: str
     mag: Mag | None
-    read: PrecomputedVolume
+    read: StoredArray
     listing: ScaleListing
     box: None = None
 
@@ -60,10 +60,7 @@ class ScaleScope(LevelScope):
         """Choose how many files make a task."""
         x, y, z = self.read.chunk_shape
         nbytes = x * y * z * self.read.num_channels * self.read.dtype.itemsize
-        cells = self.read.scale.shard_cells
-        if not self.listing.shards:
-            return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // nbytes))
-        return 1 if cells is None else max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (nbytes * cells[0] * cells[1] * cells[2])))
+        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (nbytes * self.read.grid.chunks_per_file)))
 
 
 def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> Scope:
@@ -91,7 +88,7 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
 def _look_at(source: VolumeSource, scale: Scale, mag: Mag | None, name: str, faults: list[Fault]) -> list[ScaleScope]:
     """List the files of a scale, in each of its chunk sizes."""
     sizes = scale.chunk_sizes or (scale.chunk_size,)
-    volumes = [replace(source, chunk_size=size).open_scale(scale, mag).volume for size in sizes]
+    volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
     scopes = []
     for number, volume in enumerate(volumes):
         listing = list_scale(volume, [other for other in volumes if other is not volume])

@@ -10,12 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.array import description_of, scale_array
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of
 from wkwdask.formats.precomputed.info_edits import with_scales
-from wkwdask.formats.precomputed.info_file import look, read_info
+from wkwdask.formats.precomputed.info_file import read_info
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
-from wkwdask.formats.precomputed.volume import PrecomputedVolume
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
@@ -23,7 +22,6 @@ from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
-from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store import files
 from wkwdask.store.paths import is_remote, local_path, split
 from wkwdask.store.provenance import read_provenance
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.store import Store
+    from wkwdask.model.stored_array import StoredArray
 
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
@@ -58,9 +57,6 @@ stripped, is_named_precomputed, location_of = NAME.stripped, NAME.is_in, NAME.lo
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
 _MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
-
-AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
-"""A scale in absolute voxels: moved to where ``info`` says that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +85,19 @@ class VolumeSource:
             error = UnsupportedError if odd.is_unsupported else CorruptError
             yield Level(odd.key, self.store.path_of(odd.key), None, mag_of_odd(self.info, odd), odd.resolution, odd.problem, error, odd)
 
-    def open_scale(self, scale: Scale, mag: Mag | None) -> AbsoluteVolume:
+    def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
         """Open one of the scales of ``info``, in absolute voxels."""
-        try:
-            ChunkCodec.of(self.info, scale)
-        except CorruptError as error:
-            raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
         if self.chunk_size is not None:
             scale = scale.with_chunk_size(self.chunk_size)
-        opened = look(self.store, scale.key) if self.store.is_local else None
-        volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, mag or MAG_1, opened)
-        if opened is not None:
-            check_published(self.store.url, volume.folder, self.info)
-            if not volume.is_listed_in(opened):
-                raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
-        return TranslatedVolume(volume, volume.origin)
+        try:
+            array = scale_array(self.store, self.info, scale, mag or MAG_1)
+        except CorruptError as error:
+            raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
+        if description_of(array).opened is not None:
+            check_published(self.store.url, array.folder, self.info)
+            if not description_of(array).is_still_described():
+                raise ReplacedError(f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
+        return array
 
 
 def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Image:

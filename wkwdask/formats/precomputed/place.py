@@ -6,23 +6,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
-from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale, default_key, mags_of
 from wkwdask.formats.precomputed.info_edits import PROVENANCE, new_document, scale_entry
 from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit, find_info
 from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.formats.precomputed.target import PrecomputedTarget
-from wkwdask.formats.precomputed.volume import PrecomputedVolume
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.place import FolderPlace, NewLevels
-from wkwdask.model.translated import TranslatedVolume
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     import os
@@ -75,14 +75,14 @@ class VolumePlace(FolderPlace):
         for scale, folder in zip(scales, folders, strict=True):
             warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=options.force)
             self._check_free(scale, folder, existing)
+        packing, store = "file" if options.file_compression else "", open_store(self.folder)
         targets = tuple(
-            PrecomputedTarget(folder, "", spec.box.mag, scale, ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels), options.file_compression)
+            scale_placement(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
         settings = {"type": volume.kind, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.kind, volume.dtype, volume.num_channels), PROVENANCE)
-        stored = like.volume if isinstance(like, TranslatedVolume) else None
-        before = stored.scale if isinstance(stored, PrecomputedVolume) else None
+        before = _scale_of(like)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
             is_as_before=before is not None and options.compression is None and _is_as_before(scales[0], before, options),
@@ -108,11 +108,10 @@ class VolumePlace(FolderPlace):
 
     def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeType, like: Volume | None) -> Scale:
         """Describe a new scale."""
-        stored = like.volume if isinstance(like, TranslatedVolume) else None
-        if like is None or not isinstance(stored, PrecomputedVolume) or (stored.dtype, stored.num_channels) != (volume.dtype, volume.num_channels):
+        before = _scale_of(like)
+        if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
             return _new_scale(options, self.key_for(resolution), spec.box, resolution, volume)
-        before = stored.scale
         step = like.box.mag.step_to(spec.box.mag)
         x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
         scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
@@ -212,6 +211,12 @@ def _new_scale(options: PrecomputedOptions, key: str, box: BoundingBox, resoluti
     sharding = _given_sharding(stored.shard_shape, scale, volume)
     _check_compress(options.file_compression, sharding)
     return replace(scale, sharding=sharding)
+
+
+def _scale_of(volume: Volume | None) -> Scale | None:
+    """Return the scale that a volume is, None where it is none."""
+    known = volume.identity if isinstance(volume, StoredArray) else None
+    return known.scale if isinstance(known, ScaleDescription) else None
 
 
 def _is_as_before(scale: Scale, before: Scale, options: PrecomputedOptions) -> bool:

@@ -58,6 +58,11 @@ class Sharding:
         """Bytes of the shard index at the start of a shard file."""
         return INDEX_ENTRY_NBYTES << self.minishard_bits
 
+    @property
+    def within_bits(self) -> int:
+        """Bits of an identifier that tell the chunks of a shard apart, where it is not hashed."""
+        return self.preshift_bits + self.minishard_bits
+
     def shard_name(self, shard: int) -> str:
         """Name the file of a shard."""
         return f"{self._stem(shard)}.shard"
@@ -100,7 +105,7 @@ class Sharding:
         tuple of 3 int or None
             Chunks along x, y, z, powers of two.
         """
-        within = self.preshift_bits + self.minishard_bits
+        within = self.within_bits
         if self.hash != "identity" or within + self.shard_bits < len(compressed_morton.bit_axes(grid)):
             return None
         return compressed_morton.cells_per_axis(within, grid)

@@ -1,0 +1,120 @@
+"""One scale of a Neuroglancer precomputed volume as a stored array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wkwdask.formats.described import Described, Opened, look
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
+from wkwdask.formats.precomputed.info import FILE_NAME
+from wkwdask.formats.precomputed.info_file import info_of
+from wkwdask.formats.precomputed.layouts import PrecomputedShards, SpanFiles
+from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
+from wkwdask.model.chunk_grid import ChunkGrid, Vec4, grouped_unit
+from wkwdask.model.placement import Placement
+from wkwdask.model.stored_array import StoredArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from wkwdask.formats.precomputed.info import Scale, VolumeInfo
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.layout import ShardLayout
+    from wkwdask.model.naming import KeyNaming
+    from wkwdask.model.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDescription(Described):
+    """A scale and the ``info`` of its volume."""
+
+    volume: Store
+    """The folder of the volume."""
+    scale: Scale
+    """Which scale, with the chunk size that is meant."""
+    dtype: np.dtype[Any]
+    """Type of one channel, in native byte order."""
+    num_channels: int
+    """Values per voxel."""
+
+    what: ClassVar[str] = "scale"
+    whole: ClassVar[str] = "volume"
+
+    @property
+    def records(self) -> Store:
+        """The folder of ``info``."""
+        return self.volume
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the scale is another one; of a remote volume, when ``info`` says so."""
+        return ("precomputed", self.scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
+
+    def content(self, box: BoundingBox) -> tuple[Any, ...]:
+        """Return values that change when the scale is stored in another way, wherever it is."""
+        return self.scale, self.dtype.str, self.num_channels, box
+
+    def is_still_described(self) -> bool:
+        """Check whether ``info`` still has the scale as it is; others come and go."""
+        now = look(self.store, self.record_name, self.volume)
+        info = None if now is None else info_of(self.volume, now.record)
+        if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
+            return False
+        chunk = self.scale.chunk_size
+        alike = [scale for scale in info.scales if scale.key == self.scale.key and chunk in scale.chunk_sizes]
+        wanted = replace(self.scale, chunk_sizes=(), options={})
+        return any(replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == wanted for scale in alike)
+
+
+def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> StoredArray:
+    """Describe a scale of a volume in one of its chunk sizes, where its voxels are."""
+    codec, store = PrecomputedCodec.of(info, scale), volume.below(scale.key)
+    return _array(store, volume, scale, codec, mag, look(store, FILE_NAME, volume) if volume.is_local else None)
+
+
+def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> Placement:
+    """Describe a scale that is written; chunks that are files of their own are compressed where the codec says so."""
+    return Placement(_array(store, volume, scale, codec, mag, None), store)
+
+
+def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: Opened | None) -> StoredArray:
+    sharding, channels = scale.sharding, codec.num_channels
+    size, chunk = _with(channels, scale.size), _with(channels, scale.chunk_size)
+    naming: KeyNaming
+    layout: ShardLayout
+    if sharding is None:
+        file: Vec4 | None = chunk
+        unit = grouped_unit(size, chunk, codec.dtype.itemsize)
+        naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, ".gz" if codec.packing else ""), SpanFiles()
+    else:
+        cells = sharding.shard_cells(scale.grid)
+        unit = _times(cells or [1 << (n - 1).bit_length() for n in scale.grid], scale.chunk_size)
+        file = None if cells is None else _with(channels, unit)
+        naming, layout = ShardNaming(sharding, scale.grid), PrecomputedShards(sharding, scale.grid)
+        codec = replace(codec, packing="chunk" if sharding.data_encoding == "gzip" else "")
+    grid = ChunkGrid(size, chunk, file, unit, scale.voxel_offset, truncates=True)
+    identity = ScaleDescription(store, FILE_NAME, opened, volume, scale, codec.dtype, channels)
+    return StoredArray(store, grid, naming, layout, codec, codec.dtype, identity, mag, lengths_nm=scale.resolution)
+
+
+def _with(channels: int, lengths: Sequence[int]) -> Vec4:
+    return channels, lengths[0], lengths[1], lengths[2]
+
+
+def _times(cells: Sequence[int], edges: Vec3) -> Vec3:
+    return cells[0] * edges[0], cells[1] * edges[1], cells[2] * edges[2]
+
+
+def description_of(array: StoredArray) -> ScaleDescription:
+    """Return the scale that an array is."""
+    assert isinstance(array.identity, ScaleDescription)
+    return array.identity
+
+
+def scale_of(array: StoredArray) -> Scale:
+    """Return what ``info`` says of an array."""
+    return description_of(array).scale

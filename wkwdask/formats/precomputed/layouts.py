@@ -1,0 +1,378 @@
+"""How the chunks of a precomputed scale lie in files: one in each, perhaps compressed as a whole, or in shards with minishards.
+
+Of the tables of a shard only what is asked for is read, and kept for as long as the file stays as it is.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.bounded_streams import BZIP2, XZ, decompress_streams
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
+from wkwdask.formats.precomputed.gzip_stream import GZIP_MAGIC, decompress_gzip
+from wkwdask.formats.precomputed.naming import SUFFIXES, SpanNaming
+from wkwdask.formats.precomputed.sharding import (
+    INDEX_ENTRY_NBYTES,
+    MINISHARD_ENTRY_NBYTES,
+    Sharding,
+    format_minishard_index,
+    format_shard_index,
+    parse_minishard_index,
+)
+from wkwdask.geometry import compressed_morton
+from wkwdask.model.extras import need
+from wkwdask.model.layout import HELD_NBYTES, Shards, SingleFiles, StoredChunk
+from wkwdask.store.lru import Lru
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
+    from wkwdask.model.layout import Parts
+    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.store import Store, StoredFile
+
+_MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
+_PAGE_ENTRIES = 1024  # of a shard index, read at once
+_KEPT_NBYTES = 64 << 20
+
+_tables: Lru[npt.NDArray[np.uint64]] = Lru(_KEPT_NBYTES, lambda table: table.nbytes + 256)
+_suffixes: Lru[str] = Lru(1024)
+"""The ending of the file that was found last in a scale's folder."""
+
+
+# ------------------------------------------------------------------------------------------------ chunks that are files
+
+
+def largest_file(largest: int) -> int:
+    """Return how many bytes a file has at most that gives so many: compressing what cannot be compressed makes it a little larger."""
+    return largest + largest // 8 + 4096
+
+
+class SpanFiles(SingleFiles):
+    """Each chunk is a file, which may be compressed as a whole."""
+
+    __slots__ = ()
+
+    names_chunks = True
+
+    def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
+        """Read chunks, several at once where that is better, and undo the compression of their files."""
+        store, naming, codec = array.store, array.naming, array.codec
+        assert isinstance(naming, SpanNaming)
+        assert isinstance(codec, PrecomputedCodec)
+        every = naming.stems(ranges)
+        largest = codec.largest_nbytes(array.grid.chunk)
+        at_once = max(1, min(store.files_at_once, HELD_NBYTES // largest))
+        while some := list(islice(every, at_once)):
+            for (cell, _), (name, data) in zip(some, _read_files(store, [stem for _, stem in some], largest), strict=True):
+                if data is not None:
+                    path = store.path_of(name)
+                    yield StoredChunk(cell, decompress_file(data, name, path, largest, codec, array.grid.shape_at(cell)), path, 0)
+
+
+def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
+    """Read files under the first of their possible names that exists: a chunk may be compressed as a whole, which its ending says."""
+    key = (store.opening, store.url)
+    known = _suffixes.get(key)
+    suffixes = SUFFIXES if known is None else (known, *(suffix for suffix in SUFFIXES if suffix != known))
+    if known is not None and not store.is_local:
+        suffixes = tuple(dict.fromkeys((known, "")))  # a request for each other ending would take long, and writers use one
+    found: list[tuple[str, bytes | None]] = [(name, None) for name in names]
+    for suffix in suffixes:
+        missing = [n for n, (_, data) in enumerate(found) if data is None]
+        if not missing:
+            break
+        for n, data in zip(missing, store.read_whole([names[n] + suffix for n in missing], largest_file(largest)), strict=True):
+            if data is not None:
+                found[n] = names[n] + suffix, data
+                if suffix != known:
+                    _suffixes.put(key, suffix)
+    return found
+
+
+def decompress_file(data: bytes, name: str, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
+    """Undo the compression of a chunk's whole file, which its ending says, or its first bytes where a web server or a copy from one kept silent."""
+    is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))  # no other encoding begins like it
+    if name.endswith(".gz") or is_wrapped:
+        return decompress_gzip(data, largest, path, 0)
+    if name.endswith(".br"):
+        return _decompressed(lambda codecs, room: codecs.brotli_decode(data, out=room), data, "Brotli", largest, path)
+    if name.endswith(".zstd"):
+        return _decompressed(lambda codecs, room: codecs.zstd_decode(data, out=room), data, "Zstandard", largest, path)
+    if name.endswith(".xz"):
+        return _no_more(decompress_streams(XZ, data, largest, path, 0), data, "xz", largest, path)
+    if name.endswith(".bz2"):
+        return _no_more(decompress_streams(BZIP2, data, largest, path, 0), data, "bzip2", largest, path)
+    return data
+
+
+def _decompressed(decode: Any, data: bytes, what: str, largest: int, path: str) -> bytes:
+    codecs = need("imagecodecs", path, "precomputed")
+    try:
+        out: bytes = decode(codecs, min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that gives at most {largest}: {error}") from None
+    return out
+
+
+def _no_more(out: bytes, data: bytes, what: str, largest: int, path: str) -> bytes:
+    if len(out) > largest:
+        raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ shards
+
+
+@dataclass(frozen=True, slots=True)
+class OpenShard:
+    """A shard that is open for reading, one file, or two in the obsolete layout; as a file it is the one with the chunks."""
+
+    file: StoredFile
+    """The shard, or what follows the shard index."""
+    layout: PrecomputedShards
+    """How it is laid out."""
+    index_file: StoredFile
+    """Where the shard index is: the same file, or one of its own."""
+
+    @property
+    def name(self) -> str:
+        """Its path or URL, for errors."""
+        return self.file.name
+
+    @property
+    def nbytes(self) -> int | None:
+        """Its size, None where the store does not know it."""
+        return self.file.nbytes
+
+    @property
+    def state(self) -> Hashable:
+        """A value that changes when the file is replaced."""
+        return self.file.state
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Read byte ranges."""
+        return self.file.read(ranges)
+
+    def read_end(self, nbytes: int) -> bytes | None:
+        """Read the last bytes."""
+        return self.file.read_end(nbytes)
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+        """Fill memory from a byte on."""
+        return self.file.read_into(memory, offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return
+
+    @property
+    def first_byte(self) -> int:
+        """Byte of the file from which offsets in tables count."""
+        return self.layout.sharding.index_nbytes if self.index_file is self.file else 0
+
+    @property
+    def data_nbytes(self) -> int | None:
+        """Bytes that follow the shard index, None where nobody has said how many."""
+        return None if self.nbytes is None else max(0, self.nbytes - self.first_byte)
+
+    def is_there(self) -> bool:
+        """Check whether the shard is stored; a remote one is asked for."""
+        return self.nbytes is not None or len(self._page(0)) > 0
+
+    def minishard_range(self, minishard: int) -> tuple[int, int] | None:
+        """Look up where the index of a minishard lies, counted from the end of the shard index; None where the shard is absent."""
+        page, place = divmod(minishard, _PAGE_ENTRIES)
+        table = self._page(page)
+        if not len(table):
+            return None
+        start, stop = table[place].tolist()
+        most = self.data_nbytes
+        if start > stop or (start < stop and most is not None and stop > most):
+            room = "" if most is None else f" of the {most} bytes behind the shard index"
+            where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
+            raise CorruptError(f"{where}: the index of minishard {minishard} is said to lie from {start} to {stop}{room}")
+        return start, stop
+
+    def _page(self, page: int) -> npt.NDArray[np.uint64]:
+        """Read some entries of the shard index, shape (n, 2); none where the shard is absent."""
+        file, sharding = self.index_file, self.layout.sharding
+        key = (file.name, file.state, sharding, "index", page)
+        table = _tables.get(key)
+        if table is None:
+            first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
+            found = file.read([(first, min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes))])
+            table = np.frombuffer(b"" if found is None else found[0], "<u8").reshape(-1, 2).astype(np.uint64)
+            _tables.put(key, table)
+        return table
+
+    def minishard(self, minishard: int) -> npt.NDArray[np.uint64] | None:
+        """Read the index of a minishard: identifiers, starts and sizes, shape (3, n); None where the shard is absent."""
+        key = (self.name, self.state, self.layout.sharding, "minishard", minishard)
+        table = _tables.get(key)
+        if table is None:
+            where = self.minishard_range(minishard)
+            if where is None:
+                return None
+            table = np.zeros((3, 0), np.uint64) if where[0] == where[1] else self.read_minishard(minishard, where)
+            _tables.put(key, table)
+        return table
+
+    def read_minishard(self, minishard: int, where: tuple[int, int]) -> npt.NDArray[np.uint64]:
+        """Read and check the index of a minishard."""
+        offset, is_gzip = self.first_byte + where[0], self.layout.sharding.minishard_index_encoding == "gzip"
+        most = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
+        if not is_gzip and where[1] - where[0] > most:
+            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {where[1] - where[0]} bytes, expected at most {most}")
+        found = self.read([(offset, self.first_byte + where[1])])
+        if found is None:
+            raise MissingError(f"{self.name}: not found, though the shard index beside it is there")
+        raw = decompress_gzip(found[0], most, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else found[0]
+        return np.stack(parse_minishard_index(raw, f"{self.name}: minishard {minishard}", offset, self.data_nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedShards(Shards):
+    """A shard index, then for each minishard its chunks and their index."""
+
+    sharding: Sharding
+    """How chunks are put into shards."""
+    counts: Vec3
+    """Chunks along x, y, z."""
+
+    @contextmanager
+    def opened(self, store: Store, key: str) -> Iterator[OpenShard | None]:
+        """Open a shard, in the obsolete layout of two files where it is not there in one."""
+        with ExitStack() as stack:
+            file = store.open(key)
+            if file is not None:
+                shard = OpenShard(stack.enter_context(file), self, file)
+                if shard.is_there():
+                    yield shard
+                    return
+            stem = key.removesuffix("shard")
+            index_file = store.open(f"{stem}index")
+            if index_file is None:
+                yield None
+                return
+            stack.enter_context(index_file)
+            file = store.open(f"{stem}data")
+            if file is None:
+                raise MissingError(f"{store.path_of(f'{stem}data')}: not found, though {stem}index is there")
+            shard = OpenShard(stack.enter_context(file), self, index_file)
+            yield shard if shard.is_there() else None
+
+    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Look up chunks: start, stop and row of each that is stored."""
+        assert isinstance(file, OpenShard)
+        ids = compressed_morton.encode(cells[:, 1:], self.counts)
+        _, minishards = self.sharding.places(ids)
+        order = np.argsort(minishards, kind="stable")
+        rows = []
+        for members in np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1):
+            table = file.minishard(int(minishards[members[0]])) if len(members) else None
+            if table is None:
+                return np.zeros((0, 3), np.int64)
+            if not table.shape[1]:
+                continue
+            at = np.minimum(np.searchsorted(table[0], ids[members]), table.shape[1] - 1)
+            is_stored = table[0, at] == ids[members]
+            starts, sizes = table[1, at[is_stored]].astype(np.int64) + file.first_byte, table[2, at[is_stored]].astype(np.int64)
+            rows.append(np.stack([starts, starts + sizes, members[is_stored]], axis=1))
+        return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def ids(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the identifiers of chunks."""
+        return compressed_morton.encode(cells[:, 1:], self.counts)
+
+    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the identifiers of chunks, counted from the first one of their shard."""
+        within = self.sharding.within_bits
+        return self.ids(cells) & np.uint64((1 << min(within, 64)) - 1)
+
+    def cells_per_file(self, grid: ChunkGrid) -> int:
+        """Return how many identifiers a shard has."""
+        return grid.chunks_per_file
+
+    @property
+    def head_nbytes(self) -> int:
+        """Bytes of the shard index."""
+        return self.sharding.index_nbytes
+
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
+        """Start a shard."""
+        del grid
+        return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), pieces)
+
+    def is_whole(self, file: StoredFile) -> bool:
+        """Check whether a shard has an index that ends where the file does, as all have that are written here."""
+        found, nbytes = file.read([(0, self.head_nbytes)]), file.nbytes or 0
+        if found is None or len(found[0]) != self.head_nbytes:
+            return False
+        index = np.frombuffer(found[0], "<u8").reshape(-1, 2)
+        return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == nbytes - self.head_nbytes
+
+    def expected_nbytes(self, files: int, chunks: int) -> int:
+        """Count the bytes of indices."""
+        return files * self.head_nbytes + MINISHARD_ENTRY_NBYTES * chunks
+
+
+class _NewShard:
+    """A new shard of identity hash; memory is bounded by a write buffer and the tables."""
+
+    def __init__(self, sharding: Sharding, first_id: int, pieces: Pieces) -> None:
+        self._sharding, self._first_id = sharding, np.uint64(first_id)
+        self._minishard = 0
+        self._tables: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
+        self._ranges = np.zeros((2, 1 << sharding.minishard_bits), np.uint64)
+        self.pieces = pieces
+
+    @property
+    def _end(self) -> int:
+        """Where the next byte goes, counted from the end of the shard index."""
+        return self.pieces.end - self._sharding.index_nbytes
+
+    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+        """End the minishard before, and append the chunks of one."""
+        shift = np.uint64(min(self._sharding.preshift_bits, 63))
+        minishard = int(codes[0] >> shift)
+        if minishard != self._minishard:
+            self._end_minishard()
+            self._minishard = minishard
+        return int(np.searchsorted(codes, np.uint64(minishard + 1) << shift))
+
+    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Take note of chunks that were appended."""
+        lengths = sizes.astype(np.uint64)
+        starts = np.uint64(self._end) - lengths[::-1].cumsum(dtype=np.uint64)[::-1]
+        self._tables.append((codes + self._first_id, starts, lengths))
+
+    def _end_minishard(self) -> None:
+        if not self._tables:
+            return
+        ids, starts, sizes = (np.concatenate(columns) for columns in zip(*self._tables, strict=True))
+        self._tables.clear()
+        start = self._end
+        self.pieces.append(np.frombuffer(format_minishard_index(ids, starts, sizes, self._sharding.minishard_index_encoding), np.uint8))
+        self._ranges[:, self._minishard] = start, self._end
+
+    def finish(self) -> bytes:
+        """Write the last table, and return the shard index."""
+        self._end_minishard()
+        return format_shard_index(*self._ranges)
