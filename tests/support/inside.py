@@ -14,7 +14,7 @@ from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests l
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.store import files, locks, store
-from wkwdask.verbs import remove, update_job
+from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.viewer import cards
 from wkwdask.viewer import preview as slices
@@ -35,7 +35,7 @@ _LIMITS = {
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
     "sampled_files": [(wkw_volume, "_SAMPLED_FILES")],  # that an estimate looks at
-    "save_seconds": [(update_job, "_SAVE_SECONDS")],  # between two records of an update
+    "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
     "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],

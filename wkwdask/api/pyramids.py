@@ -18,8 +18,8 @@ from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
+from wkwdask.verbs.update import Updating, lay_out_update
 from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
-from wkwdask.verbs.wkw.update import Updating, lay_out_update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

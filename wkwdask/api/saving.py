@@ -12,8 +12,7 @@ from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.job_records import holds_only_jobs
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.verbs.region import lay_out_region
-from wkwdask.verbs.write import lay_out_write
+from wkwdask.verbs.write import lay_out_region, lay_out_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

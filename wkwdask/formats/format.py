@@ -190,6 +190,11 @@ class ArrayFormat:
         """Give the folder in which a job on a level that is there works, and the level's own."""
         return image.folder, level.folder
 
+    def parent_of(self, image: Image, folders: Sequence[str]) -> str:
+        """Give the folder in which a job on some levels works, from which files can be moved to them."""
+        del folders
+        return image.folder
+
     def living(self, volume: StoredVolume, how: InPlace) -> Target:
         """Give a level that is there as what is written in its place."""
         if not isinstance(volume, StoredArray):

@@ -51,10 +51,10 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
     """Sum up states by the cells of a grid that the files touch."""
     values, cells = digests(states), states[:, :3]
     for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
-        touched = max(1, edge // cell)
         first = cells[:, axis] * edge // cell
+        touched = ((cells[:, axis] + 1) * edge - 1) // cell - first + 1
         cells = np.repeat(cells, touched, axis=0)
-        cells[:, axis] = (first[:, np.newaxis] + np.arange(touched)).ravel()
+        cells[:, axis] = np.repeat(first - np.cumsum(touched) + touched, touched) + np.arange(len(cells))
         values = np.repeat(values, touched)
     order = np.lexsort(cells.T)
     cells, values = cells[order], values[order]

@@ -20,9 +20,8 @@ from wkwdask.runs.report import Report, space_problems
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.records import read_record
-from wkwdask.verbs.pyramid_job import PyramidJob
+from wkwdask.verbs.pyramid_job import LivingMag, PyramidJob, changed_shards
 from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
-from wkwdask.verbs.update_job import LivingMag, changed_shards
 
 if TYPE_CHECKING:
     import os
@@ -149,7 +148,8 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     settings = settings_of(
         "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
     )  # fmt: skip
-    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known_by(source)}, existing)
+    known = {**known_by(source), "source": source.box.mag.name}
+    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
     targets = levels.staged(draft.root)
     origins = [(0, 0, 0), *(target.origin for target in targets)]
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes

@@ -7,17 +7,23 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.translated import moved, shifted, unshifted
 from wkwdask.model.volume import ChunkedVolume
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.store.records import RECORD_COLUMNS
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.cells import CellMap
@@ -203,3 +209,57 @@ class PyramidJob:
 
 def _times(a: Vec3, b: Vec3) -> Vec3:
     return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LivingMag:
+    """A mag that is there and is to be brought up to date."""
+
+    target: Target
+    """How its shards are written, in place."""
+    finer: Volume
+    """The mag that it is made from, in coordinates that count from the first voxel of the target."""
+    method: str
+    """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
+    record: npt.NDArray[np.int64] | None
+    """What it keeps about its files, see ``wkwdask.store.records``; None where it keeps nothing."""
+    old_box: BoundingBox | None
+    """Box of the finer mag when the record was made [voxels of the finer mag, counted as there]."""
+
+
+def changed_shards(mag: LivingMag) -> set[Vec3]:
+    """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made."""
+    target, finer = mag.target, mag.finer
+    now = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
+    record = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+    then = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
+    touched = cell_range(target.box, target.shard_shape)
+    changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
+    changed |= _changed_files(target, record)
+    if mag.old_box is not None and mag.old_box != finer.box:
+        changed |= {index for index in now.keys() | then.keys() if _counted(index, mag, mag.old_box) != _counted(index, mag, finer.box)}
+    return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
+
+
+def _changed_files(target: Target, record: npt.NDArray[np.int64]) -> set[Vec3]:
+    """Find the files of a mag that are not as its record says: gone, replaced, or never made."""
+    found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
+    known = {tuple(row[:5]) for row in record.tolist() if row[3]}
+    return {(row[0], row[1], row[2]) for row in found ^ known}
+
+
+def _counted(index: Vec3, mag: LivingMag, box: BoundingBox) -> BoundingBox:
+    """Give the voxels of the finer mag that count in the windows of a shard: those inside the box."""
+    return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
+
+
+def footprint(finer: Volume, target: Target) -> Vec3:
+    """Give the box of one shard of a mag in the voxels of the finer mag."""
+    factor, shape = factor_of(finer, target), target.shard_shape
+    return shape[0] * factor[0], shape[1] * factor[1], shape[2] * factor[2]
+
+
+def factor_of(finer: Volume, target: Target) -> Vec3:
+    return finer.box.mag.step_to(target.box.mag)

@@ -105,7 +105,8 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
     levels = place_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
-    draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known_by(source)}, existing)
+    known = {**known_by(source), "source": source.box.mag.name}
+    draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
     targets, shapes = levels.staged(draft.root), draft.shapes()
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     plans = tuple(

@@ -126,6 +126,10 @@ class WebknossosFormat(ArrayFormat):
         folder = real_folder(image, level.folder)
         return parent_of(image, [folder]), folder
 
+    def parent_of(self, image: Image, folders: Sequence[str]) -> str:
+        """Give the folder of the layer, or one beside mags to which links lead."""
+        return parent_of(image, folders)
+
     def living(self, volume: StoredVolume, how: InPlace) -> Target:
         """Give a mag as what is written in its place."""
         header = cast("WkwVolume", volume).header

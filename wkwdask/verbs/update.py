@@ -1,51 +1,156 @@
-"""Staging the update of a WKW pyramid: what is there, how it was made, and what has changed."""
+"""The update of a pyramid: what is there, how it was made, and what has changed.
+
+Shards of coarser levels that lie above changed files are made anew, level by level, and published one by one in their places.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError, UnsupportedError
-from wkwdask.formats.places import open_source
+import numpy as np
+
+from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.places import format_of_image, open_source
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.webknossos.dataset import wkw_volume
-from wkwdask.formats.webknossos.place import check_files_inside, mag_folder, parent_of
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
-from wkwdask.plans.pyramid import check_steps
+from wkwdask.model.place import InPlace
+from wkwdask.model.states import grouped_digests
+from wkwdask.model.translated import in_frame, moved, shifted
+from wkwdask.plans.pyramid import check_steps, plan_pass
+from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report, counted
+from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
-from wkwdask.store.records import RECORD_NAME, read_record
+from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
 from wkwdask.verbs.pyramid import choose_mags, choose_method
-from wkwdask.verbs.sources import box_setting, source_token
-from wkwdask.verbs.update_job import LivingMag, UpdateJob
+from wkwdask.verbs.pyramid_job import LivingMag, RegionSpec, changed_shards, factor_of, footprint
+from wkwdask.verbs.sources import box_setting, known_by
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Volume
+    from wkwdask.runs.job import Result, Task
     from wkwdask.verbs.pyramid import PyramidOptions
+
+
+_SAVE_SECONDS = 30.0
+
+
+class UpdateJob:
+    """Brings coarser mags up to date."""
+
+    def __init__(self, mags: Sequence[LivingMag], *, by_content: bool, box: BoundingBox | None) -> None:
+        self.tallies = [ShardTally(mag.target, 0) for mag in mags]
+        self.num_tasks = 0
+        self.num_changed = [0] * len(mags)
+        self.box_was_given = box is not None
+        self._known: dict[int, dict[Vec3, tuple[int, int]]] = {}
+        self._mags = mags
+        self._by_content = by_content
+        self._box = box
+        self._level = -1
+        self._saved = time.monotonic()
+
+    @property
+    def voxels_in(self) -> int:
+        """Voxels of the finer mags that were read for all shards that were made."""
+        return sum(tally.voxels * math.prod(factor_of(mag.finer, mag.target)) for tally, mag in zip(self.tallies, self._mags, strict=True))
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the shards of the first mag that has any to make."""
+        while self._level + 1 < len(self._mags):
+            self._level += 1
+            shards = self._shards_to_make()
+            self.num_tasks += len(shards)
+            self.tallies[self._level].expected = len(shards)
+            if shards:
+                return self._tasks_of(shards)
+        return iter(())
+
+    def _shards_to_make(self) -> list[Vec3]:
+        """Choose shards of the current mag, in Morton order."""
+        mag = self._mags[self._level]
+        finer, target = mag.finer, mag.target
+        if self._by_content:
+            stored = target.as_volume().stored_states()[:, :3].tolist()
+            chosen = set(grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
+        elif self._box is not None:
+            x, y, z = target.origin
+            chosen = set(cells(moved(self._box.in_mag(target.box.mag), (-x, -y, -z)).intersection(target.box), target.shard_shape))
+        else:
+            chosen = changed_shards(mag)
+        touched = cell_range(target.box, target.shard_shape)
+        ordered = [index for index in chosen if all(i in r for i, r in zip(index, touched, strict=True))]
+        if not ordered:
+            return []
+        return [ordered[n] for n in morton_order(np.array(ordered))]
+
+    def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
+        mag = self._mags[self._level]
+        finer, target = mag.finer, mag.target
+        voxel_nbytes = target.dtype.itemsize * target.num_channels
+        plan = plan_pass(finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape)
+        return (RegionSpec(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level).task() for shard in shards)
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take the receipts of a shard; after the last one of a mag, go on with the next mag."""
+        for level, receipt in result.receipts:
+            self.tallies[level].add(receipt)
+            self.num_changed[level] += self._is_other(level, receipt)
+        if self.tallies[self._level].is_complete:
+            self.save_record(self._level)
+            return self.tasks()
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self.save_record(self._level)
+        return ()
+
+    def _is_other(self, level: int, receipt: Receipt) -> bool:
+        """Tell whether a shard was really replaced."""
+        rows = self._mags[level].record
+        if level not in self._known:
+            self._known[level] = {} if rows is None else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
+        return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
+
+    def save_what_is_done(self) -> None:
+        """Keep what is known about the files of the mag that is being made, where an update ends early."""
+        if self._level >= 0:
+            self.save_record(self._level)
+
+    def save_record(self, level: int) -> None:
+        """Keep what is known about the files of a mag: then an update that is interrupted goes on from there."""
+        mag, fresh = self._mags[level], self.tallies[level].shards
+        if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
+            return  # a record of some files would say that all others are empty
+        old = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+        made = {tuple(row) for row in fresh[:, :3].tolist()}
+        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, RECORD_COLUMNS)
+        write_record(mag.target.folder, np.concatenate([kept, fresh]))
+        self._saved = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """An update that can be run."""
 
-    source: WkwVolume
+    source: Volume
     """The finest mag."""
     folder: JobFolder
     """The hold on the mags."""
@@ -86,7 +191,7 @@ class Update:
         made = sum(tally.expected for tally in tallies)
         note = f"{counted(made, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if made else "nothing to do: no finer file has changed"
         mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
-        return Report(mags, self.job.voxels_in * self.source.header.voxel_nbytes, seconds, note)
+        return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
 
     def _keep_box(self, mag: LivingMag) -> None:
         """Take note of the box with which a mag agrees now."""
@@ -97,10 +202,10 @@ class Update:
                 origin = Mag.parse(settings["source"])
             now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
             if origin == self.source.box.mag:
-                now["input"] = source_token(self.source)
+                now |= {**known_by(self.source), "source": origin.name}
             if now != settings:
                 changed: dict[str, Any] = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
-                box = mag.target.box
+                box = moved(mag.target.box, mag.target.origin)
                 changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
 
@@ -132,37 +237,36 @@ def lay_out_update(
 ) -> Update:
     """Find out what is there and how it was made."""
     _check_options(options)
-    layer: Any
-    source: Any
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
-    if layer.container is None:
-        raise UnsupportedError(f"{layer.folder}: update= is for layers in WKW")
+    stored = format_of_image(layer)
     mags = _mags(layer, source, options)
-    parent = parent_of(layer, [mag_folder(layer, mag) for mag in mags])
+    folders = {mag: stored.hold(layer, layer.find(mag))[1] for mag in mags}
+    parent = stored.parent_of(layer, list(folders.values()))
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
     living: list[LivingMag] = []
-    volumes = {source.box.mag: source}
-    for mag in mags:
+    volumes: dict[Mag, Volume] = {source.box.mag: source}
+    for mag, folder in folders.items():
         finer, method, ignore_zero = _how_made(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
         if finer not in volumes:
-            volumes[finer] = wkw_volume(layer, finer)
-        folder = mag_folder(layer, mag)
-        check_files_inside(layer, folder)
-        header, record, settings = read_header(folder), read_record(folder), _settings(folder)
+            volumes[finer] = layer.volume(finer)
+        stored.check_links(layer, folder)
+        volume, record, settings = layer.find(mag).open(), read_record(folder), read_making(folder)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
-        if (header.dtype, header.num_channels) != (source.header.dtype, source.header.num_channels):
-            raise ValueError(f"{folder}: {header.num_channels} channels of {header.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
+        if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
+            raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        level = settings.get("level") or DEFAULT_LEVEL
-        target = WkwTarget(folder, parts, header, level, source.box.in_mag(mag), is_living=True)
-        living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))
-        volumes[mag] = target.as_volume()
+        target = stored.living(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
+        x, y, z = (first * step for first, step in zip(target.origin, finer.step_to(mag), strict=True))
+        framed, old_box = in_frame(volumes[finer], (x, y, z)), _old_box(settings, finer)
+        living.append(LivingMag(target, framed, method, ignore_zero, record, None if old_box is None else moved(old_box, (-x, -y, -z))))
+        volumes[mag] = shifted(target.as_volume(), target.origin)
     job = UpdateJob(living, by_content=by_content, box=box)
-    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [layer.container.dataset_folder])])
+    dataset = None if layer.container is None else layer.container.dataset_folder
+    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [dataset])])
     again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
     return Update(source, hold, tuple(living), job, again)
 
@@ -176,8 +280,9 @@ def _check_options(options: PyramidOptions) -> None:
         raise ValueError(f"update= and bounding_box= write mags as they are; {', '.join(given)}= goes with building them anew")
 
 
-def _settings(folder: str) -> dict[str, Any]:
-    return read_making(folder)
+def _settings(image: Image, mag: Mag) -> dict[str, Any]:
+    folder = image.mags.get(mag)
+    return {} if folder is None or is_remote(folder) else read_making(folder)
 
 
 def _ladder(settings: dict[str, Any]) -> list[Mag]:
@@ -192,7 +297,7 @@ def _ladder(settings: dict[str, Any]) -> list[Mag]:
 
 def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     """Give the mag that a mag was made from, None where that does not lead back to the finest one."""
-    ladder = _ladder(_settings(mag_folder(layer, mag)))
+    ladder = _ladder(_settings(layer, mag))
     if mag not in ladder[1:]:
         return None
     finer = ladder[ladder.index(mag, 1) - 1]
@@ -201,10 +306,9 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
-def _how_made(layer: Image, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+def _how_made(layer: Image, source: Volume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
     """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
-    folder = mag_folder(layer, mag)
-    settings = _settings(folder)
+    folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:
         check_steps(before, [mag])
         return before, choose_method(layer, source, options), options.ignore_zero
@@ -220,7 +324,7 @@ def _how_made(layer: Image, source: WkwVolume, mag: Mag, before: Mag, options: P
     return finer, method, ignore_zero
 
 
-def _mags(layer: Image, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
+def _mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
     """Choose the mags: those that are asked for, else all that were built from the finest one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:
@@ -230,10 +334,10 @@ def _mags(layer: Image, source: WkwVolume, options: PyramidOptions) -> list[Mag]
         above = [mag for mag in local if _made_from(layer, mag, finest) is not None]
         mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
-            origins = sorted({ladder[0].name for ladder in (_ladder(_settings(mag_folder(layer, mag))) for mag in local) if ladder})
+            origins = sorted({ladder[0].name for ladder in (_ladder(_settings(layer, mag)) for mag in local) if ladder})
             others = f"; there are such from mag {', '.join(origins)}: name it with finest=" if origins else ""
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
-    missing = [mag.name for mag in mags if not files.isdir(mag_folder(layer, mag))]
+    missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]
     if missing:
         raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is not there to be updated; build it first")
     return mags
