@@ -22,10 +22,8 @@ _ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
 NOT_THERE_YET = {
     "compress": frozenset({"precomputed-sharded"}),  # whose chunks are compressed as the sharding says
     "manifest": _OTHERS | {"toy"},
-    "pyramid_update": frozenset({"precomputed", "precomputed-sharded"}),
     "repair": _OTHERS | {"toy"},
     "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
-    "write_region": frozenset({"precomputed", "precomputed-sharded"}),
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }
 """Formats that a verb does not take yet: it says so."""

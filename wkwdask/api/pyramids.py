@@ -123,7 +123,7 @@ def build_pyramid(
         "allow_external": allow_external, **options,
     }  # fmt: skip
     if is_precomputed(url):
-        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
     wanted = _pyramid_options(url, given)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)

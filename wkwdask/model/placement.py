@@ -361,7 +361,7 @@ class Placement:
 
     def published(self, receipt: Receipt) -> Receipt:
         """Say in a receipt where its shard is, and its state; of a group of files what sums up their states."""
-        if not self.is_sharded:
+        if self.array.grid.file is not None:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
             return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
         state = self._state(receipt.shard)
@@ -446,15 +446,18 @@ class Placement:
         if is_part_file:
             assert receipt.part is not None
             return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
-        if not self.is_sharded:
-            if self.is_living and receipt.part is None:
-                there = self.published(receipt)
-                return (there.nbytes, there.mtime_ns) == (receipt.nbytes, receipt.mtime_ns)
+        if self.is_living and receipt.part is None:
+            there = self.published(receipt)
+            if (there.nbytes, there.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
+                return False  # somebody else wrote it since
+        elif not self.is_sharded:
             sizes = self._stored_sizes(receipt)
             return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
+        if not self.is_sharded:
+            return True
         state = self._state(receipt.shard)
-        if state is None or state.nbytes != receipt.nbytes or (self.is_living and state.mtime_ns != receipt.mtime_ns):
-            return False  # of a living array, somebody else wrote it since
+        if state is None or state.nbytes != receipt.nbytes:
+            return False
         file = store.open(self.shard_key(receipt.shard))
         if file is None:
             return False
