@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.described import Described, look
-from wkwdask.formats.format import ArrayFormat, LevelRemoval, MetadataEdit
+from wkwdask.errors import MissingError, TruncatedError
+from wkwdask.formats.described import DescribedByJson, look, text_of
+from wkwdask.formats.format import ArrayFormat, LevelRemoval
 from wkwdask.formats.leveled import array_image, array_level, found_images
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
@@ -25,17 +25,16 @@ from wkwdask.model.place import Destination, FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object, update_json
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.store import open_store
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
-    from wkwdask.model.image import Found
+    from collections.abc import Sequence
 
-FILE_NAME, LEVEL_NAME = "toy.json", "level.json"
-NAMING = GridNaming("xyz", "", ".", suffix=".raw")
-URL_NAME = UrlName(("toy://",), ("toy",))
+FILE_NAME, LEVEL_NAME, URL_NAME = "toy.json", "level.json", UrlName(("toy://",), ("toy",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,49 +66,33 @@ class RawCodec(ChunkCodec):
         return data if self.compression == "raw" else zlib.compress(data)
 
 
-@dataclass(frozen=True, slots=True)
-class ToyDescription(Described):
-    """A level, and what its ``level.json`` says."""
-
-    text: str
-
-    @property
-    def token(self):
-        return ("toy", self.text, None if self.opened is None else self.opened.folder)
-
-    def is_still_described(self):
-        return json.dumps(_read(self.path)) == self.text
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return json.loads(files.read_bytes(path))
-    except ValueError as error:
-        raise CorruptError(f"{path}: {error}") from None
-
-
 def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = False, **others: Any) -> StoredArray:
     """Describe the array in a folder, which starts at voxel 0."""
     store = open_store(folder)
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
         dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = ToyDescription(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), json.dumps(said))
-    return StoredArray(store, grid, NAMING, SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others)
+    identity = DescribedByJson(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), text_of(said))
+    return StoredArray(
+        store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class ToyEdit(MetadataEdit):
-    """What ``toy.json`` is to say once levels are there."""
+class ToyEdit(LevelRemoval):
+    """What ``toy.json`` is to forget, and to say once levels are there."""
 
     kind: ClassVar[str] = "toy"
-    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
-    folder: str
-    new: dict[str, Any]
-    levels: list[dict[str, Any]]
+    levels: Sequence[dict[str, Any]] = ()
+    new: dict[str, Any] | None = None
 
     def apply(self) -> None:
-        _list_levels(self.folder, self.levels, {level["name"] for level in self.levels}, {**self.new, "levels": []})
+        path = f"{self.folder}/{FILE_NAME}"
+        update_json(path, lambda: read_record(path), self._changed, json.dumps, self.new)
+
+    def _changed(self, said: dict[str, Any]) -> dict[str, Any]:
+        kept = [level for level in said["levels"] if level["name"] not in self.keys]
+        return {**said, "levels": sorted([*kept, *self.levels], key=lambda level: level["mag"])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,45 +112,31 @@ class ToyPlace(FolderPlace):
             targets.append(Placement(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
             levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
         size = self.wanted.given_nm or self.wanted.found_nm
-        new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size)}
-        return NewLevels(
-            self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, ToyEdit(self.folder, new, levels)
-        )
-
-
-class ToyRemoval(LevelRemoval):
-    """Levels that ``toy.json`` is to forget."""
-
-    kind = "removal of toy levels"
-
-    def apply(self) -> None:
-        _list_levels(self.folder, [], self.keys)
-
-
-def _list_levels(folder: str, levels, forgotten, new=None) -> None:
-    def change(said):
-        return {**said, "levels": sorted([*(one for one in said["levels"] if one["name"] not in forgotten), *levels], key=lambda one: one["mag"])}
-
-    update_json(f"{folder}/{FILE_NAME}", lambda: read_object(f"{folder}/{FILE_NAME}"), change, json.dumps, new)
+        new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}
+        edit = ToyEdit(self.folder, [level["name"] for level in levels], levels, new)
+        return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, edit)
 
 
 class ToyFormat(ArrayFormat):
     """A folder with ``toy.json``, or one of its levels."""
 
-    name, url_name, options, edits, removal, image_files = "toy", URL_NAME, ToyOptions, (ToyEdit, ToyRemoval), ToyRemoval, (FILE_NAME,)
+    name, url_name, options, edits, removal, image_files = "toy", URL_NAME, ToyOptions, (ToyEdit,), ToyEdit, (FILE_NAME,)
+    level_record, level_entries = LEVEL_NAME, r".*\.raw"
 
     def recognise(self, path: str) -> bool:
         return files.isfile(f"{path}/{FILE_NAME}") or files.isfile(f"{path}/{LEVEL_NAME}")
 
-    def find(self, url, chunk_size=None) -> Found:
+    def find(self, url, chunk_size=None):
         folder, key = URL_NAME.location(url), None
         if not files.isfile(f"{folder}/{FILE_NAME}"):
             folder, key = dirname(folder), basename(folder)
-        said, levels = _read(f"{folder}/{FILE_NAME}"), []
+        said, levels = read_record(f"{folder}/{FILE_NAME}"), []
+        if said is None:
+            raise MissingError(f"{folder}: no {FILE_NAME} here")
         for level in said["levels"]:
             mag, path = Mag.parse(level["mag"]), f"{folder}/{level['name']}"
             size = said["voxel_size_nm"]
-            array = toy_array(path, mag, _read(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
+            array = toy_array(path, mag, read_record(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
             levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
         return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, said["category"]),))
 
@@ -176,13 +145,6 @@ class ToyFormat(ArrayFormat):
 
     def place_in(self, image, *, allow_external):
         return ToyPlace(image.folder, Destination(image.folder, category=image.category, found_nm=image.voxel_size_nm))
-
-    def is_level_folder(self, folder: str) -> bool:
-        names = (name for name in files.listdir(folder) if not name.startswith("."))
-        return self.record_of(folder) is not None and all(name == LEVEL_NAME or name.endswith(".raw") for name in names)
-
-    def record_of(self, folder: str) -> str | None:
-        return f"{folder}/{LEVEL_NAME}" if files.isfile(f"{folder}/{LEVEL_NAME}") else None
 
 
 FORMAT = ToyFormat()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
+from wkwdask.store.json_edit import read_object
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.store import Store
 
@@ -102,6 +106,31 @@ class Described(ABC):
     def is_unchanged(self) -> bool:
         """Check whether the file that describes it has not changed."""
         return self.opened is not None and look(self.store, self.record_name, self.records) == self.opened
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedByJson(Described):
+    """An array that a file in JSON describes."""
+
+    text: str
+    """What the file says of how the array is stored, see :func:`text_of`."""
+    ignored: tuple[str, ...] = ()
+    """What in it does not say that."""
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the array is another one."""
+        return (self.record_name, self.text, self.opened)
+
+    def is_still_described(self) -> bool:
+        """Check whether the file still says the same."""
+        document = read_object(self.path)
+        return document is not None and text_of(document, self.ignored) == self.text
+
+
+def text_of(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
+    """Write down what a document says, but for some of it."""
+    return json.dumps({key: value for key, value in document.items() if key not in ignored}, sort_keys=True)
 
 
 def _inode(folder: str) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from wkwdask.store.locks import ShardBox
 
     Url = str | os.PathLike[str]
+
+# our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
+_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 class MetadataEdit(Protocol):
@@ -80,7 +84,7 @@ class LevelRemoval(MetadataEdit):
 
     def check_writable(self) -> None:
         """Make sure that the documents can be changed."""
-        if not files.is_writable(self.folder):
+        if files.isdir(self.folder) and not files.is_writable(self.folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
 
 
@@ -115,6 +119,10 @@ class ArrayFormat:
     has_plain_arrays: ClassVar[bool] = False
     """Whether it is also a format of arrays that have no place, as those in HDF5 files."""
     """What its levels can be told."""
+    level_record: ClassVar[str] = ""
+    """The file that describes a level, where each has one."""
+    level_entries: ClassVar[str] = ""
+    """Names of the other files and folders in a level, as a regular expression."""
     ending: ClassVar[str] = ""
     """How names of its folders end, where nothing else may be written to a folder of such a name."""
     not_asked: ClassVar[tuple[str, ...]] = ()
@@ -248,12 +256,17 @@ class ArrayFormat:
         return {"color": "median", "segmentation": "mode"}[category]
 
     def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is a level and nothing else, so that a job may replace it."""
-        return False
+        """Tell whether a folder is a level and nothing else, so that a job may replace it: its record, files of chunks, and what software leaves anywhere."""
+        if self.record_of(folder) is None:
+            return False
+        with files.scandir(folder) as entries:
+            names = (entry.name for entry in entries if entry.name != self.level_record)
+            return all(re.fullmatch(self.level_entries, name) or _LEFT_BY_SOFTWARE.fullmatch(name) for name in names)
 
     def record_of(self, folder: str) -> str | None:
         """Name the file that says that a folder is a level, None where it is none; its mode stands for those of all."""
-        return None
+        path = f"{folder}/{self.level_record}"
+        return path if self.level_record and files.isfile(path) else None
 
     def stray(self, folder: str) -> str:
         """Say what else a folder holds than one level, and what to do."""

@@ -8,7 +8,6 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.leveled import found_images
 from wkwdask.formats.n5.attributes import FILE_NAME
-from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.metadata_edit import N5Edit, N5Removal
 from wkwdask.formats.n5.options import N5Options
@@ -33,6 +32,8 @@ class N5Format(ArrayFormat):
     not_asked = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
+    level_record = FILE_NAME
+    level_entries = r"(?a:\d+)|zarr\.json"
     edits = (N5Edit, N5Removal)
     removal = N5Removal
     image_files = (FILE_NAME,)
@@ -53,14 +54,6 @@ class N5Format(ArrayFormat):
         """Give the place of new levels in a group."""
         del allow_external
         return place_beside(image)
-
-    def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is a dataset and nothing else."""
-        return is_n5_dataset(folder)
-
-    def record_of(self, folder: str) -> str | None:
-        """Name the attributes."""
-        return n5_record(folder)
 
     def stray(self, folder: str) -> str:
         """Say that a folder is no plain dataset."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.described import Described, look
+from wkwdask.formats.described import DescribedByJson, look, text_of
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrCodec, stages_of
 from wkwdask.formats.zarr.memory_files import zarr_place
@@ -42,27 +42,6 @@ _NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
 _open_arrays: Lru[Any] = Lru(16)
-
-
-@dataclass(frozen=True, slots=True)
-class ZarrDescription(Described):
-    """An array and the document that describes it."""
-
-    said: str
-    """What the document says of how the array is stored."""
-
-    @property
-    def token(self) -> tuple[Any, ...]:
-        """Values that change when the array is another one."""
-        return ("zarr", self.said, self.opened)
-
-    def is_still_described(self) -> bool:
-        """Check whether the document still says the same of how the array is stored."""
-        try:
-            document = read_document(self.store, self.record_name)
-            return document is not None and _said(document) == self.said
-        except (FormatError, OSError):
-            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +100,6 @@ def read_document(store: Store, name: str) -> dict[str, Any] | None:
     return None if raw is None else parse_object(raw, store.path_of(name))
 
 
-def _said(document: Mapping[str, Any]) -> str:
-    return json.dumps({key: value for key, value in document.items() if key not in _NOT_STORED}, sort_keys=True)
-
-
 @dataclass(frozen=True, slots=True)
 class _Storage:
     """How an array is stored."""
@@ -149,7 +124,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     size, chunk, file = by_axes(shape, axes), by_axes(storage.chunk, axes), by_axes(storage.shard, axes)
     dtype = stored_dtype(storage.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
-    identity = ZarrDescription(store, name, look(store, name) if store.is_local and not is_new else None, _said(document))
+    identity = DescribedByJson(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _NOT_STORED), _NOT_STORED)
     return StoredArray(store, grid, naming, storage.layout, storage.codec, dtype, identity, fill=fill or 0)
 
 
