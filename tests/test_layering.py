@@ -189,7 +189,7 @@ BROKEN = [
     ("formats/wkw/x.py", "from ...runs import job", "formats imports runs"),  # relative
     (
         "streams/x.py",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.formats.wkw.volume import WkwVolume",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.formats.wkw.header import WkwHeader",
         "streams imports formats",
     ),
     ("store/x.py", "import wkwdask", "store imports wkwdask"),

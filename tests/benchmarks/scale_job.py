@@ -8,19 +8,20 @@ All that this needs to know of a real task stands in :func:`result_of`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask import BoundingBox, Mag
+from wkwdask.formats.wkw.array import wkw_array, wkw_placement
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
+from wkwdask.model.placement import Placement
 from wkwdask.model.receipts import Receipt, merge_receipts
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, run_serially
@@ -41,7 +42,7 @@ _FILE_NBYTES = 1 << 28
 _DIGEST = 1 << 61  # as long as real ones, in a journal
 
 
-class _Volume(WkwVolume):
+class _Volume(StoredArray):
     """A mag all of whose files are said to be there."""
 
     __slots__ = ()
@@ -51,14 +52,18 @@ class _Volume(WkwVolume):
         return np.ones([len(r) for r in cell_range(self.box, cell_shape)], bool)
 
 
-class _Target(WkwTarget):
+class _Target(Placement):
     """A mag whose files are said to be written."""
 
     __slots__ = ()
 
     def as_volume(self) -> _Volume:
         """Read what is said to be there."""
-        return _Volume(self.folder, self.header, self.box)
+        return _as(_Volume, self.array)
+
+
+def _as(kind: type, one: Any) -> Any:
+    return kind(*(getattr(one, field.name) for field in fields(one)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +124,9 @@ class PretendedJob:
         box = BoundingBox((0, 0, 0), (edge, edge, edge), Mag(1, 1, 1))
         header = make_header(np.uint8, 1, block_len=_BLOCK_LEN, file_len=FILE_VX // _BLOCK_LEN, block_type=BlockType.LZ4HC)
         mags = [Mag(n, n, n) for n in takewhile(lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1)))]
-        targets = [_Target(f"{folder}/{mag.name}", f"{folder}/{mag.name}.parts", header, 5, box.in_mag(mag)) for mag in mags]
+        targets = [_as(_Target, wkw_placement(f"{folder}/{mag.name}", header, 5, box.in_mag(mag), f"{folder}/{mag.name}.parts")) for mag in mags]
         passes = plan_passes(box, mags, [Tiling((_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes)] * len(mags), workers)
-        self._pyramid = PyramidJob(_Volume(f"{folder}/1", header, box), targets, passes, "median")
+        self._pyramid = PyramidJob(_as(_Volume, wkw_array(f"{folder}/1", header, box)), targets, passes, "median")
         self._journal = Journal(folder)
         self._job = JournaledJob(self._pyramid, self._journal.append, (), targets)
         self.num_voxels = math.prod(box.size)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import format_header, parse_header
-from wkwdask.formats.wkw.volume import WkwVolume
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
@@ -67,7 +67,7 @@ def test_files(name):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_volume(name, order):
     expected = generator.expected(name)
-    volume = WkwVolume.open(str(GOLDEN / name))
+    volume = open_mag(str(GOLDEN / name))
     assert (volume.dtype, volume.num_channels, volume.box.size) == (expected.dtype, expected.shape[0], expected.shape[1:])
     out = np.empty(expected.shape, expected.dtype, order=order)
     assert volume.read_into(out, (0, 0, 0)) > 0
@@ -76,11 +76,11 @@ def test_volume(name, order):
 
 def test_part_of_a_volume():
     """A box that starts inside a block, crosses files, and takes one channel."""
-    volume = WkwVolume.open(str(GOLDEN / "uint32_lz4hc_files"))
+    volume = open_mag(str(GOLDEN / "uint32_lz4hc_files"))
     out = np.empty((1, 5, 7, 3), np.uint32)
     volume.read_into(out, (1, 3, 2))
     np.testing.assert_array_equal(out, generator.expected("uint32_lz4hc_files")[:, 1:6, 3:10, 2:5])
-    volume = WkwVolume.open(str(GOLDEN / "uint8_three_channels_lz4hc"))
+    volume = open_mag(str(GOLDEN / "uint8_three_channels_lz4hc"))
     out = np.empty((2, 3, 2, 5), np.uint8)
     volume.read_into(out, (2, 3, 1), first_channel=1)
     np.testing.assert_array_equal(out, generator.expected("uint8_three_channels_lz4hc")[1:, 2:5, 3:5, 1:6])

@@ -21,10 +21,10 @@ from wkwdask.formats.wkw import mend as wkw_mend
 from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
 from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import mend_file, patch_record
-from wkwdask.formats.wkw.volume import file_path
 from wkwdask.model.faults import KINDS
 from wkwdask.verbs.wkw.mend import ProbeSpec
 

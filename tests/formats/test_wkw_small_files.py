@@ -17,12 +17,14 @@ from strategies import vectors
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
+from wkwdask.formats.wkw import layout as wkw
 from wkwdask.formats.wkw import small_files as wkw_small_files
 from wkwdask.formats.wkw import stored_file as wkw_file
-from wkwdask.formats.wkw import volume as wkw
+from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.file import encode_file
+from wkwdask.formats.wkw.folder import HEADER_NAME, list_files
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
-from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, list_files
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.store import local
@@ -58,7 +60,7 @@ def store(folder, index, array, header):
 
 
 def read(folder, low=(0, 0, 0), shape=SHAPE):
-    volume = WkwVolume.open(str(folder), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(folder), BoundingBox((0, 0, 0), SHAPE))
     out = np.full((volume.num_channels, *shape), 99, volume.dtype)
     volume.read_into(out, low)
     return out
@@ -96,14 +98,14 @@ def test_the_path_is_taken(mag, monkeypatch):
 @pytest.mark.parametrize(("options", "expected"), [({}, True), ({"file_len": 2}, False), ({"block_len": 128}, False), ({"compression": "raw"}, True)])
 def test_which_mags_have_small_files(tmp_path, options, expected):
     folder = make(tmp_path / "1", voxels((8, 8, 8)), **options)
-    assert wkw_small_files.has_small_files(WkwVolume.open(str(folder)).header) == expected
+    assert wkw_small_files.has_small_files(header_of(open_mag(str(folder)))) == expected
 
 
 @pytest.mark.parametrize("compression", ["raw", "lz4", "lz4hc"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_any_box(tmp_path, path, channels, compression):
     array = voxels((channels, *SHAPE), "uint32")
-    volume = WkwVolume.open(str(make(tmp_path / "1", array, compression=compression)))
+    volume = open_mag(str(make(tmp_path / "1", array, compression=compression)))
     random = np.random.default_rng(5)
     for n in range(30):
         low = random.integers(0, np.array(SHAPE) - 1)
@@ -337,7 +339,7 @@ def test_what_may_not_be_opened(public_mag, path, name, monkeypatch):
 
 
 def test_a_vanished_mag_is_an_error(mag, path):
-    volume = WkwVolume.open(str(mag))
+    volume = open_mag(str(mag))
     out = np.zeros((1, *SHAPE), np.uint16)
     (mag / HEADER_NAME).rename(mag / "elsewhere")
     volume.read_into(out, (0, 0, 0))  # nothing is absent
@@ -462,7 +464,7 @@ def sparse_mag(request, tmp_path_factory):
     """A mag in which a file, or a block of a file, is absent, all-zero, or neither."""
     file_len, compression = request.param
     mag = make(tmp_path_factory.mktemp("sparse") / "1", _sparse_voxels(), file_len=file_len, compression=compression)
-    header = WkwVolume.open(str(mag)).header
+    header = header_of(open_mag(str(mag)))
     for n, index in enumerate(np.ndindex((-(-5 // file_len),) * 3)):
         if n % 3 and not os.path.exists(wkw.file_path(str(mag), index)):
             store(mag, index, np.zeros((1, *(header.file_len_vx,) * 3), np.uint16), header)
@@ -481,7 +483,7 @@ def test_zeros_that_need_not_be_filled(sparse_mag, path_name, data):
         inside = tuple(slice(max(0, a), max(0, a + n)) for a, n in zip(low, shape, strict=True))
         part = _sparse_voxels()[inside]
         expected[tuple(slice(max(0, -a), max(0, -a) + n) for a, n in zip(low, part.shape, strict=True))] = part
-        volume = WkwVolume.open(str(sparse_mag))
+        volume = open_mag(str(sparse_mag))
         out = np.full((1, *shape), 99, np.uint16, order=data.draw(st.sampled_from("CF")))
         nonzero = volume.read_into(out, low, fill_zeros=False)
         if nonzero:
@@ -503,12 +505,12 @@ def test_several_batches_of_zeros(tmp_path, path, monkeypatch):
             folder = make(tmp_path / f"{file_len}-{place}", array, file_len=file_len, compression="raw")
             if place is not None:
                 array[(0, *place)] = 1
-            header, edge = WkwVolume.open(str(folder)).header, 8 * file_len
+            header, edge = header_of(open_mag(str(folder))), 8 * file_len
             for x, y, z in cells(BoundingBox((0, 0, 0), (32, 32, 32)), (edge,) * 3):
                 part = array[:, x * edge : (x + 1) * edge, y * edge : (y + 1) * edge, z * edge : (z + 1) * edge]
                 store(folder, (x, y, z), part, header)
             out = np.full((1, 32, 32, 32), 99, np.uint16)
-            assert WkwVolume.open(str(folder)).read_into(out, (0, 0, 0), fill_zeros=False) == (place is not None)
+            assert open_mag(str(folder)).read_into(out, (0, 0, 0), fill_zeros=False) == (place is not None)
             np.testing.assert_array_equal(out, array if place is not None else np.full_like(array, 99))
 
 
@@ -527,7 +529,7 @@ def test_occupied(tmp_path_factory, data):
         file.write_bytes(b"")
     box = BoundingBox(data.draw(vectors(0, 20)), data.draw(vectors(0, 30)))
     cell = data.draw(st.tuples(*[st.sampled_from([1, 2, 4, 8, 16, 32, 6])] * 3))
-    volume = WkwVolume.open(str(folder), box)
+    volume = open_mag(str(folder), box)
     found = volume.occupied(cell)
     stored = np.zeros((64, 64, 64), bool)
     for x, y, z in list_files(str(folder)):
@@ -540,11 +542,12 @@ def test_occupied(tmp_path_factory, data):
         place = tuple(slice((r.start + i) * c, (r.start + i + 1) * c) for r, i, c in zip(ranges, n, cell, strict=True))
         assert found[n] == (stored & inside)[place].any()
     wanted = cell_range(box, (edge,) * 3)
-    assert sorted(volume.shards()) == sorted(i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True)))
+    stored_ones = sorted(map(tuple, volume.stored_states()[:, :3].tolist()))
+    assert stored_ones == sorted(i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True)))
 
 
 def test_occupied_looks_at_names_alone(mag, monkeypatch):
-    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     listed = []
     before = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or before(path))
@@ -559,7 +562,7 @@ def test_occupied_looks_at_names_alone(mag, monkeypatch):
 
 
 def test_occupied_lists_only_what_the_box_touches(mag, monkeypatch):
-    volume = WkwVolume.open(str(mag), BoundingBox((8, 8, 8), (8, 8, 8)))
+    volume = open_mag(str(mag), BoundingBox((8, 8, 8), (8, 8, 8)))
     listed = []
     before = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(os.path.relpath(path, mag)) or before(path))
@@ -571,20 +574,20 @@ def test_occupied_lists_only_what_the_box_touches(mag, monkeypatch):
 def test_occupied_where_a_folder_is_out_of_reach(mag, name):
     shutil.rmtree(mag / name)
     (mag / name).symlink_to("not-mounted")
-    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     with pytest.raises(MissingError, match=f"{name}: a symbolic link to a folder that is not there"):
         volume.occupied((8, 8, 8))
 
 
 def test_occupied_of_a_mag_that_is_gone(mag):
-    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     shutil.rmtree(mag)
     with pytest.raises(MissingError, match="the mag is gone"):
         volume.occupied((8, 8, 8))
 
 
 def test_a_file_that_vanishes_after_it_was_listed_is_zeros(mag):
-    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     assert volume.occupied((8, 8, 8)).all()
     (mag / "z1" / "y1" / "x1.wkw").unlink()
     expected = voxels(SHAPE)
@@ -596,8 +599,8 @@ def test_states_of_files_whose_folders_are_there(mag):
     shutil.rmtree(mag / "z1")
     shutil.rmtree(mag / "z2" / "y1")
     (mag / "z3" / "y1" / "x2.wkw").unlink()
-    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), SHAPE))
+    volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     states = volume.shard_states(BoundingBox((8, 0, 0), (100, 100, 100)))
-    assert {tuple(index) for index in states[:, :3].tolist()} == {index for index in volume.shards() if index[0] > 0}
+    assert {tuple(index) for index in states[:, :3].tolist()} == {tuple(index) for index in volume.stored_states()[:, :3].tolist() if index[0] > 0}
     assert volume.has_shards()
-    assert not WkwVolume.open(str(mag), BoundingBox((0, 0, 8), (40, 20, 8))).has_shards()
+    assert not open_mag(str(mag), BoundingBox((0, 0, 8), (40, 20, 8))).has_shards()

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
+from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import file_path, read_header
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.grid import cell_box, cells
 
 BLOCK_TYPES = list(BlockType)
@@ -25,7 +26,7 @@ BLOCK_TYPES = list(BlockType)
 
 def make_target(folder, array, offset=(0, 0, 0), *, block_len=4, file_len=4, block_type=BlockType.LZ4, level=5):
     header = make_header(array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=block_type)
-    return WkwTarget(str(folder / "mag"), str(folder / "parts"), header, level, BoundingBox(offset, array.shape[1:]))
+    return wkw_placement(str(folder / "mag"), header, level, BoundingBox(offset, array.shape[1:]), str(folder / "parts"))
 
 
 def voxels(shape, dtype="uint16", seed=1):
@@ -95,12 +96,12 @@ def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, ch
     assert (receipt.nbytes, receipt.mtime_ns) == (len(raw), path.stat().st_mtime_ns)
     np.testing.assert_array_equal(decode_file(raw), array)
     if block_type is not BlockType.LZ4:  # whose bytes are those of the compiled calls, not of python-lz4
-        assert raw == encode_file(array, target.header)
+        assert raw == encode_file(array, header_of(target.array))
     assert raw == whole_file(tmp_path / "whole", array, block_type)
     assert files(target.parts_folder) == []
     assert (receipt.voxels, receipt.minimum, receipt.maximum) == (16**3, 0, array.max())
     assert receipt.nonzero == target.box
-    assert read_header(target.folder) == target.header
+    assert read_header(target.folder) == header_of(target.array)
 
 
 @settings(max_examples=20)
@@ -219,7 +220,7 @@ def test_a_discarded_part_leaves_nothing(tmp_path, whole):
     target.prepare()
     writer = target.open_part((0, 0, 0), None if whole else (0, 0, 0))
     writer.append(array[:, :8, :8, :8], (0, 0, 0))
-    writer._output.flush()
+    writer.flush()
     assert len(files(tmp_path)) == 2
     writer.discard()
     assert files(tmp_path) == ["mag/header.wkw"]

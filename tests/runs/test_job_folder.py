@@ -25,8 +25,8 @@ from wkwdask.formats.replaceable import is_taken
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
+from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.header import make_header
-from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.runs import job_folder, publishing
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
@@ -377,15 +377,17 @@ def test_a_replaced_mag_keeps_its_mode_where_the_group_may_not_be_set(layer, mon
 def test_temporary_files_of_killed_workers_are_not_published(layer):
     """Their tasks are run again by others, and the job succeeds; what they had begun goes with the job's folder."""
     job = start(layer)
-    target = WkwTarget(f"{job.root}/1-1-1", f"{job.root}/1-1-1.parts", make_header(np.uint8, block_len=8, file_len=2), 5, BoundingBox((0, 0, 0), (16, 16, 16)))
+    header = make_header(np.uint8, block_len=8, file_len=2)
+    target = wkw_placement(f"{job.root}/1-1-1", header, 5, BoundingBox((0, 0, 0), (16, 16, 16)), f"{job.root}/1-1-1.parts")
     target.prepare()
     voxels = np.ones((1, 16, 16, 16), np.uint8)
     for part in (None, (0, 0, 0)):
         begun = target.open_part((0, 0, 0), part)
         begun.append(voxels, (0, 0, 0))
-        begun._output.close()
+        output = begun._output if part else begun._shard_file.pieces
+        output.close()
         assert any(name.endswith(files.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
-        begun._output.file._output.close()
+        output.file._output.close()
     again = target.open_part((0, 0, 0), None)
     again.append(voxels, (0, 0, 0))
     again.close()

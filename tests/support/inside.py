@@ -6,10 +6,9 @@ import contextlib
 from unittest import mock
 
 from wkwdask.formats.pictures import exported
-from wkwdask.formats.wkw import volume as wkw_volume
 from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import find_components, id_map, id_source
-from wkwdask.model import placement
+from wkwdask.model import placement, stored_array
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
@@ -34,7 +33,7 @@ _LIMITS = {
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
-    "sampled_files": [(wkw_volume, "_SAMPLED_FILES")],  # that an estimate looks at
+    "sampled_files": [(stored_array, "_SAMPLED_FILES")],  # that an estimate looks at
     "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
     "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],

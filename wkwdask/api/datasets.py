@@ -24,6 +24,7 @@ from wkwdask.formats.webknossos.datasource_edits import (
 )
 from wkwdask.formats.webknossos.layer_views import type_text, view_of
 from wkwdask.formats.webknossos.place import default_category
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Image
+    from wkwdask.model.stored_array import StoredArray
 
     BoxLike = BoundingBox | str | Sequence[Any]
 
@@ -175,7 +176,7 @@ class Dataset:
         if not mags:
             raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
         volumes = {mag: wkw_volume(stored, mag) for mag in mags}
-        header = next(iter(volumes.values())).header
+        header = header_of(next(iter(volumes.values())))
         box = None if bounding_box is None else BoundingBox.parse(bounding_box)
         for volume in volumes.values():
             extent = volume.box.in_mag(MAG_1)
@@ -184,7 +185,7 @@ class Dataset:
             raise MissingError(f"{folder}: no data files here")
         elements = element_class(header.dtype, header.num_channels)
         document = with_layer({}, name, NewLayer(category or default_category(header), box, elements, header.num_channels))
-        listed = [(mag, f"./{name}/{basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in volumes.items()]
+        listed = [(mag, f"./{name}/{basename(mags[mag])}", volume.shard_shape[0]) for mag, volume in volumes.items()]
         _check_same_type(folder, volumes.values(), (elements, header.num_channels))
         return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])
 
@@ -291,7 +292,7 @@ class Dataset:
         mags = found.mags if files.isdir(known.folder) else {}
         fresh = {mag: wkw_volume(found, mag) for mag in mags if mag not in known.mags}
         _check_same_type(known.folder, fresh.values(), (record.element_class, record.num_channels))
-        listed = [(mag, f"./{layer}/{basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in fresh.items()]
+        listed = [(mag, f"./{layer}/{basename(mags[mag])}", volume.shard_shape[0]) for mag, volume in fresh.items()]
         return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
@@ -482,7 +483,7 @@ def _segment_id(value: int, layer: str, category: str) -> int:
     return int(number)
 
 
-def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[str, int]) -> None:
+def _check_same_type(folder: str, volumes: Iterable[StoredArray], expected: tuple[str, int]) -> None:
     """Make sure that mags on disk have the type of their layer."""
     for volume in volumes:
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels

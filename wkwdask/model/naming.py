@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Wants = Callable[[Mapping[str, int]], bool]
 
+_AXES = {"c": 0, "x": 1, "y": 2, "z": 3}
 _NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
 
@@ -56,7 +57,7 @@ class KeyNaming(ABC):
 
     @abstractmethod
     def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
-        """List the stored files of a box, in no order; folders are left out that are not wanted, of which some numbers along c, x, y, z are known by then."""
+        """List the stored files of a box, in no order; folders of files are left out that are not wanted, of which the numbers along some axes are known."""
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Name the files of a box, c fastest, then x."""
@@ -107,18 +108,17 @@ class GridNaming(KeyNaming):
         >>> GridNaming("zyx", "c/").key((0, 12, 0, 3)), GridNaming("zyx", "", "/", True, ".wkw").key((0, 12, 0, 3))
         ('c/3/0/12', 'z3/y0/x12.wkw')
         """
-        named = dict(zip("cxyz", file, strict=True))
-        numbers = (str(named.get(letter, 0)) for letter in self.axes)
+        numbers = [str(file[_AXES[letter]]) if letter != "-" else "0" for letter in self.axes]
         if self.is_lettered:
-            numbers = (letter + number for letter, number in zip(self.axes, numbers, strict=True))
+            numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
     def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
         """List the stored files of a box, in no order, see :meth:`KeyNaming.listed`."""
-        along = dict(zip("cxyz", ranges, strict=True))
-        for numbers, entry in self.numbered(store, [along.get(letter, range(1)) for letter in self.axes], wants):
-            named = dict(zip(self.axes, numbers, strict=True))
-            yield Listed((named.get("c", 0), named.get("x", 0), named.get("y", 0), named.get("z", 0)), entry)
+        c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # of an axis without a number, the 0 behind all numbers
+        for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
+            places = (*numbers, 0)
+            yield Listed((places[c], places[x], places[y], places[z]), entry)
 
     def numbered(self, store: Store, ranges: Sequence[range], wants: Wants | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         """List the numbers of the files that are stored, each in its range, and what their folders say of them."""
@@ -140,7 +140,7 @@ class GridNaming(KeyNaming):
             if is_last:
                 if not entry.is_dir():  # a link to nowhere is one that readers trip over
                     yield numbers, entry
-            elif wants is None or wants(dict(zip(self.axes, numbers, strict=False))):
+            elif wants is None or axis < len(ranges) - 2 or wants(dict(zip(self.axes, numbers, strict=False))):
                 yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, wants)
 
     def _flat(self, store: Store, folder: str, stem: str, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -164,16 +165,29 @@ def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
     """Append the chunks of all runs to a shard, in the order of their codes."""
     sizes, segments = join_order([run.table for run in runs], num_codes)
     low = 0
-    for segment in segments:
-        offset, high = segment.offset, low + segment.num_blocks
-        while segment.run >= 0 and low < high:
-            codes = np.arange(low, high, dtype=np.uint64)
-            codes = codes[: shard.stretch(codes)]
-            nbytes = int(sizes[low : low + len(codes)].sum())
-            shard.pieces.copy(runs[segment.run].file, offset, nbytes)
-            shard.took(codes, sizes[low : low + len(codes)])
-            offset, low = offset + nbytes, low + len(codes)
+    for is_stored, group in groupby(segments, lambda segment: segment.run >= 0):
+        here = list(group)
+        high = low + sum(segment.num_blocks for segment in here)
+        if is_stored:
+            _copy_segments(shard, runs, here, np.arange(low, high, dtype=np.uint64), sizes[low:high])
         low = high
+
+
+def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Segment], codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    """Append chunks whose codes follow each other, from several places, as far at a time as nothing comes between them in the shard."""
+    left = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
+    while len(codes):
+        count = shard.stretch(codes)
+        wanted = int(sizes[:count].sum())
+        while wanted:
+            file, offset, nbytes = left.pop()
+            now = min(nbytes, wanted)
+            shard.pieces.copy(file, offset, now)
+            wanted -= now
+            if now < nbytes:
+                left.append((file, offset + now, nbytes - now))
+        shard.took(codes[:count], sizes[:count])
+        codes, sizes = codes[count:], sizes[count:]
 
 
 def publish_shard(shard: ShardFile, *, is_living: bool) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.grid import cell_range, mark_cells
+from wkwdask.geometry.grid import cell_range
 from wkwdask.model.codec import clip
 from wkwdask.model.naming import Found
 from wkwdask.model.states import summed_states
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 
 _SAMPLED_FILES = 256
-_MARKED_AT_ONCE = 1024
 _TRIED_FILES = 1 << 10  # beyond, folders are listed, which leaves out absent ones at once
 
 
@@ -340,28 +340,19 @@ class StoredArray(ReadyVolume):
             else:
                 self.identity.check(has_absent=True)
             return found
-        edge = np.array(grid.file[1:], np.int64)
-        stored: list[Vec3] = []
-
-        def mark() -> None:
-            low = np.array(stored, np.int64).reshape(-1, 3) * edge
-            mark_cells(found, low + grid.origin, np.minimum(low + edge, np.array(grid.size[1:], np.int64)) + grid.origin, self.box, cell_shape)
-            stored.clear()
+        cells_of = lru_cache(maxsize=None)(partial(self._cells_of, cell_shape))
 
         def wants(known: Mapping[str, int]) -> bool:
             """Check whether a folder may hold files of cells that are not marked: most of those of a dense array need not be listed."""
-            return isinstance(found, SparseCells) or not found[tuple(self._cells_along(axis, known.get("xyz"[axis]), cell_shape) for axis in range(3))].all()
+            return isinstance(found, SparseCells) or not found[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
 
-        for file in self._listed(wants):
-            stored.append(file.file[1:])
-            if len(stored) == _MARKED_AT_ONCE:
-                mark()
-        mark()
+        for (_, x, y, z), _, _ in self._listed(wants):
+            found[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
         if not found.any():
             self.identity.check(has_absent=True)
         return found
 
-    def _cells_along(self, axis: int, file: int | None, cell_shape: Vec3) -> slice:
+    def _cells_of(self, cell_shape: Vec3, axis: int, file: int | None) -> slice:
         """Return the place, among all cells that the box touches, of those that hold a file's voxels inside the box; all where no file is given."""
         if file is None:
             return slice(None)
@@ -406,23 +397,36 @@ class StoredArray(ReadyVolume):
         if self.grid.file is None:
             yield from self._found_by_listing(files)
             return
-        assert self.naming is not None
-        for file in map(_in_order, product(*files[::-1])):
-            for one in self.naming.found(self.store, file):
+        naming = self.naming
+        assert naming is not None
+        every = [(c, x, y, z) for z, y, x, c in product(*files[::-1])]
+        if not self._has_variants:
+            found = self.store.states(map(naming.key, every))
+            yield from ((file, Found(0, *state)) for file, state in zip(every, found, strict=True) if state is not None)
+            return
+        for file in every:
+            for one in naming.found(self.store, file):
                 yield file, one
+
+    @property
+    def _has_variants(self) -> bool:
+        """Whether a file may have one of several names."""
+        return self.naming is not None and len(self.naming.names((0, 0, 0, 0))) > 1
 
     def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, Found]]:
         """Look at files as their folders list them."""
         assert self.naming is not None
         for file, entry, variant in self.naming.listed(self.store, files):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            try:
                 status = entry.stat()
-                yield file, Found(variant, status.st_size, status.st_mtime_ns)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            yield file, Found(variant, status.st_size, status.st_mtime_ns)
 
     def _states(self, found: Iterator[tuple[Vec4, Found]]) -> States:
         """Return a row for each shard: of one that is one file its size and time, else what sums up those of its files."""
-        grid, naming = self.grid, self.naming
-        if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and naming is not None and len(naming.names((0, 0, 0, 0))) == 1:
+        grid = self.grid
+        if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants:
             return self._moved(np.array([(*file[1:], one.nbytes, one.mtime_ns) for file, one in found], np.int64).reshape(-1, 5))
         return self._moved(summed_states([(*self._unit_of(file), *file, *one) for file, one in found]))
 
@@ -451,11 +455,6 @@ class StoredArray(ReadyVolume):
             rows[:, axis] += np.tile(shards, len(states))
             states = rows
         return states
-
-
-def _in_order(place: tuple[int, ...]) -> Vec4:
-    z, y, x, c = place
-    return c, x, y, z
 
 
 def _sum(place: Vec3, shift: Vec3) -> Vec3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -131,7 +131,7 @@ class Made:
     def source(self) -> Any:
         """The finer level: with the box that a document says, else with the one that it had then."""
         volume = self.finer.volume()
-        return volume if self.finer.box is not None or self.box is None else replace(volume, box=self.box)
+        return volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
 
 
 @dataclass(frozen=True, slots=True)

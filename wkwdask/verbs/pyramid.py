@@ -125,7 +125,7 @@ class Pyramid(Plan):
                 raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
-            published = replace(target, folder=folder)  # type: ignore[type-var]
+            published = target.built_in(folder)
             changed = changed_shards(LivingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
             if changed:
                 raise ResumeError(

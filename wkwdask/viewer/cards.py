@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.formats.webknossos.dataset import is_readable, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.layer_views import other_format, type_text
-from wkwdask.formats.wkw.volume import count_files
+from wkwdask.formats.wkw.folder import count_files
 from wkwdask.runs.report import format_nbytes
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.wkw.dataset_edit import stored_layer
@@ -19,9 +19,9 @@ from wkwdask.viewer.preview import draw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.stored_array import StoredArray
 
 _PIXELS = 160
 _MOST_NBYTES = 32 << 20  # that are decoded for a picture
@@ -151,7 +151,7 @@ def _picture(dataset: str, layers: Sequence[CardLayer]) -> str:
     return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
 
 
-def _small_volume(layer: CardLayer) -> WkwVolume | None:
+def _small_volume(layer: CardLayer) -> StoredArray | None:
     """Open the coarsest mag that has files, None where three slices of it are many bytes."""
     if layer.problem or other_format(layer.data_format) or not layer.listed:
         return None
@@ -159,7 +159,7 @@ def _small_volume(layer: CardLayer) -> WkwVolume | None:
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
             volume = wkw_volume(stored, mag)
-            (x, y, z), edge = volume.box.size, volume.header.block_len
-            is_small = edge * (x * y + x * z + y * z) * volume.header.voxel_nbytes <= _MOST_NBYTES
+            (x, y, z), edge = volume.box.size, volume.chunk_shape[0]
+            is_small = edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
             return volume if is_small else None
     return None

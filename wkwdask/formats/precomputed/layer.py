@@ -18,7 +18,7 @@ from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
-from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level

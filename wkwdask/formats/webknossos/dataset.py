@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
-from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
+from wkwdask.formats.wkw.array import open_mag
+from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Found, Image, Level
 from wkwdask.store import files
@@ -25,6 +26,8 @@ from wkwdask.store.paths import anchored, basename, dirname, is_remote, join, lo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from wkwdask.model.stored_array import StoredArray
 
 
 def read_datasource(folder: str) -> DataSource | None:
@@ -129,18 +132,18 @@ def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path
     return f"{layer_folder}/{mag.name}"
 
 
-def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> WkwVolume:
+def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
     record = layer.record
     if record is not None and record.data_format != "wkw":
         raise UnsupportedError(f"{layer_folder}: the layer is stored as {record.data_format}, only wkw can be opened")
     if is_remote(folder):
         raise UnsupportedError(f"{layer.dataset_folder}/{FILE_NAME}: mag {mag} of layer {name} is at {folder}: only local paths can be opened")
-    return WkwVolume.open(local_path(folder), None if record is None else record.bounding_box, mag)
+    return open_mag(local_path(folder), None if record is None else record.bounding_box, mag)
 
 
-def wkw_volume(layer: Image, mag: Mag | None = None) -> WkwVolume:
+def wkw_volume(layer: Image, mag: Mag | None = None) -> StoredArray:
     """Open a mag of a layer in WKW, by default the finest one with files."""
-    return cast("WkwVolume", layer.volume(mag))
+    return cast("StoredArray", layer.volume(mag))
 
 
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
@@ -245,12 +248,12 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> WkwVolume:
+def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> StoredArray:
     """Open the mag that a user names."""
     return _open(url, layer, mag)[0]
 
 
-def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Image, Found]:
+def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[StoredArray, Image, Found]:
     located = locate(url)
     chosen = located.pick(layer)
     if located.mag is not None:
@@ -270,7 +273,7 @@ def is_readable(layer: Image, mag: Mag) -> bool:
 class _Recent(NamedTuple):
     """A volume, and what changes when one of the records that lead to it is replaced."""
 
-    volume: WkwVolume
+    volume: StoredArray
     records: list[str]
     stamps: list[tuple[int, int, int] | None]
 
@@ -278,7 +281,7 @@ class _Recent(NamedTuple):
 _volumes: Lru[_Recent] = Lru(64)
 
 
-def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
+def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> StoredArray:
     """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
     key = (anchored(path), layer, mag)

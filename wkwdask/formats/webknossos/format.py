@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from wkwdask.errors import CorruptError, UnsupportedError
@@ -23,9 +24,10 @@ from wkwdask.formats.webknossos.place import (
     parent_of,
     real_folder,
 )
+from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.folder import HEADER_NAME, is_mag, what_else
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import Destination
 from wkwdask.store import files
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.formats.webknossos.inspection import Scope
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import InPlace, Move, Place
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import StoredVolume, Target, Volume
     from wkwdask.store.locks import ShardBox
 
@@ -132,9 +134,8 @@ class WebknossosFormat(ArrayFormat):
 
     def living(self, volume: StoredVolume, how: InPlace) -> Target:
         """Give a mag as what is written in its place."""
-        header = cast("WkwVolume", volume).header
         level = DEFAULT_LEVEL if how.level is None else how.level
-        return WkwTarget(how.folder, how.parts, header, level, how.box, is_living=True, merges=how.merges)
+        return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_living=True, merges=how.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
         """Refuse links that leave the dataset."""
@@ -147,11 +148,11 @@ class WebknossosFormat(ArrayFormat):
 
     def with_all_files(self, volume: StoredVolume) -> StoredVolume:
         """Give a mag with all that its files hold, outside of the layer's box too."""
-        return with_all_files(cast("WkwVolume", volume))
+        return with_all_files(cast("StoredArray", volume))
 
     def is_uniform(self, volume: StoredVolume) -> bool:
         """Tell whether all files are encoded as the header says."""
-        return is_stored_alike(cast("WkwVolume", volume))
+        return is_stored_alike(cast("StoredArray", volume))
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
         """Give what the JSON says; nothing is guessed of a layer without one."""

@@ -21,13 +21,13 @@ from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
+from wkwdask.formats.wkw.array import wkw_array, wkw_placement
 from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.file_check import WkwCheck
+from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.wkw.listing import Listing, list_mag
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.stored_array import StoredArray
 
 _SAMPLED_HEADERS = 200
 _LEAST_VOTES = 2  # files that must agree against header.wkw
@@ -110,7 +112,7 @@ class MagScope(LevelScope):
         """Its header."""
         return f"{self.folder}/{HEADER_NAME}"
 
-    def volume(self) -> WkwVolume:
+    def volume(self) -> StoredArray:
         """Open the mag by what its files should be like, even where its header.wkw is broken."""
         if self.header is None:
             raise ValueError(f"{self.folder}: nothing says what its files are like")
@@ -120,17 +122,17 @@ class MagScope(LevelScope):
         if extent is None:
             low, high = (shards.min(axis=0) * edge, (shards.max(axis=0) + 1) * edge) if len(shards) else ([0, 0, 0], [0, 0, 0])
             extent = BoundingBox.from_corners([int(n) for n in low], [int(n) for n in high], self.mag)
-        return WkwVolume(self.folder, self.header, extent)
+        return wkw_array(self.folder, self.header, extent)
 
     def shards(self) -> list[Vec3]:
         """List its files."""
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
-    def target(self, box: BoundingBox, parts_folder: str) -> WkwTarget:
+    def target(self, box: BoundingBox, parts_folder: str) -> Placement:
         """Give what writes single files of it anew in their place."""
         assert self.header is not None
         level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
-        return WkwTarget(self.folder, parts_folder, self.header, level, box, is_living=True)
+        return replace(wkw_placement(self.folder, self.header, level, box, parts_folder), is_living=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which files faults are about, given by path."""

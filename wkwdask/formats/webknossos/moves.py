@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import locate, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.datasource_edits import with_name
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.array import filled_box
+from wkwdask.formats.wkw.folder import files_box
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.stored_file import open_if_stored
-from wkwdask.formats.wkw.volume import files_box, filled_box
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import Destination, Move
 from wkwdask.store import files
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterator, Sequence
 
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.model.image import Found, Image
+    from wkwdask.model.stored_array import StoredArray
 
 _MUCH = 2
 _NAMED = 5
@@ -94,18 +94,19 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
         update_datasource(root, lambda document: document, with_name(datasource.document, basename(root)))
 
 
-def with_all_files(source: WkwVolume) -> WkwVolume:
+def with_all_files(source: StoredArray) -> StoredArray:
     """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
-    stored = files_box(source.folder, source.header, source.box.mag)
+    stored = files_box(source.folder, header_of(source), source.box.mag)
     is_mostly_outside = stored.volume > _MUCH * source.box.volume  # then files are few, and most of their blocks are likely to be zeros
-    return replace(source, box=filled_box(source, DEFAULT_LEVEL) if is_mostly_outside else source.box.union(stored))
+    return source.cropped(filled_box(source) if is_mostly_outside else source.box.union(stored))
 
 
-def is_stored_alike(source: WkwVolume) -> bool:
+def is_stored_alike(source: StoredArray) -> bool:
     """Tell whether all files are encoded as ``header.wkw`` says; those of other software need not be."""
-    for index in source.shards():
-        file = open_if_stored(source.shard_path(index), source.header)
-        if file is not None and file.header.block_type is not source.header.block_type:
+    header = header_of(source)
+    for index in source.stored_states()[:, :3].tolist():
+        file = open_if_stored(source.shard_path((index[0], index[1], index[2])), header)
+        if file is not None and file.header.block_type is not header.block_type:
             return False
     return True
 

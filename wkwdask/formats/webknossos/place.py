@@ -13,9 +13,9 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, f
 from wkwdask.formats.webknossos.datasource_edits import NewLayer
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.formats.wkw.new_mag import described, header_anew, header_of_result, new_header, stored_settings
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.image import Image
     from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.placement import Placement
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
@@ -83,19 +84,19 @@ class MagPlace:
                 f"{self.folder}: begins at voxel {spec.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
                 "part out with bounding_box="
             )
-        if not isinstance(like, WkwVolume):
+        if like is None or not is_wkw(like):
             header = new_header(spec, options)
         elif spec.is_copy:
-            header = header_anew(like.header, options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
+            header = header_anew(header_of(like), options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
         else:
-            header = header_of_result(like.header, options, spec)
+            header = header_of_result(header_of(like), options, spec)
         size = self._size_of_new_dataset()
         place = self if size is None else in_new_dataset(self, size)
         edit = edit_for(place, header, spec.box, self.wanted)
         if edit is not None:
             edit = replace(edit, voxel_size_nm=size)
         keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
-        target = WkwTarget(self.folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None, keeps_files=keeps)
+        target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **stored_settings([header], options.chosen_level)}
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=described([header], options.chosen_level))
 
@@ -135,35 +136,33 @@ class LayerPlace:
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         """Lay out mags, see :class:`wkwdask.model.place.Place`."""
         del existing
-        assert isinstance(like, WkwVolume)
+        assert like is not None
+        before = header_of(like)
         mags = [spec.box.mag for spec in specs]
         if specs[0].is_copy:
-            check_inside_dataset(self.layer, like.folder)
-            folders: tuple[str, ...] = (real_folder(self.layer, like.folder),)
-            headers = [header_anew(like.header, options, specs[0].box, is_part=False, name=like.name)]
+            check_inside_dataset(self.layer, like.name)
+            folders: tuple[str, ...] = (real_folder(self.layer, like.name),)
+            headers = [header_anew(before, options, specs[0].box, is_part=False, name=like.name)]
             self._check_listed_once(like, headers[0])
         else:
             folders = tuple(mag_folder(self.layer, mag) for mag in mags)
             check_apart(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
-            headers = [header_of_result(like.header, options, spec, is_finer=spec.box.mag.maximum < finer) for spec in specs]
-        targets = tuple(
-            WkwTarget(folder, "", header, options.chosen_level, spec.box, reencodes=options.level is not None)
-            for folder, header, spec in zip(folders, headers, specs, strict=True)
-        )
+            headers = [header_of_result(before, options, spec, is_finer=spec.box.mag.maximum < finer) for spec in specs]
+        targets = tuple(_target(folder, header, options, spec.box) for folder, header, spec in zip(folders, headers, specs, strict=True))
         edit = edit_of(self.layer, mags, folders, headers)
         level = options.chosen_level
-        is_same = specs[0].is_copy and options.level is None and headers[0] == like.header.with_block_type(like.header.block_type)
+        is_same = specs[0].is_copy and options.level is None and headers[0] == before.with_block_type(before.block_type)
         return NewLevels(
             parent_of(self.layer, folders), folders, targets, stored_settings(headers, level), edit, stored_as=described(headers, level), is_as_before=is_same
         )
 
-    def _check_listed_once(self, like: WkwVolume, header: WkwHeader) -> None:
+    def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
         """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
-        if self.layer.container.datasource is None or (header.block_len, header.file_len) == (like.header.block_len, like.header.file_len):
+        if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == ((header.block_len,) * 3, (header.file_len_vx,) * 3):
             return
-        for other in other_layers_with(self.layer, like.folder):
-            raise ValueError(f"{like.folder}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
+        for other in other_layers_with(self.layer, like.name):
+            raise ValueError(f"{like.name}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
 
 
 def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
@@ -175,6 +174,12 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
     datasource = read_datasource(edit.dataset_folder)
     record = None if datasource is None else datasource.layer(edit.layer)
     return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
+
+
+def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> Placement:
+    """Describe a mag that is written; blocks are encoded anew where a level is given."""
+    target = wkw_placement(folder, header, options.chosen_level, box)
+    return target if options.level is None else replace(target, splicer=None)
 
 
 def check_category(category: str | None) -> None:
@@ -387,9 +392,9 @@ def mag_folder(layer: Image, mag: Mag) -> str:
     return real_folder(layer, folder)
 
 
-def check_apart(layer: Image, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+def check_apart(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Refuse a JSON by which a new mag would take the place of other data."""
-    known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
     others = [files.realpath(folder) for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):
         real = files.realpath(folder)

@@ -9,7 +9,9 @@ from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.webknossos.dataset import locate, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
-from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
+from wkwdask.formats.wkw.array import open_mag
+from wkwdask.formats.wkw.folder import file_path, list_files
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
@@ -120,7 +122,7 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
     mags = tuple(_summarize_mag(layer, mag, folder) for mag, folder in folders.items() if only in (None, mag))
     if record is not None:
         return LayerSummary(layer.name, record.category, record.data_format, record.element_class, record.num_channels, record.bounding_box, mags)
-    opened = next((WkwVolume.open(mag.folder, mag.box, mag.mag) for mag in mags if not mag.problem), None)
+    opened = next((open_mag(mag.folder, mag.box, mag.mag) for mag in mags if not mag.problem), None)
     if opened is None:
         return LayerSummary(layer.name, "", "wkw", "", 0, None, mags)
     return LayerSummary(layer.name, "", "wkw", element_class(opened.dtype, opened.num_channels), opened.num_channels, None, mags)
@@ -137,7 +139,7 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
             nbytes += files.stat(file_path(folder, index)).st_size
     except (WkwDaskError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    header = volume.header
+    header = header_of(volume)
     return MagSummary(
         mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, num_files, nbytes,
         elsewhere=_elsewhere(layer, folder),

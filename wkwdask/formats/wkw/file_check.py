@@ -16,10 +16,10 @@ import numpy as np
 from wkwdask.errors import TruncatedError
 from wkwdask.formats.wkw.block import decode_block, decoded_nbytes
 from wkwdask.formats.wkw.check import BEYOND, GOOD, check_bounds, check_file_header, table_fault
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader
 from wkwdask.formats.wkw.jump_table import ENTRY_NBYTES, slice_range
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
-from wkwdask.formats.wkw.volume import file_path
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
-from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.marks import is_view
 from wkwdask.model.faults import Fault
 from wkwdask.store import files

@@ -11,8 +11,8 @@ import numpy as np
 from wkwdask.errors import CorruptError
 from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.wkw.file import format_file_head
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.pieces import Pieces
 from wkwdask.store import files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.webknossos.annotation import AnnotationMag
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.plans.cells import CellMap
 
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class MergedVolume:
     """A mag, and annotations on it: a block that one of them stores is taken from the last that does, zeros included."""
 
-    base: WkwVolume
+    base: StoredArray
     """The mag."""
     annotations: tuple[AnnotationMag, ...]
     """The annotations, the strongest last."""
@@ -154,16 +154,16 @@ class MergedVolume:
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
-        return in_either(replace(self.base, box=self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
+        return in_either(self.base.cropped(self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for."""
         inside = box.intersection(self.box)
-        return np.concatenate([replace(self.base, box=self.box).shard_states(inside), *self._annotated_states(inside)])
+        return np.concatenate([self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)])
 
     def stored_states(self) -> States:
         """Look at all stored files that the box touches."""
-        return np.concatenate([replace(self.base, box=self.box).stored_states(), *self._annotated_states(self.box)])
+        return np.concatenate([self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)])
 
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:
         for annotation in self.annotations:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.batch import Zeros
     from wkwdask.model.pieces import Pieces
-    from wkwdask.store.new_files import NewFile
+    from wkwdask.model.store import NewFile
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one
@@ -138,11 +138,6 @@ class WkwFile:
                 is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
         return np.flatnonzero(is_nonzero)
 
-    def check_table(self) -> None:
-        """Read and check the whole jump table."""
-        for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES)):
-            self._page(number)
-
     def _where(self, found: Located, page: int, n: int) -> tuple[str, int]:
         """Name a block for an error, with its stored length."""
         row = found.blocks[n]
@@ -180,16 +175,8 @@ class WkwFile:
 _open_files: Lru[tuple[tuple[int, int, int], WkwFile]] = Lru(_OPEN_FILES)
 
 
-def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile | None:
-    """Open a data file, or give the one that is open already."""
-    file = open_if_stored(path, mag_header)
-    if file is None:
-        check_absence(header_path, [path])
-    return file
-
-
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file as :func:`open_wkw_file` does; for one that is absent the caller still has to call :func:`check_absence`."""
+    """Open a data file, or give the one that is open already; for one that is absent the caller still has to call :func:`check_rows`."""
     try:
         status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -210,10 +197,8 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     return file
 
 
-def check_absence(header_path: str, paths: Iterable[str] = ()) -> None:
-    """Make sure that absent files are zeros, and not out of reach."""
-    if not files.exists(header_path):
-        raise mag_is_gone(header_path)
+def check_rows(paths: Iterable[str]) -> None:
+    """Make sure that absent files are zeros, and not behind links to what is not there."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
         check_folder(folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import wkw_volume
+from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
 from wkwdask.formats.zarr.marks import MARK, is_view
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
@@ -22,10 +23,10 @@ from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.formats.zarr.ngff_image import Level
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image
+    from wkwdask.model.stored_array import StoredArray
 
 LABELS = "labels"
 
@@ -78,7 +79,7 @@ def _root(plan: ViewPlan, folder: str) -> dict[str, Any]:
     return {**group_document({MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
 
 
-def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, WkwVolume]:
+def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     """Open the mags of a layer that have voxels."""
     found = {}
     for one in layer.mags if mag is None else (mag,):
@@ -93,19 +94,19 @@ def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, WkwVolume]:
     return found
 
 
-def _array(volume: WkwVolume, mag: Mag) -> dict[str, Any]:
-    header = volume.header
+def _array(volume: StoredArray, mag: Mag) -> dict[str, Any]:
+    header = header_of(volume)
     attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], MARK: 1}
     codecs = wkw_codecs(header.block_len, header.block_type.label)
     document = array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes)
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
-def _levels(layer: Image, volumes: dict[Mag, WkwVolume]) -> list[Level]:
+def _levels(layer: Image, volumes: dict[Mag, StoredArray]) -> list[Level]:
     return [level_of(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
 
 
-def _image(layer: Image, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
+def _image(layer: Image, volumes: dict[Mag, StoredArray], *, is_label: bool = False) -> dict[str, Any]:
     first = next(iter(volumes.values()))
     unit = None if layer.voxel_size_nm is None else "nanometer"
     image = multiscale(layer.name, _levels(layer, volumes), letters_of(first.num_channels), unit)
@@ -113,7 +114,7 @@ def _image(layer: Image, volumes: dict[Mag, WkwVolume], *, is_label: bool = Fals
     return image_attributes(image, version="0.5", is_label=is_label or layer.category == "segmentation", rgb=rgb)
 
 
-def _group_folder(layer: Image, volumes: dict[Mag, WkwVolume]) -> str:
+def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
     """Name the folder that holds all mags of a layer."""
     folders = {dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.mend import mend_file
-from wkwdask.formats.wkw.volume import file_path
 from wkwdask.runs.job import Result, Task
 from wkwdask.store import files
 

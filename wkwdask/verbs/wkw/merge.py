@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.annotation import AnnotationMag
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.webknossos.place import MagPlace
-    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.place import Move
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
 
 
@@ -132,12 +132,12 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     category = "segmentation" if record is None else record.category
     place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
     volume = MergedVolume(source, merge.annotations, merge.box)
-    levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, replace(source, box=merge.box))
+    levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box))
     levels = replace(levels, edit=_edit(move, place, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
     return lay_out(source, volume, levels, options, existing, workers)
 
 
-def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:
+def _check_type(annotation: AnnotationMag, source: StoredArray) -> None:
     header = annotation.header
     if header.num_channels != source.num_channels or not np.can_cast(header.dtype, source.dtype):
         raise UnsupportedError(
@@ -148,7 +148,7 @@ def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:
         raise UnsupportedError(f"{source.folder}: holds {source.dtype.name}; annotations are merged into whole numbers")
 
 
-def _scan(annotation: AnnotationMag, source: WkwVolume) -> _Scan:
+def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
     """Read all blocks of an annotation once."""
     largest, step = 0, annotation.header.block_len
     outside = BoundingBox((0, 0, 0), (0, 0, 0), source.box.mag)
@@ -180,7 +180,7 @@ def _largest_known(layer: Image, relabel: bool | int) -> int | None:
     return None if layer.container.record is None else largest_segment_id(layer.container.record.attributes)
 
 
-def _check_known(annotation: AnnotationMag, source: WkwVolume, known: int) -> None:
+def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> None:
     """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest."""
     step = annotation.header.block_len
     before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.webknossos.inspection import Scope, header_votes, is_inside
-from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import FormatError
 from wkwdask.formats.leftovers import age_seconds, is_foreign_temporary
 from wkwdask.formats.webknossos.inspection import LayerScope, MagScope, is_inside, looks_like_mag
-from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.formats.wkw.array import open_mag
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.model.faults import Fault
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.runs.job import Task
 
 
@@ -166,11 +167,11 @@ def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
                 yield None, path
 
 
-def _opened(original: MagScope, copy: str) -> tuple[WkwVolume, WkwVolume] | None:
+def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
     """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
     try:
-        copied = WkwVolume.open(copy, None, original.mag)
-        stored = WkwVolume.open(original.folder, copied.box, original.mag)
+        copied = open_mag(copy, None, original.mag)
+        stored = open_mag(original.folder, copied.box, original.mag)
     except (FormatError, OSError):
         return None
     is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import LockedError
 from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.webknossos.inspection import MagScope, check_header
+from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import patch_record, recorded_states
-from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.model.placement import Placement
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.store import files
@@ -85,8 +85,10 @@ def _with_scratch(spec: RegionSpec | MendSpec, scratch: str) -> RegionSpec | Men
 def _written_to(spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpec:
     if folder is not None:
         files.makedirs(folder)
-    targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in spec.targets if isinstance(target, WkwTarget))
-    return replace(spec, targets=tuple(targets))
+    (target,) = spec.targets
+    assert isinstance(target, Placement)
+    store = target.array.store
+    return replace(spec, targets=(replace(target, array=target.array.at(store.at(folder or target.folder)), parts=store.at(scratch)),))
 
 
 def repair_mag(plan: MagPlan, scratch: str) -> Generator[Phase, str, None]:

@@ -1,0 +1,117 @@
+"""The folder of one mag: ``header.wkw`` and files ``z{Z}/y{Y}/x{X}.wkw``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
+from wkwdask.formats.zarr.marks import is_view
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.store import files
+from wkwdask.store.provenance import read_box
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wkwdask.geometry.mag import Mag, Vec3
+
+HEADER_NAME = "header.wkw"
+_Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
+# our records and temporary files, the reference library's, the Scala library's, NFS's files that were removed while open, and what desktops strew
+_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+
+
+def file_path(folder: str, index: Vec3) -> str:
+    """Name a data file by its index along x, y, z [files]."""
+    return f"{folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
+
+
+def read_header(folder: str) -> WkwHeader:
+    """Read ``header.wkw`` of a mag."""
+    path = f"{folder}/{HEADER_NAME}"
+    try:
+        with files.open_stream(path) as file:
+            raw = file.read(HEADER_NBYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"{path}: not found: no WKW mag here") from None
+    return parse_header(raw, path, is_data_file=False)
+
+
+def list_files(folder: str) -> Iterator[Vec3]:
+    """Go through the data files of a mag, in no order."""
+    for z, z_folder in files.numbered(folder, "z"):
+        for y, y_folder in files.numbered(z_folder, "y"):
+            for x, _ in files.numbered(y_folder, "x", ".wkw"):
+                yield x, y, z
+
+
+def count_files(folder: str, until: float) -> tuple[int, int, bool]:
+    """Count the data files of a mag and their bytes, for as long as there is time."""
+    count = nbytes = 0
+    for index in list_files(folder):
+        if time.monotonic() > until:
+            return count, nbytes, False
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            nbytes += files.stat(file_path(folder, index)).st_size
+            count += 1
+    return count, nbytes, True
+
+
+def is_mag(folder: str) -> bool:
+    """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, files in their folders, records and left-overs."""
+    return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
+
+
+def what_else(folder: str) -> str:
+    """Name something in a folder that is no part of a mag, for an error; an empty text where there is nothing."""
+    stray = next(_strays(folder), None)
+    return "" if stray is None else f" ({stray})"
+
+
+def _strays(folder: str) -> Iterator[str]:
+    """Go through what is no part of a mag: neither file nor folder of one, nor what software leaves there."""
+    of_view = ("zarr.json",) if is_view(f"{folder}/zarr.json") else ()
+    yield from _others(folder, _Z_FOLDER, (HEADER_NAME, *of_view))
+    for _, z_folder in _own(folder, "z"):
+        yield from _others(z_folder, _Y_FOLDER)
+        for _, y_folder in _own(z_folder, "y"):
+            yield from _others(y_folder, _X_FILE)
+
+
+def _own(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
+    """List numbered folders, but not links to some: what is behind these stays."""
+    return ((number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path))
+
+
+def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
+    try:
+        with files.scandir(folder) as entries:
+            for entry in entries:
+                is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
+                expected = entry.name in names or (pattern.fullmatch(entry.name) is not None and is_right_kind)
+                if not expected and not _LEFT_BY_SOFTWARE.fullmatch(entry.name):
+                    yield entry.path
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
+    """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record."""
+    stored, kept = files_box(folder, header, mag), read_box(folder, mag)
+    if kept is None:
+        return stored
+    return kept if kept.aligned((header.file_len_vx,) * 3).contains(stored) else kept.union(stored)
+
+
+def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
+    """Find the extent of the files of a mag."""
+    low, high = [0, 0, 0], [0, 0, 0]
+    for n, index in enumerate(list_files(folder)):
+        low = [min(a, i) for a, i in zip(low, index, strict=True)] if n else list(index)
+        high = [max(b, i + 1) for b, i in zip(high, index, strict=True)]
+    edge = header.file_len_vx
+    return BoundingBox.from_corners([a * edge for a in low], [b * edge for b in high], mag)

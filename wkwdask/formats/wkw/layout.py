@@ -1,0 +1,257 @@
+"""Blocks as a stored array has them: how they are encoded, how they lie in files, and the compiled path that reads boxes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from wkwdask.errors import FormatError
+from wkwdask.formats.wkw.block import decode_block, encode_block
+from wkwdask.formats.wkw.file import format_file_head
+from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.small_files import has_small_files, read_small_files
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, Reading, WkwFile, check_rows, open_if_stored
+from wkwdask.geometry import morton
+from wkwdask.kernels.blocks.batch import Zeros, compress_bound, encode_from, zero_encoding
+from wkwdask.kernels.blocks.layout import cube_table
+from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.layout import Shards
+from wkwdask.model.stored_array import BoxCodec, StoredArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.chunk_grid import ChunkGrid, Vec4
+    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.store import StoredFile
+    from wkwdask.store.files import OpenFile
+
+
+def is_wkw(array: Any) -> bool:
+    """Check whether a volume is a mag of WKW."""
+    return isinstance(array, StoredArray) and isinstance(array.layout, WkwFiles)
+
+
+def layout_of(array: Any) -> WkwFiles:
+    """Return how the blocks of a mag lie in its files."""
+    assert isinstance(array, StoredArray)
+    assert isinstance(array.layout, WkwFiles)
+    return array.layout
+
+
+def header_of(array: Any) -> WkwHeader:
+    """Return what ``header.wkw`` of a mag says."""
+    return layout_of(array).header
+
+
+@dataclass(frozen=True, slots=True)
+class WkwCodec(ChunkCodec):
+    """How blocks are encoded."""
+
+    header: WkwHeader
+    """What ``header.wkw`` says."""
+    level: int = DEFAULT_LEVEL
+    """Level of LZ4HC."""
+
+    @property
+    def name(self) -> str:
+        """How blocks are compressed."""
+        return self.header.block_type.label
+
+    def largest_nbytes(self, shape: Sequence[int]) -> int:
+        """Return how many bytes LZ4 makes at most."""
+        del shape
+        return compress_bound(self.header.block_nbytes)
+
+    def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
+        """Decode a block."""
+        del shape
+        return decode_block(data, self.header, source, 0, offset)
+
+    def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
+        """Encode a block."""
+        del source
+        return encode_block(voxels, self.header, self.level)
+
+    def encode_batch(
+        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: Pieces, source: str, *, stores_zeros: bool
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Encode blocks of an array in one compiled call, see :meth:`wkwdask.model.codec.ChunkCodec.encode_batch`."""
+        del source
+        out = output.room(len(corners) * compress_bound(self.header.block_nbytes))
+        block_type = self.header.block_type
+        encoded = encode_from(array, corners, out, block_len=shape[0], block_type=block_type, level=self.level, store_zero=stores_zeros)
+        output.advance(encoded.nbytes)
+        return encoded.sizes, encoded.nonzero
+
+
+@dataclass(frozen=True, slots=True)
+class WkwFiles(Shards, BoxCodec):
+    """Blocks in Morton order behind a header and, where they are compressed, a jump table."""
+
+    is_dense = True
+    is_ordered = True
+    is_regular = True
+
+    header: WkwHeader
+    """What ``header.wkw`` says."""
+    level: int = DEFAULT_LEVEL
+    """Level of LZ4HC."""
+
+    # -------------------------------------------------------------------------------------------- reading
+
+    def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
+        """Fill an array with voxels, file by file, each batch of blocks decoded in one compiled call."""
+        header, folder, (channel, *topleft), edge = self.header, array.store.url, low, self.header.file_len_vx
+        x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
+        reading = Reading(out, low[1:], channel, Zeros(out, at_once=fill_zeros))
+        if has_small_files(header) and len(x_files) * len(y_files) * len(z_files) > 1:
+            read_one = partial(_read_file, folder, header)
+            nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
+        else:
+            nonzero = sum(_read_file(folder, header, reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
+        if reading.has_absent:
+            array.identity.check(has_absent=True)
+            check_rows(reading.absent.values())
+        return nonzero
+
+    def _opened(self, file: StoredFile) -> WkwFile:
+        return WkwFile(cast("OpenFile", file), self.header)
+
+    def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Look up blocks; a file holds all of its blocks."""
+        bounds, codes = self._opened(file).all_bounds(), self.codes(cells)
+        return np.stack([bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1)
+
+    def is_as_described(self, file: StoredFile) -> bool:
+        """Check whether a file is compressed as ``header.wkw`` says."""
+        return self._opened(file).header.is_compressed == self.header.is_compressed
+
+    def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Leave all blocks out where all of them are stored as that of zeros."""
+        stored, zero = self._opened(file), self.zero
+        starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
+        cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
+        is_zero = all(stored.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
+        return places[:0] if is_zero else places
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    @property
+    def zero(self) -> npt.NDArray[np.uint8]:
+        """A block of zeros as it is stored."""
+        return zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
+
+    def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the Morton codes of blocks in their files."""
+        return morton.encode(cells[:, 1:] % self.header.file_len)
+
+    def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """List the blocks of a box inside of one file in Morton order."""
+        length = self.header.file_len
+        x, y, z = (n // length * length for n in low)
+        codes, places = morton.ordered_box((low[0] - x, low[1] - y, low[2] - z), (high[0] - x, high[1] - y, high[2] - z))
+        return codes, places + np.array((x, y, z))
+
+    def cells_per_file(self, grid: ChunkGrid) -> int:
+        """Return how many blocks a file has."""
+        del grid
+        return self.header.blocks_per_file
+
+    @property
+    def head_nbytes(self) -> int:
+        """Bytes of header and jump table."""
+        return self.header.smallest_data_offset
+
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewFile:
+        """Start a file."""
+        del first, grid
+        return _NewFile(self.header, self.zero, pieces)
+
+    def is_whole(self, file: StoredFile) -> bool:
+        """Check header and jump table."""
+        try:
+            self._opened(file).all_bounds()
+        except FormatError:
+            return False
+        return True
+
+    def expected_nbytes(self, files: int, chunks: int) -> int:
+        """Count the bytes of jump tables, and of blocks of zeros beside others."""
+        zeros = max(0, files * self.header.blocks_per_file - chunks)
+        return zeros * self.zero.size + files * self.head_nbytes
+
+
+class _NewFile:
+    """A new file; blocks that do not come are stored as zeros."""
+
+    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], pieces: Pieces) -> None:
+        self._header, self._zero = header, zero
+        self._sizes = np.full(header.blocks_per_file, zero.size, np.int64)
+        self._next = 0
+        self.pieces = pieces
+
+    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+        """Store zeros up to a block, and return how many blocks follow each other from there."""
+        self._fill(int(codes[0]))
+        ends = np.flatnonzero(np.diff(codes) != 1)
+        return int(ends[0]) + 1 if len(ends) else len(codes)
+
+    def _fill(self, code: int) -> None:
+        if code > self._next:
+            self.pieces.repeat(self._zero, code - self._next)
+            self._next = code
+
+    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Take note of blocks that were appended."""
+        self._next = int(codes[-1]) + 1
+        self._sizes[self._next - len(codes) : self._next] = sizes
+
+    def finish(self) -> bytes:
+        """Store zeros up to the last block, and return header and jump table."""
+        self._fill(self._header.blocks_per_file)
+        return format_file_head(self._header, self._sizes)
+
+
+def _read_file(folder: str, header: WkwHeader, reading: Reading, index: Vec3) -> int:
+    """Fill the part of the array that lies in one file."""
+    edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
+    corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
+    path = file_path(folder, index)
+    file = open_if_stored(path, header)
+    if file is None:
+        reading.has_absent = True
+        reading.absent[index[1], index[2]] = path
+        reading.zeros.add(cube_table(corner), edge)
+        return 0
+    step = header.block_len
+    page_len = min(header.file_len, PAGE_LEN)
+    page_edge = page_len * step
+    x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
+    nonzero = 0
+    for z, y, x in product(z_pages, y_pages, x_pages):
+        # Corner of the page's cube as seen from the array, and the blocks of the cube that the array covers.
+        origin = (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge)
+        low = (max(0, -origin[0]) // step, max(0, -origin[1]) // step, max(0, -origin[2]) // step)
+        high = (
+            min(page_len, -(-(shape[1] - origin[0]) // step)),
+            min(page_len, -(-(shape[2] - origin[1]) // step)),
+            min(page_len, -(-(shape[3] - origin[2]) // step)),
+        )
+        nonzero += file.read_into(reading, _page_number(x, y, z), low, high, origin)
+    return nonzero
+
+
+@lru_cache(maxsize=1024)
+def _page_number(x: int, y: int, z: int) -> int:
+    """Number the page of a jump table by the place of its cube of blocks in the file [cubes]."""
+    return int(morton.encode([(x, y, z)])[0])
