@@ -430,3 +430,26 @@ def test_chunks_that_are_not_what_they_say(tmp_path, memory):
 def test_chunks_that_fit_do_not(tmp_path):
     report = wkwdask.to_wkw(da.from_array(voxels(), chunks=(1, -1, -1, 1)), tmp_path / "1", **OPTIONS)
     assert report.note == ""
+
+
+def test_parts_of_other_formats(tmp_path):
+    """Each function writes into what it made; what is about a new level is refused."""
+    array, patch, region = np.arange(20 * 18 * 11, dtype=np.uint16).reshape(20, 18, 11), np.full((3, 4, 5), 7, np.uint16), ((4, 3, 2), (7, 7, 7))
+    expected = array.copy()
+    expected[4:7, 3:7, 2:7] = 7
+    for function, url in (
+        (wkwdask.to_n5, f"{tmp_path}/c.n5/em/s0"),
+        (wkwdask.to_precomputed, f"precomputed://{tmp_path}/p"),
+        (wkwdask.to_zarr, f"{tmp_path}/z.ome.zarr"),
+    ):
+        if function is wkwdask.to_zarr:
+            pytest.importorskip("zarr")
+        function(array, url, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8))
+        function(patch, url, region=region)
+        np.testing.assert_array_equal(wkwdask.read(url)[0], expected)
+        with pytest.raises(ValueError, match="region= writes into a mag as it is; chunk_shape= goes with making a new one"):
+            function(patch, url, region=region, chunk_shape=(8, 8, 8))
+        with pytest.raises(BoundsError, match="reaches outside"):
+            function(patch, url, region=((18, 3, 2), (21, 7, 7)))
+    with pytest.raises(ValueError, match="named as OME-NGFF, and to_wkw writes WKW"):
+        wkwdask.to_wkw(array, f"{tmp_path}/z.ome.zarr")

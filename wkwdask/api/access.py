@@ -220,7 +220,6 @@ def sample(
 class WkwKeywords(WriteOptions, total=False):
     """What :func:`to_wkw` takes."""
 
-    region: BoundingBox | Sequence[Sequence[int]] | None
     voxel_size: Sequence[float] | None
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | None
@@ -328,21 +327,19 @@ def to_wkw(
     Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
-    from wkwdask.api.saving import Saving, lay_out_part, lay_out_save
+    from wkwdask.api.saving import Saving, lay_out_save
     from wkwdask.graphs.write import write_now_or_later
 
+    if format_of_target(url) is not fallback():
+        raise ValueError(f"{os.fspath(url)}: is named as {format_of_target(url).options.title}, and to_wkw writes WKW; write() takes any format")
     stored = check(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
     )  # fmt: skip
     wanted = Destination(os.fspath(url), category=category, needs_container=False, allow_external=allow_external)
-    if region is None:
-        staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_wkw", existing, token))
-        if staged.edit is None:
-            _warn_of_no_dataset(staged.folders[0])
-    else:
-        saving = Saving("to_wkw", existing, token)
-        staged, voxels, trusted = lay_out_part(array, region, wanted, stored, saving, offset=offset, voxel_size=voxel_size)
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_wkw", existing, token, region))
+    if staged.edit is None and region is None:
+        _warn_of_no_dataset(staged.folders[0])
     written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
 
@@ -487,14 +484,11 @@ def _write_placed(
     **options: Any,
 ) -> Report:
     """Write an array in the format that a URL names."""
-    from wkwdask.api.saving import Saving, lay_out_part, lay_out_save
+    from wkwdask.api.saving import Saving, lay_out_save
     from wkwdask.graphs.write import write_now_or_later
 
-    stored, wanted, saving = check(format_of_target(url).options, **options), _target(url, mag, category), Saving("write", existing, token)
-    if region is None:
-        staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, saving)
-    else:
-        staged, voxels, trusted = lay_out_part(array, region, wanted, stored, saving, offset=offset, voxel_size=voxel_size)
+    stored, wanted = check(format_of_target(url).options, **options), _target(url, mag, category)
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("write", existing, token, region))
     written: Report = write_now_or_later(staged, voxels, trusted, compute=True)
     return written
 

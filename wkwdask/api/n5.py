@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.report import Report
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
@@ -57,6 +58,7 @@ def to_n5(
     level: int | None = None,
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
     mag: MagLike | None = None,
     existing: Existing = "error",
     token: str | None = None,
@@ -80,6 +82,8 @@ def to_n5(
     offset : sequence of 3 int, optional
         Absolute voxel of the mag that element 0 is; may be negative. N5 stores from 0 on, and the place is written as ``transform``. By default 0, or what the
         coordinates of a DataArray say.
+    region : BoundingBox or pair of corners, optional
+        Write into the dataset that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
     mag : Mag, str or int, optional
         How many voxels of ``s0`` one spans, such as ``"2-2-1"`` for ``s1``; 1 by default.
     existing : {"error", "resume", "overwrite"}
@@ -121,7 +125,7 @@ def to_n5(
 
     stored = check(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
     wanted = Destination(PREFIX + stripped(url), mag=None if mag is None else Mag.parse(mag))
-    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_n5", existing, token))
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_n5", existing, token, region))
     written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
 

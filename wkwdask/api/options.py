@@ -10,6 +10,7 @@ from wkwdask.model.options import StorageOptions, options_of, parameter_docs
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.geometry.bounding_box import BoundingBox
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Existing = Literal["error", "resume", "overwrite"]
@@ -36,6 +37,7 @@ class WriteOptions(TypedDict, total=False):
     """What all functions take that write an array; type checkers read here what such a function says of itself at run time."""
 
     offset: Sequence[int] | None
+    region: BoundingBox | Sequence[Sequence[int]] | None
     existing: Existing
     token: str | None
 

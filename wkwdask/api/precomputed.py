@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.report import Report
 
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
@@ -65,6 +66,7 @@ def to_precomputed(
     force: bool = False,
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
     existing: Existing = "error",
     type: Literal["image", "segmentation"] | None = None,
     mag: MagLike | None = None,
@@ -87,6 +89,8 @@ def to_precomputed(
         Edge lengths of a voxel of the finest scale [nm]; needed for a new volume, unless a DataArray says it.
     offset : sequence of 3 int, optional
         Absolute voxel of the scale that element 0 goes to; may be negative. By default 0, or what the coordinates of a DataArray say.
+    region : BoundingBox or pair of corners, optional
+        Write into the scale that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
     existing : {"error", "resume", "overwrite"}
         What to do where the scale already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
         as for :func:`to_wkw`.
@@ -130,6 +134,6 @@ def to_precomputed(
         PrecomputedOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force
     )  # fmt: skip
     wanted = Destination(PREFIX + stripped(url), mag=None if mag is None else Mag.parse(mag), category=type)
-    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_precomputed", existing, token))
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_precomputed", existing, token, region))
     written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written

@@ -31,9 +31,11 @@ class Saving:
     """What to do where the level already exists."""
     token: str | None
     """A name of the array's content."""
+    region: BoundingBox | Sequence[Sequence[int]] | None = None
+    """The part of a level that is there; None where a level is made."""
 
 
-def lay_out_part(array: Any, region: BoundingBox | Sequence[Sequence[int]], wanted: Destination, options: Any, saving: Saving, **others: Any) -> Any:
+def _lay_out_part(array: Any, wanted: Destination, options: Any, saving: Saving, **others: Any) -> Any:
     """Check and lay out the writing of an array into a part of a level that is there; gives what is staged, the voxels and what is trusted."""
     from wkwdask.api.array_input import content_of, plain_array
 
@@ -42,10 +44,11 @@ def lay_out_part(array: Any, region: BoundingBox | Sequence[Sequence[int]], want
     refused = [name for name, value in given.items() if value is not None]
     if refused:
         raise ValueError(f"region= writes into a mag as it is; {', '.join(refused)}= goes with making a new one")
+    assert saving.region is not None
     voxels, _ = plain_array(array, (0, 0, 0))
     content = content_of(voxels, saving.token)
     image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
-    staged = lay_out_region(image, volume, voxel_box(region, volume.box.mag), content, level, saving.existing)
+    staged = lay_out_region(image, volume, voxel_box(saving.region, volume.box.mag), content, level, saving.existing)
     return staged, voxels, content.trusted
 
 
@@ -53,6 +56,8 @@ def lay_out_save(array: Any, offset: Sequence[int] | None, wanted: Destination, 
     """Check and lay out the writing of an array; gives what is staged, the voxels and what is trusted."""
     from wkwdask.api.array_input import content_of, plain_array, positive_lengths
 
+    if saving.region is not None:
+        return _lay_out_part(array, wanted, options, saving, offset=offset, voxel_size=voxel_size)
     voxels, named = plain_array(array, offset, allow_negative=wanted.needs_container)
     content = content_of(voxels, saving.token)
     size = None if voxel_size is None else positive_lengths(voxel_size)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.report import Report
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
@@ -59,6 +60,7 @@ def to_zarr(
     *,
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
     mag: MagLike | None = None,
     chunk_shape: Sequence[int] | None = None,
     shard_shape: Sequence[int] | bool | None = None,
@@ -86,6 +88,8 @@ def to_zarr(
         Edge lengths of a voxel of mag 1 [nm]; needed for a new image, unless a DataArray says it.
     offset : sequence of 3 int, optional
         Absolute voxel of the mag that element 0 is; may be negative. By default 0, or what the coordinates of a DataArray say.
+    region : BoundingBox or pair of corners, optional
+        Write into the array that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
     mag : Mag, str or int, optional
         Which mag: ``"2-2-1"`` adds an array to an image that is there; by default 1.
     {options}
@@ -130,6 +134,6 @@ def to_zarr(
     need("zarr", "to_zarr", "zarr")
     stored = check(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
     wanted = Destination(PREFIX + os.fspath(url).removeprefix(PREFIX), mag=None if mag is None else Mag.parse(mag), category=category)
-    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_zarr", existing, token))
+    staged, voxels, trusted = lay_out_save(array, offset, wanted, voxel_size, stored, Saving("to_zarr", existing, token, region))
     written: Report | Delayed = write_now_or_later(staged, voxels, trusted, compute=compute)
     return written
