@@ -24,9 +24,9 @@ from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
 from wkwdask.formats.wkw.listing import list_mag
-from wkwdask.formats.wkw.mend import mend_file, patch_record
+from wkwdask.formats.wkw.mend import WkwMending, mend_file
 from wkwdask.model.faults import KINDS
-from wkwdask.verbs.wkw.mend import ProbeSpec
+from wkwdask.store.records import patch_record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)
@@ -117,7 +117,7 @@ def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
     kinds = frozenset(fault.kind for fault in errors(check.check_shard(SHARD)))
     if not kinds:
         return
-    new, _ = ProbeSpec(check, SHARD, kinds).task().run().value
+    new, _ = WkwMending(check).probe(SHARD, kinds)
     if new is not None:
         mend_file(check, SHARD, new, "why", salvage=False)
         assert errors(check.check_shard(SHARD)) == []

@@ -21,8 +21,7 @@ _ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
 
 NOT_THERE_YET = {
     "compress": frozenset({"precomputed-sharded"}),  # whose chunks are compressed as the sharding says
-    "manifest": _OTHERS | {"toy"},
-    "repair": _OTHERS | {"toy"},
+    "repair": frozenset({"precomputed", "precomputed-sharded"}),
     "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }

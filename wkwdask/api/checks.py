@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import MagLike, parse_mags
+from wkwdask.formats.mending import REBUILD, RepairOptions
 from wkwdask.formats.registry import location_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.store.paths import local_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
-from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
+from wkwdask.verbs.repair import Repairing, RepairReport
 from wkwdask.verbs.verify import lay_out_verification
-from wkwdask.verbs.wkw.repair import Repairing
 
 if TYPE_CHECKING:
     import os

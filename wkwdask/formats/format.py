@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.inspection import inspect_arrays
+from wkwdask.formats.mending import DocumentRepair
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.place import Destination, InPlace, Move
 from wkwdask.model.placement import living_placement
@@ -21,10 +22,12 @@ from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.inspection import Scope
+    from wkwdask.formats.mending import RepairOptions
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.faults import Findings
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Place
     from wkwdask.model.volume import StoredVolume, Target, Volume
@@ -285,6 +288,11 @@ class ArrayFormat:
         if layers is not None:
             found = replace(found, layers=tuple(map(found.pick, layers)))
         return inspect_arrays(found, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
+
+    def document_repair(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
+        """Give what mends the documents of what was checked, given what the files of levels, by their keys, were found to hold."""
+        del scope, found, options
+        return DocumentRepair()
 
     # -------------------------------------------------------------------------------------------- removing
 

@@ -17,6 +17,7 @@ from wkwdask.model.layout import Shards, box_cells, read_located
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
+from wkwdask.store.paths import dirname
 from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.mending import LevelMending
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
@@ -108,14 +110,40 @@ class LevelScope(ABC):
         """Name the files that a shard has when all of it is stored."""
         return [self.volume().shard_path(shard)]
 
-    def target(self, box: BoundingBox, parts_folder: str) -> Any:
-        """Give what writes single shards of it anew in their place."""
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Any:
+        """Give what writes single shards of it anew in their place, or in another folder; the box counts from where its grid starts."""
         raise UnsupportedError(f"{self.folder}: is not written in place")
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which shards faults of files are about, given by path."""
         del faults
         return {}
+
+    # -------------------------------------------------------------------------------------------- mending
+
+    def files_of(self, shard: Vec3) -> list[Any]:
+        """List the files of a shard that are there, as :meth:`check` takes them."""
+        del shard
+        return []
+
+    def mending(self) -> LevelMending | None:
+        """Say how broken shards are mended with what is sound in them, None where nothing of them is kept."""
+        return None
+
+    def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Pick those of the faults of its document that a new one mends."""
+        del faults
+        return []
+
+    def mended_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
+        """Give a new document, and for people where it is from; None where nothing says what it should hold."""
+        del faults
+        return None
+
+    def is_as_checked(self, *, is_document_good: bool) -> bool:
+        """Tell whether it is still described as when it was checked, and its document as good or bad."""
+        del is_document_good
+        return True
 
 
 @dataclass(frozen=True)
@@ -142,6 +170,16 @@ class Scope:
     """What is wrong with all of it, but for the contents of data files."""
     job_folders: tuple[tuple[str, bool], ...] = ()
     """Folders in which jobs can have worked, and whether levels are in them."""
+
+    def is_inside(self, path: str) -> bool:
+        """Tell whether a file or folder lies in what is checked, and is not somebody else's that a path or link leads to."""
+        del path
+        return True
+
+    def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
+        """Open the levels of an image and what a left-over folder holds of each; None where they cannot be compared."""
+        del path, layer
+        yield None
 
     def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
         """Compare what documents say with what the files of levels, by their keys, were found to hold."""
@@ -327,10 +365,21 @@ class ArrayScope(LevelScope):
         x, y, z = (range(n * unit // edge, min(-(-(n + 1) * unit // edge), count)) for n, unit, edge, count in axes)
         return [self.array.store.path_of(name) for _, name in naming.keys((range(grid.file_counts[0]), x, y, z))]
 
-    def target(self, box: BoundingBox, parts_folder: str) -> Placement:
-        """Give what writes single shards of it anew in their place."""
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Placement:
+        """Give what writes single shards of it anew in their place, or in another folder."""
         del box
-        return Placement(self.array, self.array.store.at(parts_folder), is_living=True)
+        array = self.array if folder is None else self.array.at(self.array.store.at(folder))
+        return Placement(array, self.array.store.at(parts_folder), is_living=True)
+
+    def files_of(self, shard: Vec3) -> list[Vec4]:
+        """List the files of a shard that are there."""
+        paths, naming = set(self.paths_of(shard)), self.array.naming
+        assert naming is not None
+        return [file for file in self.files() if self.array.store.path_of(naming.key(file)) in paths]
+
+    def is_as_checked(self, *, is_document_good: bool) -> bool:
+        """Tell whether it is still the array that was opened."""
+        return is_document_good and self.array.is_current()
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which shards faults of files are about."""
@@ -399,7 +448,8 @@ def inspect_arrays(found: Found, mags: Sequence[Mag] | None, method: Any, known:
         ]
         for scope in scopes:
             faults += scope.faults(known)
-        layers.append(LayerScope(image.name, image.folder, tuple(scopes)))
+        is_alone = any(scope.folder == image.folder for scope in scopes)
+        layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
         if image.key is None and mags is None and files.isdir(image.folder):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from wkwdask.errors import CorruptError
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 RECORD_NAME = ".wkwdask-files.npy"
 RECORD_COLUMNS = 6
@@ -47,3 +51,23 @@ def merge_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
     known = {tuple(row[:3]): row for row in before.tolist()}
     known.update({tuple(row[:3]): row for row in rows.tolist()})
     write_record(folder, np.array(list(known.values()), np.int64).reshape(-1, RECORD_COLUMNS))
+
+
+def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
+    """Read size and time that a mag's record has of files, where it keeps one."""
+    rows = read_record(folder)
+    wanted = set(shards)
+    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
+
+
+def patch_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
+    """Take note of files that a repair changed, where the mag keeps a record: size (0 for one that is gone), time, and digest of sources that changed."""
+    rows = read_record(folder)
+    if rows is None or not states:
+        return
+    changed = rows.copy()
+    for row in changed:
+        state = states.get((int(row[0]), int(row[1]), int(row[2])))
+        if state is not None:
+            row[3 : 3 + len(state)] = state
+    write_record(folder, changed.reshape(-1, RECORD_COLUMNS))

@@ -1,80 +1,77 @@
-"""What a repair does and says."""
+"""Repair: from the faults of a check to what is done about each, in a safe order.
+
+Whatever can be decoded is kept byte for byte. What a coarser level has lost is made anew from the finer one; what a finest level has lost stays lost, and is
+touched only where the user says so.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import islice
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.model.faults import NOTE, Fault
+from wkwdask.formats.mending import (
+    CUT,
+    HEADER,
+    QUARANTINE,
+    REBUILD,
+    REWRITE,
+    SALVAGE,
+    Action,
+    DocumentRepair,
+    Left,
+    LevelMending,
+    RepairOptions,
+    matter,
+    why,
+)  # fmt: skip
+from wkwdask.formats.record_paths import job_root
+from wkwdask.runs.drive import Phase, Work
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import counted
+from wkwdask.store import files
+from wkwdask.store.owner import Owner
+from wkwdask.store.paths import dirname
+from wkwdask.verbs.compare import HoldsSpec
+from wkwdask.verbs.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
+from wkwdask.verbs.mending.leftovers import LeftoverRepair
+from wkwdask.verbs.mending.level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
+from wkwdask.verbs.pyramid_job import RegionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterator
 
-REMOVE, FINISH, HEADER, REWRITE, CUT, REBUILD, SALVAGE, QUARANTINE, JSON = (
-    "remove", "finish", "write header.wkw", "mend header", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
-)  # fmt: skip
+    from wkwdask.formats.inspection import LayerScope, LevelScope
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.faults import Fault
+    from wkwdask.runs.job import Task
+    from wkwdask.verbs.verify import Verification, VerifyReport
 
-
-@dataclass(frozen=True, slots=True)
-class RepairOptions:
-    """What a user lets a repair do beyond what cannot lose anything."""
-
-    salvage: bool = False
-    """Broken blocks of files that cannot be rebuilt become zeros; the old files are set aside."""
-    quarantine: bool = False
-    """Files that cannot be mended are set aside: their place reads as zeros."""
-    drop_missing: bool = False
-    """The JSON loses mags that are not there."""
-    grow_box: bool = False
-    """The JSON's boxes grow around all voxels that are not zero."""
-    rebuild_differing: bool = False
-    """Files of coarser mags that differ from the finer one are rebuilt; the old ones are set aside."""
-    method: str | None = None
-    """How coarser mags were made that do not say so."""
-    voxel_size_nm: tuple[float, float, float] | None = None
-    """For a new JSON."""
-    older_than_seconds: float = 3600.0
-    """How old temporary files of other software must be before they are removed."""
-    remove_copies: bool = False
-    """Mags that other software was building are removed, where the layer has all that they hold."""
-    allow_external: bool = False
-    """What lies outside of the dataset is mended too."""
+_OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """One thing that a repair does."""
+class Rebuilding:
+    """How files of a coarser mag are made anew."""
 
-    verb: str
-    """What."""
-    path: str
-    """With which file or folder."""
-    why: str
-    """What is wrong with it."""
-    how: str = ""
-    """What a user should know about it."""
+    made: Made
+    """From which mag, by which method."""
+    known_by: str
+    """How that is known, for people."""
+    remaking: Remaking
+    """How shards are made."""
+    target: Any
+    """The mag, in its place."""
 
-    def __str__(self) -> str:
-        return f"{self.verb}: {self.path}: {self.why}" + (f" ({self.how})" if self.how else "")
+    def sources(self, shard: Vec3) -> list[str]:
+        """Name the files that a file is made from."""
+        return self.remaking.sources(shard)
 
-    def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
-        return {"action": self.verb, "path": self.path, "why": self.why, "how": self.how}
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A fault that stays."""
-
-    fault: Fault
-    """The fault."""
-    reason: str
-    """Why, and what can be done."""
-
-    def __str__(self) -> str:
-        return f"left as it is: {self.fault}; {self.reason}"
+    def spec(self, shard: Vec3) -> RegionSpec:
+        """Say how a file is rebuilt."""
+        return RegionSpec(self.remaking.finer, self.remaking.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +108,332 @@ class RepairReport:
         }  # fmt: skip
 
 
-def matter(faults: Iterable[Fault]) -> list[Fault]:
-    """Leave out notes."""
-    return [fault for fault in faults if fault.severity != NOTE]
+class Repair:
+    """A repair: what is wrong, what can be saved of it, and what is done."""
+
+    def __init__(self, staged: Verification, report: VerifyReport, options: RepairOptions) -> None:
+        self.scope: Any = staged.scope
+        self._options = options
+        self._faults = matter(report.faults)
+        self._by_path: dict[str, list[Fault]] = defaultdict(list)
+        for fault in self._faults:
+            self._by_path[fault.path].append(fault)
+        self._probed: dict[str, tuple[Any, int]] = {}
+        self._compared: dict[str, bool] = {}  # whether the sound blocks of a broken file are what the finer mag gives
+        self._saved: set[str] = set()
+        self._salvaged: set[str] = set()
+        self.actions: list[Action] = []
+        self.left: list[Left] = []
+        self.plans: dict[str, list[LevelPlan]] = {}
+        self.leftovers = LeftoverRepair(self.scope, options)
+        self.documents: DocumentRepair = staged.format.document_repair(staged.scope, staged.found, options)
+
+    # ------------------------------------------------------------------ looking
+
+    def probe_job(self) -> FlatJob:
+        """Make the job that finds out what can be saved of broken files, and whether their sound blocks are what the user's method gives."""
+        tasks: list[Task] = []
+        trials: list[Iterator[Task]] = []
+        errors = {fault.path for fault in self._faults if fault.severity == "error"}
+        for layer in self.scope.layers:
+            for scope in layer.mags:
+                mending = scope.mending()
+                broken = self._broken_shards(scope)
+                for shard, faults in broken.items() if mending is not None else ():
+                    kinds = frozenset(fault.kind for fault in faults)
+                    if not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
+                        tasks.append(ProbeSpec(mending, shard, faults[0].path, kinds).task())
+                made = how_made(layer, scope, self._options.method) if broken and mending is not None else None
+                if made is not None and made.is_known and not made.is_noted and _is_described(scope, self._by_path):
+                    trials.append(_comparisons(scope, made, errors))
+        tasks += self.leftovers.probe_tasks(self._faults)
+        return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
+
+    def _take_probe(self, spec: Any, result: Result) -> None:
+        if isinstance(spec, ProbeSpec):
+            self._probed[spec.path] = result.value
+        elif isinstance(spec, RecomputeSpec):
+            if result.value.compared:
+                self._compared[spec.coarser.shard_path(spec.shard)] = not result.value.different
+        elif isinstance(spec, HoldsSpec):
+            self.leftovers.take_probe(spec, is_there=result.value)
+
+    def _broken_shards(self, scope: LevelScope) -> dict[Vec3, list[Fault]]:
+        """List the shards of a level that something is wrong with."""
+        serious = {
+            path: some
+            for path, faults in self._by_path.items()
+            if path.startswith(f"{scope.folder}/")
+            if (some := [fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault)])
+        }
+        return scope.broken_shards(serious)
+
+    def _rebuilds(self, fault: Fault) -> bool:
+        return self._options.rebuild_differing and fault.kind == "pyramid.differs"
+
+    # ------------------------------------------------------------------ planning
+
+    def plan(self) -> None:
+        """Decide what is done about every fault."""
+        handled: set[str] = set()
+        for layer in self.scope.layers:
+            plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
+            self.plans[layer.folder] = [plan for plan in plans if not plan.is_empty]
+        for part in (self.leftovers, self.documents):
+            handled |= part.plan(self._faults)
+            self.actions += part.actions
+            self.left += part.left
+        known = {id(left.fault) for left in self.left}
+        for fault in self._faults:
+            if fault.path not in handled and id(fault) not in known:
+                self.left.append(Left(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
+
+    def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
+        plan = LevelPlan(scope)
+        if self._is_elsewhere(scope.folder):
+            for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
+                self._leave_elsewhere(scope.folder, faults)
+            return plan
+        self._plan_document(plan, handled)
+        if plan.document is None and not _is_described(scope, self._by_path):
+            return plan
+        broken = sorted(self._broken_shards(scope).items(), key=lambda item: item[0][::-1])
+        rebuilding = self._rebuilding(layer, scope) if broken else None
+        for shard, faults in broken:
+            if self._is_elsewhere(dirname(faults[0].path)):
+                self._leave_elsewhere(dirname(faults[0].path), faults)
+                continue
+            self._plan_file(rebuilding, plan, shard, faults)
+            plan.kinds[shard] = {fault.kind for fault in faults}
+            handled.update(fault.path for fault in faults)
+        for path, faults in self._by_path.items():
+            if path.startswith(f"{scope.folder}/") and faults[0].kind == "folder.no_folder" and self._options.quarantine:
+                self._set_aside(plan, None, faults[:1])
+                handled.add(path)
+        return plan
+
+    def _is_elsewhere(self, folder: str) -> bool:
+        return not self._options.allow_external and not self.scope.is_inside(folder)
+
+    def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
+        advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True mends it there"
+        self.left += [Left(fault, advice) for fault in faults]
+
+    def _plan_document(self, plan: LevelPlan, handled: set[str]) -> None:
+        path = plan.scope.document
+        faults = plan.scope.document_faults(self._by_path.get(path, []))
+        if not faults:
+            return
+        handled.add(path)
+        mended = plan.scope.mended_document(faults)
+        if mended is None:
+            self.left += [Left(fault, "no data file tells what it should say") for fault in faults]
+            return
+        plan.document, how = mended
+        self.actions.append(Action(HEADER, path, why(faults), how))
+
+    def _plan_file(self, rebuilding: Rebuilding | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
+        path = faults[0].path
+        kinds = {fault.kind for fault in faults}
+        mending = plan.scope.mending()
+        out_of_reach = next((kind for kind in _OUT_OF_REACH if kind in kinds), None)
+        if plan.scope.check(decode=True) is None or out_of_reach is not None:
+            if out_of_reach == "file.dangling" and self._options.quarantine:
+                self._set_aside(plan, shard, faults)
+            else:
+                self.left += [Left(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
+            return
+        head, num_sound = self._probed.get(path, (None, 0))
+        if mending is not None and head is not None:
+            self._saved.add(path)
+            self._mend(plan, REWRITE, MendSpec(mending, shard, path, head, why(faults), salvage=False), faults, _PROOF[head.is_compressed])
+        elif mending is not None and kinds == {"file.trailing"}:
+            self._mend(plan, CUT, MendSpec(mending, shard, path, None, why(faults), salvage=False), faults, "all blocks stay as they are")
+        else:
+            rebuilding, doubt = self._sure(rebuilding, path, faults, num_sound)
+            if not self._plan_rebuild(rebuilding, plan, mending, shard, faults, num_sound):
+                self._plan_loss(rebuilding, plan, mending, shard, faults, num_sound, doubt)
+
+    def _mend(self, plan: LevelPlan, verb: str, spec: MendSpec, faults: list[Fault], how: str) -> None:
+        plan.specs.append(spec)
+        self.actions.append(Action(verb, spec.path, why(faults), how))
+
+    def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuilding | None:
+        """Find out what files of a coarser level are made anew from; None where there is no finer one, or nothing says how."""
+        made = how_made(layer, scope, self._options.method)
+        if made is None or not _is_described(made.finer, self._by_path):
+            return None
+        lost = (shard for shard, faults in self._broken_shards(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
+        found = remaking(scope, made, lost)
+        return Rebuilding(made, "", found, scope.target(found.coarser.box, f"{scope.folder}/"))
+
+    def _sure(self, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
+        """Check whether it is known how a file is made; None where it is not, and why."""
+        if rebuilding is None:
+            return None, ""
+        made = rebuilding.made
+        if not made.is_known:
+            return None, "nothing says how the mag was made: give method="
+        has_sound = bool(num_sound) and not any(self._rebuilds(fault) for fault in faults)
+        if has_sound and not made.is_noted and path not in self._compared:
+            return None, "its sound blocks could not be compared with the finer mag"
+        if not self._compared.get(path, True):
+            return None, f"its sound blocks are not what the finer mag gives by {made.method}: that may hold less than was there"
+        return replace(rebuilding, known_by=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
+
+    def _plan_rebuild(
+        self, rebuilding: Rebuilding | None, plan: LevelPlan, mending: LevelMending | None, shard: Vec3, faults: list[Fault], num_sound: int
+    ) -> bool:
+        """Rebuild a file of a coarser level from the finer one, if that is sound."""
+        is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
+        if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
+            return False
+        reason = why(faults)
+        how = f"from mag {rebuilding.made.finer.name}, {rebuilding.known_by}"
+        differs = any(self._rebuilds(fault) for fault in faults)
+        if mending is not None and num_sound and not rebuilding.made.is_noted and not differs:  # what it has is as good as what can be made
+            return self._plan_refill(rebuilding, plan, mending, shard, faults, f"{how}; its {num_sound} sound blocks stay; the old one is set aside")
+        for path in dict.fromkeys(fault.path for fault in faults):
+            is_file, said = files.isfile(path), how
+            if files.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
+                said += "; the old one is set aside"
+                if is_file:
+                    plan.copied_aside.append((path, reason))
+                else:
+                    plan.aside.append((path, shard, reason))
+            self._saved.add(path)
+            self.actions.append(Action(REBUILD, path, reason, said))
+        plan.specs.append(rebuilding.spec(shard))
+        return True
+
+    def _plan_refill(self, rebuilding: Rebuilding, plan: LevelPlan, mending: LevelMending, shard: Vec3, faults: list[Fault], how: str) -> bool:
+        """Make only the broken blocks of a file anew."""
+        path = faults[0].path
+        if any(fault.kind == "file.block_type" for fault in self._by_path[path]):  # blocks that are stored otherwise cannot be put between its own
+            return False
+        self._saved.add(path)
+        self._mend(plan, REBUILD, MendSpec(mending, shard, path, None, why(faults), salvage=True, remake=rebuilding.spec(shard)), faults, how)
+        return True
+
+    def _is_readable(self, path: str) -> bool:
+        """Tell whether a file can be read, or will be, with zeros for what it has lost."""
+        return path in self._salvaged or self._is_saved(path)
+
+    def _is_saved(self, path: str) -> bool:
+        """Tell whether a file is sound, or will be before coarser ones are made of it."""
+        return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
+
+    def _plan_loss(
+        self, rebuilding: Rebuilding | None, plan: LevelPlan, mending: LevelMending | None, shard: Vec3, faults: list[Fault], num_sound: int, doubt: str
+    ) -> None:
+        """Do what can be done about a file that nothing can be made from."""
+        path, total = faults[0].path, 0 if mending is None else mending.num_chunks
+        if any(fault.kind == "pyramid.differs" for fault in faults):
+            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in faults]
+        elif any(fault.kind == "file.lost" for fault in faults):
+            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in faults]
+        elif self._options.salvage and num_sound and mending is not None:
+            remake, become = None, "ZEROS"
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
+                remake, become = rebuilding.spec(shard), f"what the mended mag {rebuilding.made.finer.name} gives"
+            how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
+            self._salvaged.add(path)
+            self._mend(plan, SALVAGE, MendSpec(mending, shard, path, None, why(faults), salvage=True, remake=remake), faults, how)
+        elif self._options.quarantine:
+            self._set_aside(plan, shard, faults)
+        else:
+            can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
+            advice = f"{doubt}; else bring it back" if doubt else "bring it back"
+            advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
+            self.left += [Left(fault, advice) for fault in faults]
+
+    def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
+        for path in dict.fromkeys(fault.path for fault in faults):
+            plan.aside.append((path, shard, why(faults)))
+            self.actions.append(Action(QUARANTINE, path, why(faults), "its voxels read as ZEROS from now on"))
+
+    # ------------------------------------------------------------------ doing
+
+    def phases(self) -> Generator[Phase, str, None]:
+        """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last."""
+        for layer in self.scope.layers:
+            if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
+                yield from self._repair_layer(layer)
+        if self.scope.path not in {layer.folder for layer in self.scope.layers}:
+            self.leftovers.remove_refused(self.scope.path)
+            self.leftovers.remove_locks(self.scope.path)
+            self.leftovers.remove(self.scope.path)
+        self.documents.run()
+
+    def _repair_layer(self, layer: LayerScope) -> Generator[Phase, str, None]:
+        plans = self.plans.get(layer.folder, [])
+        folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {scope.folder for scope in layer.mags[:1]}
+        self.leftovers.remove_refused(layer.folder)
+        self.leftovers.remove_locks(layer.folder)
+        owner = Owner.this_process(f"repair of {layer.folder}")
+        hold = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
+        hold.start("update", {"command": "repair"})
+        try:
+            for plan in plans:
+                check_unchanged(plan)
+            self.leftovers.remove(layer.folder)
+            for plan in plans:
+                yield from repair_level(plan, job_root(layer.folder, owner.job))
+        finally:
+            hold.discard()
 
 
-def why(faults: Iterable[Fault]) -> str:
-    """Name what is wrong with a file."""
-    return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
+class Repairing(Work[RepairReport]):
+    """Checks, decides and mends."""
+
+    def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
+        self._staged, self._options, self._dry_run = staged, options, dry_run
+
+    def phases(self) -> Generator[Phase, str, RepairReport]:
+        """Check all files, look for what can be saved of broken ones, and mend."""
+        report = yield from self._staged.phases()
+        repair = Repair(self._staged, report, self._options)
+        path = self._staged.scope.path
+        yield Phase(repair.probe_job(), f"looking for what can be saved of {path}")
+        repair.plan()
+        if not self._dry_run:
+            yield from repair.phases()
+        return RepairReport(path, self._dry_run, tuple(repair.actions), tuple(repair.left))
+
+
+def _comparisons(scope: LevelScope, made: Made, broken: set[str]) -> Iterator[Task]:
+    """Compare the sound chunks of the broken shards of a level with what the finer one gives."""
+    stored = {path for shard in scope.shards() for path in scope.paths_of(shard)}
+    check = scope.check(decode=True)
+    for spec in recompute_specs(scope, made, broken - stored):
+        path = spec.coarser.shard_path(spec.shard)
+        if path in stored & broken and files.isfile(path):
+            yield replace(spec, check=check).task()
+
+
+def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
+    """Tell whether a level can be opened, or will be when its document is mended."""
+    faults = by_path.get(scope.document, [])
+    return scope.check(decode=False) is not None and not any(fault.kind == "header.unreadable" for fault in faults)
+
+
+_PROOF = {
+    True: "all blocks decode by the mag's header",
+    False: "its size is exactly that of the mag's raw files and not that of its own header; raw blocks have no other proof",
+}
+_ADVICE = {
+    "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
+    "header.unreadable": "make it readable",
+    "file.block_type": "wkwdask compress stores all files of the mag alike",
+    "file.size_changed": "if the change was meant, build_pyramid(update=True) brings coarser mags up to date",
+    "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
+    "folder.unreadable": "make it readable",
+    "folder.dangling": "is its disk mounted?",
+    "folder.no_folder": "quarantine=True sets it aside",
+    "name.unread": "rename it if it is a data file of this mag",
+    "mag.missing": "is its disk mounted? drop_missing=True takes it off the JSON",
+    "mag.twice": "compare the two, and remove one",
+    "job.interrupted": "run the same command again, or remove the folder",
+    "pyramid.differs": "rebuild_differing=True makes such files anew; build_pyramid(update=True) does where wkwdask made the mag",
+    "json.box_smaller": "grow_box=True makes the box larger",
+}

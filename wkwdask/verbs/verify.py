@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
+    from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
     from wkwdask.geometry.mag import Mag
     from wkwdask.verbs.made import RecomputeSpec
@@ -155,7 +156,8 @@ class VerifyReport:
 class Verification(Work["VerifyReport"]):
     """A check of stored files, and of coarser levels by finer ones."""
 
-    def __init__(self, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
+    def __init__(self, one: ArrayFormat, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
+        self.format = one
         self.scope = scope
         self.path = scope.path
         self.found: dict[str, Findings] = {}
@@ -242,7 +244,7 @@ def lay_out_verification(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:
         raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
-    return Verification(one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
+    return Verification(one, one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
 
 
 def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
@@ -12,6 +12,7 @@ from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.webknossos.layer_edit import LargestId, LayerEdit, MagRemoval
+from wkwdask.formats.webknossos.mending import JsonRepair
 from wkwdask.formats.webknossos.moves import copied_layers, data_format, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
 from wkwdask.formats.webknossos.place import (
     LayerPlace,
@@ -35,10 +36,12 @@ from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import dirname, is_remote, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
-    from wkwdask.formats.webknossos.inspection import Scope
+    from wkwdask.formats.inspection import Scope
+    from wkwdask.formats.mending import RepairOptions
+    from wkwdask.model.faults import Findings
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import InPlace, Move, Place
     from wkwdask.model.stored_array import StoredArray
@@ -179,6 +182,10 @@ class WebknossosFormat(ArrayFormat):
         """Find out what is to be checked, with or without a JSON."""
         del pyramid
         return look_at(url, layers, mags)
+
+    def document_repair(self, scope: Any, found: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
+        """Mend the JSON of a dataset."""
+        return JsonRepair(scope, found, options)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> Found:
         """Find the layers, those that are stored in another format too."""

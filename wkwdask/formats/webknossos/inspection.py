@@ -21,12 +21,13 @@ from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
-from wkwdask.formats.wkw.array import wkw_array, wkw_placement
+from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
 from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
-from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
+from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.listing import Listing, list_mag
+from wkwdask.formats.wkw.mend import WkwMending
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 _SAMPLED_HEADERS = 200
 _LEAST_VOTES = 2  # files that must agree against header.wkw
+_HEADER_KINDS = (
+    "other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs",
+)  # fmt: skip
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
 _LARGEST_GROUP = 512
@@ -128,11 +132,11 @@ class MagScope(LevelScope):
         """List its files."""
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
-    def target(self, box: BoundingBox, parts_folder: str) -> Placement:
-        """Give what writes single files of it anew in their place."""
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Placement:
+        """Give what writes single files of it anew in their place, or in another folder."""
         assert self.header is not None
         level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
-        return replace(wkw_placement(self.folder, self.header, level, box, parts_folder), is_living=True)
+        return replace(wkw_placement(folder or self.folder, self.header, level, box, parts_folder), is_living=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which files faults are about, given by path."""
@@ -142,6 +146,37 @@ class MagScope(LevelScope):
             if named is not None:
                 found[int(named[3]), int(named[2]), int(named[1])] = list(some)
         return found
+
+    def paths_of(self, shard: Vec3) -> list[str]:
+        """Name the file."""
+        return [file_path(self.folder, shard)]
+
+    def files_of(self, shard: Vec3) -> list[tuple[Vec3, int]]:
+        """Give the file, if it is there."""
+        return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
+
+    def mending(self) -> WkwMending | None:
+        """Keep all blocks that can be decoded."""
+        check = self.check(decode=True)
+        return None if check is None else WkwMending(check)
+
+    def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
+        """Pick those that a new header.wkw mends."""
+        return [fault for fault in faults if fault.kind.removeprefix("header.") in _HEADER_KINDS]
+
+    def mended_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
+        """Make a header as data files say."""
+        if self.header is None:
+            return None
+        votes = sum(1 for _ in header_votes(self.folder, self.listing))
+        how = "its other values stay" if faults[0].kind == "header.data_offset" else f"as {votes} data files say"
+        return format_header(self.header.with_block_type(self.header.block_type)), how
+
+    def is_as_checked(self, *, is_document_good: bool) -> bool:
+        """Tell whether header and files still say the same."""
+        again: list[Fault] = []
+        header = check_header(self.folder, list_mag(self.folder), again)
+        return header == self.header and is_document_good == (not self.document_faults(again))
 
 
 @dataclass(frozen=True)
@@ -198,6 +233,20 @@ class Scope(inspection.Scope):
         """Name the JSON."""
         return f"{self.dataset_folder}/{FILE_NAME}"
 
+    def is_inside(self, path: str) -> bool:
+        """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
+        dataset = self.dataset_folder or next((dataset_above(layer.folder) for layer in self.layers), None)
+        return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
+
+    def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
+        """Open the mags of a layer and those in a left-over folder."""
+        originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
+        copies = list(_mags_in(path))
+        for mag, folder in copies:
+            yield None if mag is None or mag not in originals else _opened(originals[mag], folder)
+        if not copies:
+            yield None
+
     def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
         """Compare what the JSON says with what the files of mags were found to hold."""
         for layer in self.layers:
@@ -224,12 +273,6 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
 
 def _is_wkw(layer: Image) -> bool:
     return layer.container.record is None or layer.container.record.data_format == "wkw"
-
-
-def is_inside(scope: Scope, path: str) -> bool:
-    """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
-    dataset = scope.dataset_folder or next((dataset_above(layer.folder) for layer in scope.layers), None)
-    return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
@@ -486,3 +529,24 @@ def _noted_box(scope: MagScope) -> BoundingBox | None:
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return None if command == "merge" else box
+
+
+def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
+    """Go through the mags in a left-over folder, None for one whose name is none."""
+    for path, _, _ in files.walk(folder):
+        if looks_like_mag(path):
+            try:
+                yield Mag.parse(basename(path)), path
+            except ValueError:
+                yield None, path
+
+
+def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
+    """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
+    try:
+        copied = open_mag(copy, None, original.mag)
+        stored = open_mag(original.folder, copied.box, original.mag)
+    except (FormatError, OSError):
+        return None
+    is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
+    return (stored, copied) if is_alike else None

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.folder import file_path
+from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.model.pieces import Pieces
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
-from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
     from wkwdask.formats.wkw.file_check import SoundBlocks, WkwCheck
-    from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import NewFile as WrittenFile
 
@@ -98,21 +98,75 @@ def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> 
         yield int(source[first]), start, int(bounds[end - 1, 1]) - start, end - first
 
 
-def recorded_states(folder: str, shards: Iterable[Vec3]) -> dict[Vec3, tuple[int, ...]]:
-    """Read size and time that a mag's record has of files, where it keeps one."""
-    rows = read_record(folder)
-    wanted = set(shards)
-    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
+_DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
+_OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 
 
-def patch_record(folder: str, files: dict[Vec3, tuple[int, ...]]) -> None:
-    """Take note of files that a repair changed, where the mag keeps a record: size (0 for one that is gone), time, and digest of sources that changed."""
-    rows = read_record(folder)
-    if rows is None or not files:
-        return
-    changed = rows.copy()
-    for row in changed:
-        state = files.get((int(row[0]), int(row[1]), int(row[2])))
-        if state is not None:
-            row[3 : 3 + len(state)] = state
-    write_record(folder, changed.reshape(-1, RECORD_COLUMNS))
+@dataclass(frozen=True, slots=True)
+class WkwMending:
+    """How the files of a mag are mended; picklable."""
+
+    check: WkwCheck
+    """How they are checked."""
+
+    @property
+    def folder(self) -> str:
+        """The mag."""
+        return self.check.folder
+
+    @property
+    def num_chunks(self) -> int:
+        """Blocks of a file."""
+        return self.check.header.blocks_per_file
+
+    def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
+        """Decode all blocks: a header by which the file is whole or None, and how many blocks can be decoded by its own."""
+        if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
+            for header in self._headers(shard):
+                sound = self.check.sound_blocks(shard, header)
+                if sound.is_whole:
+                    return header, sound.num_sound
+            return None, 0
+        return None, self.check.sound_blocks(shard).num_sound
+
+    def mend(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+        """Write a file anew from its blocks that can be decoded, and check it."""
+        spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
+        state = mend_file(self.check, shard, head, why, salvage=salvage, spare=spare)
+        left = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]
+        if left:
+            raise CorruptError(f"still broken after it was mended: {left[0]}")
+        return state
+
+    def _headers(self, shard: Vec3) -> Iterator[WkwHeader]:
+        """Give the headers that the file may have had; only such by which its bytes would be no file at all if they were wrong."""
+        mag = self.check.header
+        own = _own_header(file_path(self.check.folder, shard))
+        nbytes = files.getsize(file_path(self.check.folder, shard))
+        for block_type in (mag.block_type, BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW):
+            header = mag.with_block_type(block_type).for_data_file()
+            if own is None or (_is_other(own, header) if header.is_compressed else _fits_alone(own, header, nbytes)):
+                yield header
+
+
+def _is_other(own: WkwHeader, header: WkwHeader) -> bool:
+    """Tell whether blocks that decode by one header cannot do so by the other."""
+    return (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
+
+
+def _fits_alone(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
+    """Tell whether a raw file has exactly the size of the mag's, and not that of its own header."""
+    return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
+
+
+def _raw_nbytes(header: WkwHeader) -> int:
+    return HEADER_NBYTES + header.blocks_per_file * header.block_nbytes
+
+
+def _own_header(path: str) -> WkwHeader | None:
+    """Read the header of a data file, None where it is impossible."""
+    with files.open_stream(path) as file:
+        try:
+            return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
+        except (FormatError, UnsupportedError):
+            return None

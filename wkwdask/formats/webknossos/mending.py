@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.leftovers import set_aside
+from wkwdask.formats.mending import JSON, Action, DocumentRepair, Left, RepairOptions
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
 from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_fields, with_layer, with_mags, without_mags
@@ -17,31 +18,28 @@ from wkwdask.store.json_edit import read_object
 from wkwdask.store.locks import locked_file
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, relpath
-from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from wkwdask.formats.webknossos.inspection import LayerScope
-    from wkwdask.model.faults import Fault
-    from wkwdask.verbs.verify import Verification
+    from wkwdask.formats.webknossos.inspection import LayerScope, Scope
+    from wkwdask.model.faults import Fault, Findings
 
     Document = dict[str, Any]
 
 
-class JsonRepair:
+class JsonRepair(DocumentRepair):
     """What is to be changed in the JSON of a dataset."""
 
-    def __init__(self, staged: Verification, options: RepairOptions) -> None:
-        self._staged = staged
-        self._scope: Any = staged.scope
+    def __init__(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> None:
+        super().__init__()
+        self._scope = scope
+        self._found = found
         self._options = options
         self._changes: list[Callable[[Document], Document]] = []
         self._new: Document | None = None
-        self.actions: list[Action] = []
-        self.left: list[Left] = []
 
-    def plan(self, faults: Iterable[Fault]) -> set[str]:
+    def plan(self, faults: Sequence[Fault]) -> set[str]:
         """Decide what is done about the faults that are the JSON's; gives the paths of all that were decided about."""
         if self._scope.dataset_folder is None:
             return set()
@@ -128,7 +126,7 @@ class JsonRepair:
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
     def _plan_box(self, layer: LayerScope, fault: Fault) -> None:
-        outside = layer.grown_box(self._staged.found)
+        outside = layer.grown_box(self._found)
         if outside is None or layer.record is None:
             return
         box = layer.record.bounding_box.union(outside)
@@ -169,7 +167,7 @@ class JsonRepair:
         elements = element_class(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_of_files(self._staged.found), elements, header.num_channels))
+        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_of_files(self._found), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 

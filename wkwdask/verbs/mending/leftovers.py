@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wkwdask.errors import FormatError
 from wkwdask.formats.leftovers import age_seconds, is_foreign_temporary
-from wkwdask.formats.webknossos.inspection import LayerScope, MagScope, is_inside, looks_like_mag
-from wkwdask.formats.wkw.array import open_mag
-from wkwdask.geometry.mag import Mag
+from wkwdask.formats.mending import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.store.paths import basename, dirname
 from wkwdask.verbs.compare import HoldsSpec
-from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.verbs.verify import UNREADABLE_LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from wkwdask.formats.inspection import LayerScope, Scope
     from wkwdask.model.faults import Fault
-    from wkwdask.model.stored_array import StoredArray
     from wkwdask.runs.job import Task
 
 
 class LeftoverRepair:
     """What is to be cleared away."""
 
-    def __init__(self, scope: Any, options: RepairOptions) -> None:
+    def __init__(self, scope: Scope, options: RepairOptions) -> None:
         self._scope = scope
         self._options = options
         self._removed: dict[str, list[str]] = defaultdict(list)
@@ -44,7 +40,7 @@ class LeftoverRepair:
         """Decide about what processes left; gives the paths of all that is dealt with."""
         handled: set[str] = set()
         for fault in faults:
-            if not self._options.allow_external and not is_inside(self._scope, fault.path):
+            if not self._options.allow_external and not self._scope.is_inside(fault.path):
                 continue
             if fault.kind == "job.unpublished":
                 self._leftover(FINISH, fault, handled, "its mags are complete")
@@ -71,18 +67,13 @@ class LeftoverRepair:
                 yield from self._copy_tasks(fault.path, layer)
 
     def _copy_tasks(self, copy: str, layer: LayerScope) -> Iterator[Task]:
-        originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
-        copies = list(_mags_in(copy))
-        for mag, folder in copies:
-            pair = None if mag is None or mag not in originals else _opened(originals[mag], folder)
+        for pair in self._scope.copies(copy, layer):
             if pair is None:
                 self._only_copies.add(copy)
                 return
             edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
             plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
             yield from (HoldsSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
-        if not copies:
-            self._only_copies.add(copy)
 
     def take_probe(self, spec: HoldsSpec, *, is_there: bool) -> None:
         """Take note of a copy that holds what its layer has not."""
@@ -155,27 +146,6 @@ class LeftoverRepair:
 def _is_copy(fault: Fault) -> bool:
     """Tell whether a left-over may hold a mag of other software."""
     return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and files.isdir(fault.path))
-
-
-def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
-    """Go through the mags in a left-over folder, None for one whose name is none."""
-    for path, _, _ in files.walk(folder):
-        if looks_like_mag(path):
-            try:
-                yield Mag.parse(basename(path)), path
-            except ValueError:
-                yield None, path
-
-
-def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
-    """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
-    try:
-        copied = open_mag(copy, None, original.mag)
-        stored = open_mag(original.folder, copied.box, original.mag)
-    except (FormatError, OSError):
-        return None
-    is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
-    return (stored, copied) if is_alike else None
 
 
 def _remove(path: str) -> None:
