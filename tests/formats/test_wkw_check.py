@@ -26,7 +26,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, 
 from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import WkwMending, mend_file
 from wkwdask.model.faults import KINDS
-from wkwdask.store.records import patch_record
+from wkwdask.store.records import patch_record, read_record, write_record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)
@@ -240,7 +240,7 @@ def test_links_are_mended_where_they_point(tmp_path):
 
 
 def test_records_follow(tmp_path):
-    wkw_mend.write_record(str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64))
+    write_record(str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64))
     patch_record(str(tmp_path), {(1, 0, 0): (5, 6), (7, 7, 7): (1, 1)})
-    assert wkw_mend.read_record(str(tmp_path)).tolist() == [[0, 0, 0, 10, 11, 12], [1, 0, 0, 5, 6, 22]]
+    assert read_record(str(tmp_path)).tolist() == [[0, 0, 0, 10, 11, 12], [1, 0, 0, 5, 6, 22]]
     patch_record(str(tmp_path / "nothing"), {(1, 0, 0): (5, 6)})

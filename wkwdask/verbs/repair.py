@@ -35,9 +35,9 @@ from wkwdask.store import files
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.compare import HoldsSpec
-from wkwdask.verbs.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
 from wkwdask.verbs.mending.leftovers import LeftoverRepair
 from wkwdask.verbs.mending.level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
+from wkwdask.verbs.mending.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
 from wkwdask.verbs.pyramid_job import RegionSpec
 
 if TYPE_CHECKING:

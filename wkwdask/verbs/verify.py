@@ -18,7 +18,7 @@ from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, lock_owner
 from wkwdask.store.paths import basename
-from wkwdask.verbs.made import finer_levels, how_made, is_sampled, recompute_specs
+from wkwdask.verbs.mending.made import finer_levels, how_made, is_sampled, recompute_specs
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
     from wkwdask.geometry.mag import Mag
-    from wkwdask.verbs.made import RecomputeSpec
+    from wkwdask.verbs.mending.made import RecomputeSpec
 
 _SHOWN = 50
 
