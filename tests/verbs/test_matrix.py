@@ -16,12 +16,8 @@ from wkwdask.formats import registry
 
 GEOMETRIES = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 3)
 
-_OTHERS = frozenset(str(form) for form in FORMS) - {"wkw", "toy"}
-_ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
-
 NOT_THERE_YET = {
     "compress": frozenset({"precomputed-sharded"}),  # whose chunks are compressed as the sharding says
-    "repair": frozenset({"precomputed", "precomputed-sharded"}),
     "upsample": frozenset({"precomputed", "precomputed-sharded", "n5"}),  # their mags count from the finest that is there
     "zarr_in_place": frozenset({"precomputed", "precomputed-sharded", "toy"}),
 }

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.naming import Listed
     from wkwdask.model.store import StoredFile
 
 _GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
@@ -315,13 +316,16 @@ class ArrayScope(LevelScope):
         """Its mag, or else its key."""
         return self.level.key if self.mag is None else self.mag.name
 
-    def files(self) -> list[Vec4]:
-        """List its files, by their places in the grid of files."""
-        naming, grid = self.array.naming, self.array.grid
-        c, x, y, z = map(range, grid.file_counts)
-        return [] if naming is None else sorted(found.file for found in naming.listed(self.array.store, (c, x, y, z)))
+    def _listed(self) -> list[Listed]:
+        naming = self.array.naming
+        c, x, y, z = map(range, self.array.grid.file_counts)
+        return [] if naming is None else list(naming.listed(self.array.store, (c, x, y, z)))
 
-    def check(self, *, decode: bool) -> ArrayCheck:
+    def files(self) -> Sequence[Any]:
+        """List its files, by their places in the grid of files."""
+        return sorted(found.file for found in self._listed())
+
+    def check(self, *, decode: bool) -> FileCheck:
         """Decode all chunks."""
         return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
@@ -337,8 +341,8 @@ class ArrayScope(LevelScope):
 
     @property
     def can_be_read(self) -> bool:
-        """Whether it has files."""
-        return self.array.has_shards()
+        """Whether it has files whose chunks are boxes."""
+        return self.array.grid.file is not None and self.array.has_shards()
 
     @property
     def document(self) -> str:
@@ -363,7 +367,8 @@ class ArrayScope(LevelScope):
         assert naming is not None
         axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
         x, y, z = (range(n * unit // edge, min(-(-(n + 1) * unit // edge), count)) for n, unit, edge, count in axes)
-        return [self.array.store.path_of(name) for _, name in naming.keys((range(grid.file_counts[0]), x, y, z))]
+        places = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
+        return [self.array.store.path_of(name) for file in places for name in naming.names(file)]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Placement:
         """Give what writes single shards of it anew in their place, or in another folder."""
@@ -371,11 +376,10 @@ class ArrayScope(LevelScope):
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
         return Placement(array, self.array.store.at(parts_folder), is_living=True)
 
-    def files_of(self, shard: Vec3) -> list[Vec4]:
+    def files_of(self, shard: Vec3) -> list[Any]:
         """List the files of a shard that are there."""
-        paths, naming = set(self.paths_of(shard)), self.array.naming
-        assert naming is not None
-        return [file for file in self.files() if self.array.store.path_of(naming.key(file)) in paths]
+        paths = set(self.paths_of(shard))
+        return [found.file for found in self._listed() if found.entry.path in paths]
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         """Tell whether it is still the array that was opened."""
@@ -383,23 +387,16 @@ class ArrayScope(LevelScope):
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which shards faults of files are about."""
-        naming, grid = self.array.naming, self.array.grid
+        grid = self.array.grid
         found: dict[Vec3, list[Fault]] = {}
-        assert naming is not None
-        for file in self._files_of(faults):
-            x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
-            found.setdefault((x, y, z), []).extend(faults[self.array.store.path_of(naming.key(file))])
-        for path, some in faults.items():
-            lost = [fault for fault in some if fault.kind == "file.lost" and fault.path.startswith(f"{self.folder}/")]
-            for shard in self._lost() if lost else ():
-                if self._at_own_place().shard_path(shard) == path:
-                    found.setdefault(shard, []).extend(lost)
-        return found
-
-    def _files_of(self, faults: Mapping[str, Sequence[Fault]]) -> Iterator[Vec4]:
-        naming = self.array.naming
-        assert naming is not None
-        return (file for file in self.files() if self.array.store.path_of(naming.key(file)) in faults)
+        for one in self._listed():
+            if one.entry.path in faults:
+                x, y, z = (n * edge // unit for n, edge, unit in zip(one.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
+                found.setdefault((x, y, z), []).extend(faults[one.entry.path])
+        for shard in self._lost():
+            path = self._at_own_place().shard_path(shard)
+            found.setdefault(shard, []).extend(fault for fault in faults.get(path, ()) if fault.kind == "file.lost")
+        return {shard: some for shard, some in found.items() if some}
 
     def _lost(self) -> list[Vec3]:
         """List the shards that the record of the job that made it names, and that are not there."""
@@ -409,11 +406,10 @@ class ArrayScope(LevelScope):
 
     def faults(self, known: Sequence[str]) -> Iterator[Fault]:
         """Find what is wrong around the files: lost ones, and names that should not be there."""
-        naming = self.array.naming
         if files.islink(self.folder) and not files.exists(self.folder):
             yield Fault("folder.dangling", self.folder, f"a symbolic link to {files.readlink(self.folder)}", "a folder")
             return
-        mine = set() if naming is None else {self.array.store.path_of(naming.key(file)) for file in self.files()}
+        mine = {found.entry.path for found in self._listed()}
         if not mine:
             yield Fault("mag.empty", self.folder, "0 files")
         try:
@@ -466,6 +462,10 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
         raise UnsupportedError(f"{level.folder}: files of this format are not checked")
     if not volume.can_list:
         raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so that it cannot be verified; verify a local copy")
-    if volume.layout.is_sharded and volume.grid.file is not None:  # whoever writes a shard speaks of it alone
-        volume = replace(volume, grid=replace(volume.grid, unit=volume.grid.file[1:]))
-    return ArrayScope(image.name, level, volume, method, document or level.folder)
+    return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)
+
+
+def by_written_units(array: StoredArray) -> StoredArray:
+    """Return an array whose shards are what one task writes: of a sharded one single files, which readers group."""
+    grid = array.grid
+    return replace(array, grid=replace(grid, unit=grid.file[1:])) if array.layout.is_sharded and grid.file is not None else array

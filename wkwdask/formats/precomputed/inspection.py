@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.inspection import LayerScope, LevelScope, Scope
+from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.precomputed.file_check import PrecomputedCheck, ScaleListing, list_scale
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
+from wkwdask.formats.precomputed.naming import SpanNaming
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.paths import basename
@@ -21,27 +22,15 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.stored_array import StoredArray
-
-_GROUP_NBYTES = 256 << 20  # voxels of the chunks of one task
-_LARGEST_GROUP = 4096
+    from wkwdask.model.image import Level
 
 
 @dataclass(frozen=True)
-class ScaleScope(LevelScope):
+class ScaleScope(ArrayScope):
     """One scale in one chunk size."""
 
-    layer: str
     title: str
-    mag: Mag | None
-    read: StoredArray
     listing: ScaleListing
-    box: None = None
-
-    @property
-    def folder(self) -> str:  # type: ignore[override]
-        """Its folder."""
-        return self.read.folder
 
     @property
     def name(self) -> str:
@@ -52,15 +41,18 @@ class ScaleScope(LevelScope):
         """List chunks that are files, or shards."""
         return self.listing.chunks or self.listing.shards
 
+    def files_of(self, shard: Vec3) -> list[tuple[Vec3, int] | int]:
+        """List the chunks of a group, or the shard."""
+        there = [found for found in self._listed() if found.entry.path in set(self.paths_of(shard))]
+        naming = self.array.naming
+        if isinstance(naming, SpanNaming):
+            return [((found.file[1], found.file[2], found.file[3]), found.variant) for found in there]
+        numbers = {int(basename(found.entry.path).partition(".")[0], 16) for found in there}
+        return [number for number in self.listing.shards if number in numbers]
+
     def check(self, *, decode: bool) -> PrecomputedCheck:
         """Decode all chunks."""
-        return PrecomputedCheck(self.read, decode, decode and self.read.dtype.kind in "iu" and self.read.dtype.itemsize >= 4)
-
-    def files_per_task(self) -> int:
-        """Choose how many files make a task."""
-        x, y, z = self.read.chunk_shape
-        nbytes = x * y * z * self.read.num_channels * self.read.dtype.itemsize
-        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (nbytes * self.read.grid.chunks_per_file)))
+        return PrecomputedCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
 
 def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> Scope:
@@ -81,12 +73,14 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
     chosen = [level for level in image.meant if not level.problem and (mags is None or level.mag in mags)]
-    scopes = [scope for level in chosen for scope in _look_at(image.details, level.details, level.mag, basename(path), faults)]
+    scopes = [scope for level in chosen for scope in _look_at(image.details, level, basename(path), faults)]
     return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if image.key is None and mags is None else ())
 
 
-def _look_at(source: VolumeSource, scale: Scale, mag: Mag | None, name: str, faults: list[Fault]) -> list[ScaleScope]:
+def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault]) -> list[ScaleScope]:
     """List the files of a scale, in each of its chunk sizes."""
+    scale: Scale = level.details
+    mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)
     volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
     scopes = []
@@ -95,7 +89,9 @@ def _look_at(source: VolumeSource, scale: Scale, mag: Mag | None, name: str, fau
         if not number:
             faults += listing.faults
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
-        scopes.append(ScaleScope(name, (scale.key if mag is None else mag.name) + size, mag, volume, listing))
+        scopes.append(
+            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, listing)
+        )
     folder = volumes[0].folder
     if not any(len(scope.listing) for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
