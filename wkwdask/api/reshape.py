@@ -15,6 +15,7 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
+from wkwdask.store import files
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ def store_anew(
         finish_what_was_left(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
         moves = find()
+        listed = [files.realpath(move.level.folder) for move in moves]
+        if len(set(listed)) < len(listed):
+            raise ValueError("several layers list the same mag: name one of them with layer=")
     workers = num_workers()
 
     def stage(move: Move, existing: str) -> Rechunk | None:

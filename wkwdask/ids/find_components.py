@@ -21,7 +21,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply_job import ApplyJob
-from wkwdask.verbs.results import Read, Wanted, begin, open_read
+from wkwdask.verbs.results import Read, Wanted, begin, check_apart, open_read
 from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
-    levels = place.new_levels([spec], wanted.stored, source, existing)
+    levels = check_apart(place.new_levels([spec], wanted.stored, source, existing), source)
     longer = None if options.dtype is not None else partial(place.new_levels, [replace(spec, dtype=np.dtype(np.uint64))], wanted.stored, source, "overwrite")
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),

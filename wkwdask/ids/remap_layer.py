@@ -25,7 +25,7 @@ from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.apply_job import Application, ApplyJob
-from wkwdask.verbs.results import Read, Wanted, begin
+from wkwdask.verbs.results import Read, Wanted, begin, check_apart
 from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOption
     if area is not None and area.is_empty:
         raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
     spec = LevelSpec(box, dtype, 1)
-    levels = place.new_levels([spec], wanted.stored, source, existing)
+    levels = check_apart(place.new_levels([spec], wanted.stored, source, existing), source)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
         default=options.default, dtype=dtype.name, input=source_token(source),

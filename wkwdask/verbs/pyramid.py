@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import ResumeError, UnsupportedError
-from wkwdask.formats.places import aligned_mags, default_method, image_box, open_source, place_in
+from wkwdask.formats.places import aligned_mags, default_method, image_box, place_in
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.pieces import MEMORY_NBYTES
@@ -21,7 +21,7 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.records import read_record
 from wkwdask.verbs.pyramid_job import LivingMag, PyramidJob, changed_shards
-from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence
 
 if TYPE_CHECKING:
     import os
@@ -138,7 +138,7 @@ class Pyramid(Plan):
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
-    image, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    image, source = open_to_build(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     place = place_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)

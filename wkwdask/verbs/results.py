@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.pictures.foreign import open_sized
 from wkwdask.formats.places import place_for
-from wkwdask.model.place import Destination, LevelSpec
+from wkwdask.model.place import Destination
 from wkwdask.runs.stage import stage
 from wkwdask.store import files
 
@@ -60,15 +60,21 @@ class Wanted:
     def place_like(self, read: Read) -> Place:
         """Find out where a level goes that is made of another one, voxel by voxel."""
         place, source = self.place(read), read.volume
-        (folder,) = place.new_levels([LevelSpec.like(source)], self.stored, source, "overwrite").folders
-        real, outer = files.realpath(folder), files.realpath(source.name)
+        if place.mag != source.box.mag:
+            raise ValueError(f"{os.fspath(self.target)}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
+        return place
+
+
+def check_apart(levels: NewLevels, source: Volume) -> NewLevels:
+    """Refuse levels that would replace the source that they are made of, or lie inside of it."""
+    outer = files.realpath(source.name)
+    for folder in levels.folders:
+        real = files.realpath(folder)
         if real == outer:
             raise ValueError(f"{folder}: is the source; name another place")
         if real.startswith(f"{outer}/"):
             raise ValueError(f"{folder}: lies inside the source {source.name}; name another place")
-        if place.mag != source.box.mag:
-            raise ValueError(f"{folder}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
-        return place
+    return levels
 
 
 def begin(levels: NewLevels, command: str, settings: dict[str, Any], existing: str) -> tuple[Draft, Target]:

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import IncompleteWriteError, ReplacedError, UnsupportedError
+from wkwdask.formats.opening import find
+from wkwdask.formats.places import format_of_image, open_source
+from wkwdask.formats.registry import fallback, format_of
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import SparseCells
+from wkwdask.runs.staged import finish_what_was_left
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import os
+    from collections.abc import Callable, Iterable
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.image import Image
     from wkwdask.model.volume import Volume
+
+
+def open_to_build(
+    url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
+    *, allow_external: bool = False,
+) -> tuple[Image, Volume]:  # fmt: skip
+    """Open the level that others of its image are made from; what a job that was killed there left half-published is finished first."""
+    open_it = partial(open_source, url, name, mag, option, default, allow_external=allow_external)
+    try:
+        image, volume = open_it()
+    except ReplacedError:
+        left = find(url).choose(name)
+        for level in left.levels:
+            finish_what_was_left(*format_of_image(left).hold(left, level), option)
+        image, volume = open_it()
+    if image.container is None and (format_of(url) or fallback()) is fallback():
+        raise UnsupportedError(
+            f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"
+        )
+    return image, volume
 
 
 def source_token(source: Volume) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.places import format_of_image, open_source
+from wkwdask.formats.places import format_of_image
 from wkwdask.formats.record_paths import job_root
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells
@@ -37,7 +37,7 @@ from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenan
 from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
 from wkwdask.verbs.pyramid import choose_mags, choose_method
 from wkwdask.verbs.pyramid_job import LivingMag, RegionSpec, changed_shards, factor_of, footprint
-from wkwdask.verbs.sources import box_setting, known_by
+from wkwdask.verbs.sources import box_setting, known_by, open_to_build
 
 if TYPE_CHECKING:
     import os
@@ -237,7 +237,7 @@ def lay_out_update(
 ) -> Update:
     """Find out what is there and how it was made."""
     _check_options(options)
-    layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    layer, source = open_to_build(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     stored = format_of_image(layer)

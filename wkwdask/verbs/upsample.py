@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.errors import ResumeError
 from wkwdask.formats.opening import is_readable
-from wkwdask.formats.places import aligned_mags, image_box, open_source, place_in
+from wkwdask.formats.places import aligned_mags, image_box, place_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import LevelSpec, NewLevels
@@ -24,7 +24,7 @@ from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.records import RECORD_COLUMNS, read_record
-from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
+from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence
 from wkwdask.verbs.upsample_job import UpsampleJob, is_current
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Upsample(Plan):
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
-    image, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
+    image, source = open_to_build(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]

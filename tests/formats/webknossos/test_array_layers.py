@@ -69,7 +69,7 @@ def test_opening(dataset):
         wkwdask.open(dataset / "em" / "2", mag=1)
     with pytest.raises(MissingError, match="em/4: no Zarr array here"):
         wkwdask.open(dataset / "em", mag=4)
-    with pytest.raises(UnsupportedError, match="stored as zarr3, only wkw"):
+    with pytest.raises(UnsupportedError, match="stored as zarr, only wkw"):
         wkwdask.build_pyramid(dataset, layer="em")
 
 

@@ -15,7 +15,7 @@ from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.layout import header_of, is_wkw
-from wkwdask.formats.wkw.new_mag import described, header_anew, header_of_result, new_header, stored_settings
+from wkwdask.formats.wkw.new_mag import described, header_anew, header_of_result, largest_file_len, new_header, stored_settings
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
@@ -89,7 +89,8 @@ class MagPlace:
         elif spec.is_copy:
             header = header_anew(header_of(like), options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
         else:
-            header = header_of_result(header_of(like), options, spec)
+            before = header_of(like)
+            header = header_of_result(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
         place = self if size is None else in_new_dataset(self, size)
         edit = edit_for(place, header, spec.box, self.wanted)
@@ -148,7 +149,7 @@ class LayerPlace:
             folders = tuple(mag_folder(self.layer, mag) for mag in mags)
             check_apart(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
-            headers = [header_of_result(before, options, spec, is_finer=spec.box.mag.maximum < finer) for spec in specs]
+            headers = [header_of_result(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
         targets = tuple(_target(folder, header, options, spec.box) for folder, header, spec in zip(folders, headers, specs, strict=True))
         edit = edit_of(self.layer, mags, folders, headers)
         level = options.chosen_level

@@ -46,15 +46,19 @@ def header_anew(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_
     return _changed(before, (block_len, file_len), block_type, box, before.file_len)
 
 
-def header_of_result(before: WkwHeader, options: WkwOptions, spec: LevelSpec, *, is_finer: bool = False) -> WkwHeader:
+def header_of_result(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
     """Make the header of a mag that is made from another one: what is not given as there, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)
     block_len = options.block_len_or(before.block_len)
-    largest = max(LARGEST_FILE_LEN if is_finer else 1, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
     before = replace(before, voxel_type=by_dtype(spec.dtype), num_channels=spec.num_channels)
     return _changed(before, (block_len, options.file_len_of(block_len)), block_type, spec.box, largest)
+
+
+def largest_file_len(before: WkwHeader, *, is_finer: bool) -> int:
+    """Choose how long files of the mags of a ladder are at most."""
+    return max(LARGEST_FILE_LEN if is_finer else 1, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
 
 
 def _changed(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
