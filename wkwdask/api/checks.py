@@ -43,7 +43,7 @@ def verify(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag, or a local precomputed volume or one of its scales.
+        A dataset, a layer or a mag, or a local image of any other format or one of its levels.
     layer : str or sequence of str, optional
         The layers, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -105,6 +105,8 @@ def repair(
     allow_external: bool = False,
 ) -> RepairReport:
     """Mend what :func:`verify` finds. Good data are never touched; what can be decoded is kept byte for byte.
+
+    Of levels in other formats than WKW, leftovers go and broken files of coarser levels are rebuilt; headers, single blocks and the JSON are WKW's.
 
     Without an option this removes what dead processes left, writes ``header.wkw`` and the headers of data files anew where the blocks prove what they should
     say, cuts off bytes behind the last block, rebuilds broken files of coarser mags from a sound finer one, and corrects the JSON. What a finest mag has lost

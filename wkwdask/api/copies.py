@@ -115,10 +115,10 @@ def rm(
     dry_run: bool = False,
     allow_external: bool = False,
 ) -> RmReport:
-    """Remove a dataset, a layer or mags for good.
+    """Remove a dataset, a layer or mags for good, or an image of any other format or levels of it.
 
-    The JSON forgets the mags first, then they vanish from sight, each at once, then their files are deleted in parallel. Where that is interrupted, the same
-    call deletes the rest. Nothing but mags is deleted, and folders in which nothing is left; symbolic links are not followed.
+    The JSON, or what else lists them, forgets the mags first, then they vanish from sight, each at once, then their files are deleted in parallel. Where
+    that is interrupted, the same call deletes the rest. Nothing but mags is deleted, and folders in which nothing is left; symbolic links are not followed.
 
     Parameters
     ----------

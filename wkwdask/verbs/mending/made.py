@@ -159,7 +159,7 @@ def remaking(scope: LevelScope, made: Made, lost: Iterable[Vec3] = ()) -> Remaki
     source = made.source
     box = source.box.in_mag(scope.mag)
     stored = scope.volume()
-    origin: Vec3 = getattr(stored, "origin", (0, 0, 0))
+    origin = stored.origin
     coarser = in_frame(stored.cropped(box), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
@@ -167,7 +167,7 @@ def remaking(scope: LevelScope, made: Made, lost: Iterable[Vec3] = ()) -> Remaki
     finer = shifted(source, plan.source_shift)
     factor = finer.box.mag.step_to(coarser.box.mag)
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])
-    first: Vec3 = getattr(source, "origin", (0, 0, 0))
+    first = source.origin
     corner = (first[0] + plan.source_shift[0], first[1] + plan.source_shift[1], first[2] + plan.source_shift[2])
     below = shards_below([*made.finer.shards(), *lost], finer.shard_shape, corner, footprint)
     return Remaking(finer, coarser, plan, below, made)
@@ -217,7 +217,7 @@ def recompute_specs(scope: LevelScope, made: Made, broken: set[str]) -> Iterator
     touched = cell_range(coarser.box, coarser.shard_shape)
     for shard in sorted({*scope.shards(), *found.below}, key=lambda shard: shard[::-1]):
         if all(n in r for n, r in zip(shard, touched, strict=True)) and broken.isdisjoint((*scope.paths_of(shard), *found.sources(shard))):
-            yield RecomputeSpec(found.finer, coarser, found.plan, made.method, made.ignore_zero, shard, getattr(scope.volume(), "origin", (0, 0, 0)))
+            yield RecomputeSpec(found.finer, coarser, found.plan, made.method, made.ignore_zero, shard, scope.volume().origin)
 
 
 def shards_below(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
