@@ -10,14 +10,13 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from wkwdask.kernels.labels.remap import map_ids
-from wkwdask.kernels.labels.value_counts import count_values
 
 import wkwdask
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.labels.components import label_brick
-from wkwdask.kernels.labels.tables import count_labels, tabulate_labels
+from wkwdask.kernels.labels.tables import LabelTable
+from wkwdask.kernels.labels.values import count_values, map_ids
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 from wkwdask.model.voxel_type import VOXEL_TYPES
 
@@ -58,11 +57,11 @@ def compile_labels() -> None:
     for dtype in UNSIGNED:
         labels = np.ones((4, 4, 4), dtype, order="F")
         label_brick(labels, 26)
-        count_labels(labels)
+        LabelTable(labels.dtype).add(labels, (0, 0, 0))
         for values in UNSIGNED:
-            tabulate_labels(labels, np.ones((1, 4, 4, 4), values))
+            LabelTable(labels.dtype, np.dtype(values), 1).add(labels, (0, 0, 0), np.ones((1, 4, 4, 4), values))
     for values in ("int8", "int16", "int32", "int64", "float32", "float64"):
-        tabulate_labels(labels, np.ones((1, 4, 4, 4), values))
+        LabelTable(labels.dtype, np.dtype(values), 1).add(labels, (0, 0, 0), np.ones((1, 4, 4, 4), values))
     for dtype, values, out in (("uint32", "uint64", "uint32"), ("uint64", "uint64", "uint64"), ("uint32", "int64", "uint32"), ("uint64", "uint64", "uint16")):
         map_ids(np.zeros(4, dtype), np.zeros(1, np.uint64), np.zeros(1, values), np.zeros(4, out), keeps=True)
     for dtype in ("uint8", "uint16"):
