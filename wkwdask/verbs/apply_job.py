@@ -12,15 +12,16 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, mark_cells
-from wkwdask.model.states import add_digests, digest
+from wkwdask.model.states import States, add_digests, digest
 from wkwdask.model.translated import moved
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, source_changed
+from wkwdask.runs.parts import BrickWriter
 from wkwdask.runs.report import counted
 from wkwdask.runs.tolerant import NO_RESULT, Tolerance
 from wkwdask.verbs.aligned import read_aligned, read_mask
+from wkwdask.verbs.region_job import RegionJob, SourceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -259,7 +260,7 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
 
 
 @dataclass(frozen=True, slots=True)
-class ApplySpec:
+class ApplySpec(SourceSpec):
     """Make one region of the target."""
 
     application: Making
@@ -273,11 +274,22 @@ class ApplySpec:
         """Give the task."""
         return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
 
+    @property
+    def source(self) -> Volume:
+        """The first volume that is read, which stands for all in errors."""
+        return self.application.sources[0]
+
+    def states(self) -> States:
+        return self.source.shard_states(self.application.region_box(self.region).in_mag(self.source.box.mag))
+
+    def digest(self) -> int:
+        return self.application.states(self.region)
+
     def run(self) -> Result:
         """Compute and write all bricks of the region."""
         application, plan = self.application, self.application.plan
         states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
-        writer = BrickWriter(self.target, plan.brick_shape, None if plan.writes_whole(self.target.shard_shape) else self.region)
+        writer = BrickWriter(self.target, plan.brick_shape, None if plan.holds_whole(self.target.shard_shape) else self.region)
         try:
             for brick in plan.bricks(self.region):
                 writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
@@ -290,36 +302,12 @@ class ApplySpec:
         return Result(tuple((0, receipt) for receipt in receipts), states, nbytes_in=nbytes_in)
 
 
-class ApplyJob:
+class ApplyJob(RegionJob):
     """One volume computed from others."""
 
     def __init__(self, application: Making, target: Target) -> None:
-        self._application, self._target = application, target
-        self._gathering = Gathering([target])
-        self.tallies = self._gathering.tallies
         plan = application.plan
-        self._occupied = application.occupied(plan.region_shape)
-        (tally,) = self.tallies
-        tally.expected = int(plan.occupied_shards(target.shard_shape, self._occupied).sum())
-        self.num_tasks = int(self._occupied.sum()) + (0 if plan.writes_whole(target.shard_shape) else tally.expected)
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions that are computed."""
-        return (ApplySpec(self._application, self._target, region).task() for region in self._application.plan.regions(self._occupied))
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there."""
-        return self._gathering.take(task, result, self._num_parts)
-
-    def _num_parts(self, level: int, shard: Vec3) -> int:
-        return int(self._occupied[self._application.plan.regions_of(shard, self._target.shard_shape)].sum())
-
-    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
-        if isinstance(task.spec, ApplySpec) and self._application.states(task.spec.region) != result.sources:
-            first = self._application.sources[0]
-            raise source_changed(task, first.shard_states(self._application.region_box(task.spec.region).in_mag(first.box.mag)), first)
-        return self._gathering.is_there(result, known)
+        super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob
-from wkwdask.runs.parts import source_changed
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.stage import check_existing
@@ -42,6 +41,7 @@ from wkwdask.store.locks import guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.owner import Owner
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
+from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportSpec:
+class ExportSpec(SourceSpec):
     """Write one cell."""
 
     source: Volume
@@ -105,10 +105,7 @@ class ExportJob:
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell that a cell of an earlier start is there."""
         del known
-        if isinstance(task.spec, ExportSpec):
-            states = task.spec.states()
-            if digest(states) != result.sources:
-                raise source_changed(task, states, self._source)
+        check_source(task, result)
         return True
 
 

@@ -17,14 +17,13 @@ from wkwdask.model.volume import Volume
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import Task
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
+from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import box_setting, token_of
-from wkwdask.verbs.upsample_job import UpsampleJob, UpsampleSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
     from contextlib import AbstractContextManager
 
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -64,19 +63,14 @@ class ConvertSpec(UpsampleSpec):
             return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
 
 
-class ConvertJob(UpsampleJob):
-    """One mag of a source of another format."""
+class ConvertJob(RegionJob):
+    """One mag of a source of another format; each region gets its part of the source."""
 
     def __init__(self, source: Source, target: Target, plan: Slabs) -> None:
-        super().__init__([source], [target], [plan])
-        self._foreign, self._target, self._plan = source, target, plan
+        def spec_of(level: int, region: Vec3) -> ConvertSpec:
+            return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions, each with its part of the source."""
-        for task in super().tasks():
-            region = task.spec.region
-            spec = ConvertSpec(self._foreign.cropped(self._plan.region_box(region)), self._plan, self._target, task.spec.level, region)
-            yield Task(task.name, task.key, ConvertSpec.run, spec)
+        super().__init__([target], [plan], [plan.occupied(source.occupied(plan.source_cell_shape))], spec_of)
 
 
 _NOTES_NAME = "bad-slices"

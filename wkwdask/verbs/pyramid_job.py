@@ -17,6 +17,7 @@ from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.store.records import RECORD_COLUMNS
 from wkwdask.streams.pyramid import PyramidStream
+from wkwdask.verbs.region_job import SourceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionSpec:
+class RegionSpec(SourceSpec):
     """Stream one region of a pass."""
 
     source: Volume
@@ -198,12 +199,10 @@ class PyramidJob:
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell whether the result of an earlier start is still good."""
-        if isinstance(task.spec, RegionSpec):
-            states = task.spec.states()
-            if digest(states) != result.sources:
-                if task.spec.first_level:
-                    return False
-                raise source_changed(task, states, self.source)
+        if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
+            if task.spec.first_level:
+                return False
+            raise source_changed(task, task.spec.states(), self.source)
         return self._gathering.is_there(result, known)
 
 

@@ -19,9 +19,8 @@ from wkwdask.store import files
 from wkwdask.store.paths import is_below
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import CompareJob, EqualJob
+from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
 from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
-from wkwdask.verbs.splice import SpliceJob
-from wkwdask.verbs.upsample_job import UpsampleJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
