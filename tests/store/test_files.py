@@ -300,7 +300,7 @@ def test_stores(folder):
     assert (store.url, store.is_local) == (f"{folder}/a", True)
     assert store.open("x") is None
     assert not list(store.entries())
-    files.makedirs(store.folder)
+    files.makedirs(store.url)
     store.put("b/x", b"x")
     file = store.new_file("b/y")
     file.write(b"yy", 0)

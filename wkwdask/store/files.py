@@ -13,102 +13,41 @@ import os
 import re
 import secrets
 import stat as modes
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.store import FileState
-from wkwdask.store.local import LocalFile, LocalFileSystem
-from wkwdask.store.memory import MEMORY_FILES, MemoryFile
+from wkwdask.store.local import LocalFile, LocalFileSystem, LocalOutput
+from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, MemoryOutput
 from wkwdask.store.paths import dirname, is_memory, join, relpath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
 
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.model.store import StoredEntry, StoredFile
+    from wkwdask.model.store import StoredEntry
 
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
 _REMOVE_ATTEMPTS = 5
 _LOCAL_FILES = LocalFileSystem()
 OpenFile = LocalFile | MemoryFile
+Output = LocalOutput | MemoryOutput
 
 
-class Output(Protocol):
-    """A file that is open for writing."""
-
-    def append(self, data: bytes | memoryview) -> int: ...
-
-    def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None: ...
-
-    def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None: ...
-
-    def start_writing_back(self, nbytes: int, offset: int = 0) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def set_nbytes(self, nbytes: int) -> None: ...
-
-    def set_permissions(self, like: os.stat_result) -> None: ...
-
-    def status(self) -> os.stat_result: ...
-
-    def close(self) -> None: ...
-
-
-class FileSystem(Protocol):
-    """What a file system can do, see :class:`wkwdask.store.local.LocalFileSystem`."""
-
-    def open(self, path: str) -> LocalFile | MemoryFile: ...
-
-    def open_stream(self, path: str) -> BinaryIO: ...
-
-    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = ...) -> Output: ...
-
-    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]: ...
-
-    def stat(self, path: str, *, follow: bool = True) -> os.stat_result: ...
-
-    def scandir(self, path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]: ...
-
-    def mkdir(self, path: str) -> None: ...
-
-    def rmdir(self, path: str) -> None: ...
-
-    def unlink(self, path: str) -> None: ...
-
-    def remove_tree(self, path: str) -> None: ...
-
-    def rename(self, old: str, new: str) -> None: ...
-
-    def exchange(self, first: str, second: str) -> bool: ...
-
-    def link(self, old: str, new: str) -> None: ...
-
-    def symlink(self, target: str, path: str) -> None: ...
-
-    def readlink(self, path: str) -> str: ...
-
-    def realpath(self, path: str) -> str: ...
-
-    def is_writable(self, path: str) -> bool: ...
-
-    def set_permissions(self, path: str, like: os.stat_result) -> None: ...
-
-    def free(self, path: str) -> tuple[int, int | None]: ...
-
-    def fsync(self, path: str) -> None: ...
-
-    def guarded(self, path: str) -> contextlib.AbstractContextManager[None]: ...
-
-
-def file_system(path: str) -> FileSystem:
+def _system(path: str) -> LocalFileSystem | MemoryFileSystem:
     """Return the file system of a path."""
     return MEMORY_FILES if is_memory(path) else _LOCAL_FILES
+
+
+def _os(path: str) -> MemoryFileSystem | ModuleType:
+    """Return what has the functions of ``os`` for a path."""
+    return MEMORY_FILES if is_memory(path) else os
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -116,12 +55,12 @@ def file_system(path: str) -> FileSystem:
 
 def open_file(path: str) -> OpenFile:
     """Open a regular file for reading; errors are those of ``os.open``."""
-    return file_system(path).open(path)
+    return _system(path).open(path)
 
 
 def open_stream(path: str) -> BinaryIO:
     """Open a file as a stream of bytes."""
-    return file_system(path).open_stream(path)
+    return MEMORY_FILES.open_stream(path) if is_memory(path) else open(path, "rb")
 
 
 def read_bytes(path: str) -> bytes:
@@ -163,12 +102,12 @@ def matching(pattern: str) -> list[str]:
 
 def stat(path: str) -> os.stat_result:
     """Return the inode, size, mode and times of a file or folder."""
-    return file_system(path).stat(path)
+    return _os(path).stat(path)
 
 
 def lstat(path: str) -> os.stat_result:
     """Return the inode, size, mode and times of a file, folder or symbolic link."""
-    return file_system(path).stat(path, follow=False)
+    return _os(path).stat(path, follow_symlinks=False)
 
 
 def state_of(path: str) -> FileState | None:
@@ -191,12 +130,12 @@ def read_small(folder: str, names: Iterable[str], most_nbytes: int, memory: memo
 
     Files that are larger than expected are cut. The folder itself must exist, and stay in its place where files are absent.
     """
-    return file_system(folder).read_small(folder, names, most_nbytes, memory)
+    return _system(folder).read_small(folder, names, most_nbytes, memory)
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
     try:
-        return file_system(path).stat(path, follow=follow).st_mode
+        return _os(path).stat(path, follow_symlinks=follow).st_mode
     except (OSError, ValueError):
         return 0
 
@@ -238,7 +177,7 @@ def samefile(first: str, second: str) -> bool:
 
 def scandir(path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]:
     """List a folder, as ``os.scandir``."""
-    return file_system(path).scandir(path)
+    return _os(path).scandir(path)
 
 
 def listdir(path: str) -> list[str]:
@@ -280,22 +219,22 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
 
 def realpath(path: str) -> str:
     """Return the absolute path without symbolic links."""
-    return file_system(path).realpath(path)
+    return _system(path).realpath(path)
 
 
 def readlink(path: str) -> str:
     """Read where a symbolic link leads."""
-    return file_system(path).readlink(path)
+    return _os(path).readlink(path)
 
 
 def is_writable(path: str) -> bool:
     """Check whether this user may write a file or into a folder."""
-    return file_system(path).is_writable(path)
+    return _system(path).is_writable(path)
 
 
 def free(path: str) -> tuple[int, int | None]:
     """Return how many bytes and files the file system of a path can still take; None where it does not limit the files."""
-    return file_system(path).free(path)
+    return _system(path).free(path)
 
 
 def check_regular(path: str) -> None:
@@ -332,7 +271,7 @@ def count_tree(folder: str) -> tuple[int, int]:
 
 def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
     """Open a file for writing, which is made where it is absent."""
-    return file_system(path).create(path, exclusive=exclusive, append=append)
+    return _system(path).create(path, exclusive=exclusive, append=append)
 
 
 def nameless(folder: str) -> tuple[Output, OpenFile]:
@@ -347,7 +286,7 @@ def nameless(folder: str) -> tuple[Output, OpenFile]:
 
 def mkdir(path: str) -> None:
     """Make a folder."""
-    file_system(path).mkdir(path)
+    _os(path).mkdir(path)
 
 
 def makedirs(path: str) -> None:
@@ -375,47 +314,47 @@ def make_folders_below(folder: str, path: str) -> None:
 
 def rmdir(path: str) -> None:
     """Remove an empty folder."""
-    file_system(path).rmdir(path)
+    _os(path).rmdir(path)
 
 
 def unlink(path: str) -> None:
     """Remove a file or symbolic link."""
-    file_system(path).unlink(path)
+    _os(path).unlink(path)
 
 
 def rename(old: str, new: str) -> None:
     """Rename a file or folder; a file or empty folder of the new name is replaced."""
-    file_system(old).rename(old, new)
+    _os(old).replace(old, new)
 
 
 def exchange(first: str, second: str) -> bool:
     """Swap two names in one step; False where the system cannot."""
-    return file_system(first).exchange(first, second)
+    return _system(first).exchange(first, second)
 
 
 def link(old: str, new: str) -> None:
     """Give a file a second name."""
-    file_system(old).link(old, new)
+    _os(old).link(old, new)
 
 
 def symlink(target: str, path: str) -> None:
     """Make a symbolic link."""
-    file_system(path).symlink(target, path)
+    _os(path).symlink(target, path)
 
 
 def inherit_permissions(path: str, like: os.stat_result) -> None:
     """Give a file or folder the mode and group of the one that it replaces, as far as this user may."""
-    file_system(path).set_permissions(path, like)
+    _system(path).set_permissions(path, like)
 
 
 def fsync(path: str) -> None:
     """Make a file last, or the renames in a folder."""
-    file_system(path).fsync(path)
+    _system(path).fsync(path)
 
 
 def guarded(path: str) -> contextlib.AbstractContextManager[None]:
     """Let one process at a time hold a file, where the file system can do that; the file goes with the last who holds it."""
-    return file_system(path).guarded(path)
+    return _system(path).guarded(path)
 
 
 def publish_folder(staged: str, target: str) -> None:
@@ -460,7 +399,7 @@ def remove_tree(folder: str) -> None:
     """Remove a folder and all in it; an absent one is fine, and so is somebody who still writes into it."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
-            file_system(folder).remove_tree(folder)
+            _system(folder).remove_tree(folder)
         except FileNotFoundError:
             if not lexists(folder):
                 return

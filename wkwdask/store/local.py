@@ -13,7 +13,8 @@ import os
 import shutil
 import stat
 import sys
-from typing import TYPE_CHECKING, BinaryIO, Self
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
 from wkwdask.kernels.blocks.locate import read_ranges
@@ -40,16 +41,15 @@ _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
 
-class LocalFile:
-    """A local file that is open for reading."""
+class OpenFile(ABC):
+    """A file that is open for reading, see :class:`wkwdask.model.store.StoredFile`."""
 
-    __slots__ = ("_fd", "name", "nbytes", "status")
+    __slots__ = ("name", "nbytes", "status")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, status: os.stat_result) -> None:
         self.name = path
-        self._fd = fd
-        self.status = os.fstat(fd)
-        self.nbytes: int = self.status.st_size
+        self.status = status
+        self.nbytes: int = status.st_size
 
     @property
     def state(self) -> tuple[int, int, int]:
@@ -57,30 +57,61 @@ class LocalFile:
         return self.status.st_ino, self.status.st_mtime_ns, self.nbytes
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read byte ranges, see :class:`wkwdask.model.store.StoredFile`."""
+        """Read byte ranges."""
         return [self._read_one(start, stop) for start, stop in ranges]
 
     def _read_one(self, start: int, stop: int) -> bytes:
         if stop > self.nbytes:  # memory is not taken on the word of a broken table
             raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
-        data = os.pread(self._fd, stop - start, start)
+        data = self.read_some(stop - start, start)
         while len(data) < stop - start:
-            more = os.pread(self._fd, stop - start - len(data), start + len(data))
+            more = self.read_some(stop - start - len(data), start + len(data))
             if not more:
                 raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
             data += more
         return data
 
+    @abstractmethod
     def read_some(self, nbytes: int, offset: int) -> bytes:
         """Read bytes from an offset on, fewer at the end of the file."""
-        return os.pread(self._fd, nbytes, offset)
 
     def read_end(self, nbytes: int) -> bytes:
         """Read the last bytes, fewer where the file is shorter."""
-        return self.read([(max(0, self.nbytes - nbytes), self.nbytes)])[0]
+        return self._read_one(max(0, self.nbytes - nbytes), self.nbytes)
 
+    @abstractmethod
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         """Fill memory from a byte on."""
+
+    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+        """Read many ranges; rows are offset, place in memory, and length."""
+        for offset, place, length in ranges.tolist():
+            self.read_into(memory[place : place + length], offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; doing it again changes nothing."""
+
+
+class LocalFile(OpenFile):
+    """A local file that is open for reading."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._fd = fd
+        super().__init__(path, os.fstat(fd))
+
+    def read_some(self, nbytes: int, offset: int) -> bytes:
+        return os.pread(self._fd, nbytes, offset)
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
         view, done = memoryview(memory.data), 0
         while done < len(view):
             count = os.preadv(self._fd, [view[done:]], offset + done)
@@ -90,20 +121,12 @@ class LocalFile:
         return True
 
     def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
-        """Read many ranges in one compiled call; rows are offset, place in memory, and length."""
+        """Read many ranges in one compiled call."""
         missed = read_ranges(self._fd, ranges, memory)
         if missed >= 0:  # read again with care, so that errors are told in full
-            for offset, place, length in ranges[missed:].tolist():
-                self.read_into(memory[place : place + length], offset)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+            super().read_ranges(ranges[missed:], memory)
 
     def close(self) -> None:
-        """Close it; doing it again changes nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -197,14 +220,10 @@ class LocalFileSystem:
             raise CorruptError(f"{path}: not a regular file")
         return file
 
-    def open_stream(self, path: str) -> BinaryIO:
-        """Open a file as a stream of bytes."""
-        return open(path, "rb")
-
-    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = _MODE) -> LocalOutput:
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> LocalOutput:
         """Open a file for writing, which is made where it is absent."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
-        return LocalOutput(path, os.open(path, flags, mode))
+        return LocalOutput(path, os.open(path, flags, _MODE))
 
     def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
         """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
@@ -224,33 +243,9 @@ class LocalFileSystem:
         # Another folder took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
         return [(place, UNUSUAL if size == ABSENT else size) for place, size in found]
 
-    def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
-        """Return the inode, size, mode and times of what a path names."""
-        return os.stat(path, follow_symlinks=follow)
-
-    def scandir(self, path: str) -> os._ScandirIterator[str]:
-        """List a folder."""
-        return os.scandir(path)
-
-    def mkdir(self, path: str) -> None:
-        """Make a folder."""
-        os.mkdir(path)
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
-        os.rmdir(path)
-
-    def unlink(self, path: str) -> None:
-        """Remove a file or symbolic link."""
-        os.unlink(path)
-
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it."""
         shutil.rmtree(path)
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file or folder; what has the new name is replaced where that is possible in one step."""
-        os.replace(old, new)
 
     def exchange(self, first: str, second: str) -> bool:
         """Swap two names in one step; False where the system cannot."""
@@ -266,18 +261,6 @@ class LocalFileSystem:
         if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
             return False
         raise OSError(code, os.strerror(code), second)
-
-    def link(self, old: str, new: str) -> None:
-        """Give a file a second name."""
-        os.link(old, new)
-
-    def symlink(self, target: str, path: str) -> None:
-        """Make a symbolic link."""
-        os.symlink(target, path)
-
-    def readlink(self, path: str) -> str:
-        """Read where a symbolic link leads."""
-        return os.readlink(path)
 
     def realpath(self, path: str) -> str:
         """Return the absolute path without symbolic links."""

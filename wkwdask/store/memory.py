@@ -14,14 +14,14 @@ import stat
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
-from wkwdask.store.local import ABSENT
+from wkwdask.store.local import ABSENT, OpenFile
 from wkwdask.store.paths import MEMORY, is_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     import numpy.typing as npt
@@ -57,57 +57,25 @@ class _Node:
         return os.stat_result((self.mode, self.inode, 0, self.links, os.getuid(), self.gid, nbytes, *[self.mtime_ns // 10**9] * 3), times)
 
 
-class MemoryFile:
+class MemoryFile(OpenFile):
     """A memory file that is open for reading."""
 
+    __slots__ = ("_node",)
+
     def __init__(self, path: str, node: _Node) -> None:
-        self.name = path
         self._node = node
-        self.status = node.status()
-        self.nbytes: int = self.status.st_size
-
-    @property
-    def state(self) -> tuple[int, int, int]:
-        """Inode, time of modification [ns] and size [bytes]."""
-        return self.status.st_ino, self.status.st_mtime_ns, self.nbytes
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read byte ranges, see :class:`wkwdask.model.store.StoredFile`."""
-        found = []
-        for start, stop in ranges:
-            data = self.read_some(stop - start, start) if stop <= self.nbytes else b""
-            if len(data) < stop - start:
-                raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
-            found.append(data)
-        return found
+        super().__init__(path, node.status())
 
     def read_some(self, nbytes: int, offset: int) -> bytes:
-        """Read bytes from an offset on, fewer at the end of the file."""
         with _lock:
             return bytes(memoryview(self._node.data)[offset : offset + nbytes])
 
-    def read_end(self, nbytes: int) -> bytes:
-        """Read the last bytes, fewer where the file is shorter."""
-        return self.read([(max(0, self.nbytes - nbytes), self.nbytes)])[0]
-
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        """Fill memory from a byte on."""
         data = self.read_some(memory.nbytes, offset)
         if len(data) < memory.nbytes:
             raise TruncatedError(f"{self.name}: ends at byte {offset + len(data)}, expected {memory.nbytes - len(data)} more bytes")
         memoryview(memory.data)[:] = data
         return True
-
-    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
-        """Read many ranges; rows are offset, place in memory, and length."""
-        for offset, place, length in ranges.tolist():
-            self.read_into(memory[place : place + length], offset)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """There is nothing to close."""
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -187,11 +155,11 @@ class MemoryEntry:
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return its inode, size, mode and times."""
-        return self._file_system.stat(self.path, follow=follow_symlinks)
+        return self._file_system.stat(self.path, follow_symlinks=follow_symlinks)
 
     def _mode(self, *, follow: bool) -> int:
         try:
-            return self._file_system.stat(self.path, follow=follow).st_mode
+            return self._file_system.stat(self.path, follow_symlinks=follow).st_mode
         except FileNotFoundError:
             return 0
 
@@ -217,7 +185,7 @@ class MemoryFileSystem:
         with _lock:
             return io.BytesIO(node.data)
 
-    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = 0o644) -> MemoryOutput:
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> MemoryOutput:
         """Open a file for writing, which is made where it is absent."""
         with _lock:
             folder, name = self._place(path)
@@ -228,7 +196,7 @@ class MemoryFileSystem:
                 if node.is_folder:
                     raise _error(errno.EISDIR, path)
                 return MemoryOutput(node)
-            return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | mode & 0o755)))
+            return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | 0o644)))
 
     def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
         """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
@@ -245,10 +213,10 @@ class MemoryFileSystem:
                     break
         return found
 
-    def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
+    def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
         """Return the inode, size, mode and times of what a path names."""
         with _lock:
-            return self._find(path, follow=follow).status()
+            return self._find(path, follow=follow_symlinks).status()
 
     @contextlib.contextmanager
     def scandir(self, path: str) -> Iterator[Iterator[MemoryEntry]]:
@@ -295,7 +263,7 @@ class MemoryFileSystem:
                 raise _error(errno.ENOTDIR, path)
             _take(folder, name)
 
-    def rename(self, old: str, new: str) -> None:
+    def replace(self, old: str, new: str) -> None:
         """Rename a file or folder; what has the new name is replaced where that is possible in one step."""
         with _lock:
             (source, old_name), (target, new_name) = self._place(old), self._place(new)

@@ -12,7 +12,7 @@ import secrets
 import time
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
@@ -36,11 +36,6 @@ _DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", 
 """Which package reads a protocol; fsspec itself has all others that are tried."""
 _CONTACT_SECONDS = 5.0  # within which a server must answer for the first time
 _PAUSES = (0.2, 1.0)  # before a remote read is tried once more [s]
-_REMOTE_FILES = 32
-_REMOTE_GAP_NBYTES = 128 << 10  # unread bytes that cost less than another request
-_LOCAL_GAP_NBYTES = 4 << 10
-_REMOTE_BATCH_NBYTES = 8 << 20
-_LOCAL_BATCH_NBYTES = 512 << 10  # larger ones save no time, and are copied once more
 
 
 def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
@@ -49,7 +44,7 @@ def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     if not is_remote(text):
         return FolderStore(local_path(text))
     store = RemoteStore(text.rstrip("/"))
-    store.check_driver()
+    store.file_system()  # there is a driver for the URL
     return store
 
 
@@ -72,7 +67,7 @@ def trusting(store: Store, name: str) -> Store:
     Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused
     as well, and what was asked for stays an error.
     """
-    return replace(store, witness=(store.root, name)) if isinstance(store, RemoteStore) else store
+    return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -82,46 +77,25 @@ def trusting(store: Store, name: str) -> Store:
 class FolderStore:
     """A folder on a file system or in memory."""
 
-    folder: str
+    url: str
     """The folder."""
-
-    @property
-    def url(self) -> str:
-        """The folder."""
-        return self.folder
+    is_local: ClassVar = True
+    files_at_once: ClassVar = 1  # they are read one after the other, so that one is held in memory
+    gap_nbytes: ClassVar = 4 << 10
+    batch_nbytes: ClassVar = 512 << 10  # larger ones save no time, and are copied once more
 
     @property
     def opening(self) -> str:
         """The folder."""
-        return self.folder
-
-    @property
-    def is_local(self) -> bool:
-        """Files can be listed and looked at."""
-        return True
-
-    @property
-    def files_at_once(self) -> int:
-        """Files are read one after the other, so that one is held in memory."""
-        return 1
-
-    @property
-    def gap_nbytes(self) -> int:
-        """Up to which gap two ranges are better read as one."""
-        return _LOCAL_GAP_NBYTES
-
-    @property
-    def batch_nbytes(self) -> int:
-        """How many bytes are best read as one."""
-        return _LOCAL_BATCH_NBYTES
+        return self.url
 
     def path_of(self, name: str) -> str:
         """Say where a file is."""
-        return f"{self.folder}/{name}"
+        return f"{self.url}/{name}"
 
     def open(self, name: str) -> OpenFile | None:
         """Open a file, see :class:`wkwdask.model.store.Store`."""
-        path = f"{self.folder}/{name}"
+        path = f"{self.url}/{name}"
         try:
             return files.open_file(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -131,7 +105,7 @@ class FolderStore:
         except ValueError as error:  # NUL bytes, half a surrogate pair
             if isinstance(error, FormatError):
                 raise
-            raise CorruptError(f"{self.folder}: no file can have the name {name!r}: {error}") from None
+            raise CorruptError(f"{self.url}: no file can have the name {name!r}: {error}") from None
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
         """Read several files, see :class:`wkwdask.model.store.Store`."""
@@ -149,10 +123,10 @@ class FolderStore:
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         """List a folder, see :class:`wkwdask.model.store.Store`."""
         try:
-            with files.scandir(self.path_of(folder) if folder else self.folder) as entries:
+            with files.scandir(self.path_of(folder) if folder else self.url) as entries:
                 yield from entries
         except (FileNotFoundError, NotADirectoryError):
-            path = self.path_of(folder) if folder else self.folder
+            path = self.path_of(folder) if folder else self.url
             if files.islink(path) and not files.exists(path):
                 raise MissingError(f"{path}: a symbolic link to a folder that is not there") from None
 
@@ -163,12 +137,12 @@ class FolderStore:
     def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
         """Begin a file; its folder is made."""
         path = self.path_of(name)
-        files.make_folders_below(self.folder, dirname(path))
+        files.make_folders_below(self.url, dirname(path))
         return NewFile(path, temporary_folder, flush=flush)
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small file, which appears whole."""
-        files.make_folders_below(self.folder, dirname(self.path_of(name)))
+        files.make_folders_below(self.url, dirname(self.path_of(name)))
         publish_bytes(self.path_of(name), data)
 
     def delete(self, name: str) -> None:
@@ -185,11 +159,11 @@ class FolderStore:
 
     def make(self) -> None:
         """Make the folder."""
-        files.makedirs(self.folder)
+        files.makedirs(self.url)
 
     def new_files(self, temporary_folder: str) -> NewFiles:
         """Begin many small files; their folders are made."""
-        return NewFiles(self.folder, temporary_folder)
+        return NewFiles(self.url, temporary_folder)
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder and all in it; an absent one is no error."""
@@ -203,66 +177,36 @@ class FolderStore:
 class RemoteStore:
     """A place that fsspec reads. What is read through one store is taken to stay as it is."""
 
-    root: str
+    url: str
     """Its URL."""
-    session: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
+    opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
     """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
     witness: tuple[str, str] | None = None
     """URL of the folder and name of what must be readable for refused files to count as absent, see :func:`trusting`; None where they are errors."""
-
-    @property
-    def url(self) -> str:
-        """Its URL."""
-        return self.root
-
-    @property
-    def opening(self) -> str:
-        """Another one for each opening."""
-        return self.session
-
-    @property
-    def is_local(self) -> bool:
-        """Files cannot be listed."""
-        return False
-
-    @property
-    def files_at_once(self) -> int:
-        """Several requests run at once."""
-        return _REMOTE_FILES
-
-    @property
-    def gap_nbytes(self) -> int:
-        """Up to which gap two ranges are better read as one."""
-        return _REMOTE_GAP_NBYTES
-
-    @property
-    def batch_nbytes(self) -> int:
-        """How many bytes are best read as one."""
-        return _REMOTE_BATCH_NBYTES
+    is_local: ClassVar = False
+    files_at_once: ClassVar = 32
+    gap_nbytes: ClassVar = 128 << 10  # unread bytes that cost less than another request
+    batch_nbytes: ClassVar = 8 << 20
 
     def path_of(self, name: str) -> str:
         """Say where a file is; ``..`` in a name leads out of the folder as in any URL."""
-        protocol, _, rest = self.root.partition("://")
+        protocol, _, rest = self.url.partition("://")
         if protocol in ("http", "https"):  # there these two would end the path
             name = name.replace("#", "%23").replace("?", "%3F")
         if ".." not in name.split("/"):
-            return f"{self.root}/{name}"
+            return f"{self.url}/{name}"
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
-
-    def check_driver(self) -> None:
-        """Make sure that there is a driver for the URL."""
-        self.file_system()
 
     def file_system(self) -> Any:
         """Give fsspec's file system, which fsspec keeps for each process and thread."""
         fsspec: Any = import_module("fsspec")  # it takes a while, and local files do without
-        protocol = self.root.partition("://")[0]
+        protocol = self.url.partition("://")[0]
         if protocol in _DRIVERS:
-            need(_DRIVERS[protocol], self.root, "remote")
+            need(_DRIVERS[protocol], self.url, "remote")
         try:
             return fsspec.filesystem(protocol, **access_options(protocol))
         except (ImportError, TypeError, ValueError) as error:  # some drivers want to know more than a URL says
-            raise UnsupportedError(f"{self.root}: cannot be read: {error}") from None
+            raise UnsupportedError(f"{self.url}: cannot be read: {error}") from None
 
     def open(self, name: str) -> RemoteFile:
         """Give a file, which may turn out to be absent when it is read."""
@@ -280,7 +224,7 @@ class RemoteStore:
     def names(self) -> list[str]:
         """List what is in the place, nothing where that cannot be known."""
         try:
-            return sorted({str(path).rstrip("/").rpartition("/")[2] for path in self.file_system().ls(self.root, detail=False)})
+            return sorted({str(path).rstrip("/").rpartition("/")[2] for path in self.file_system().ls(self.url, detail=False)})
         except Exception:  # of places that cannot be listed, each raises its own
             return []
 
@@ -290,39 +234,20 @@ class RemoteStore:
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         """Files cannot be inspected."""
-        raise UnsupportedError(f"{self.root}: remote files cannot be inspected")
+        raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
 
-    def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+    def _only_read(self, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedError(f"{self.url}: remote places are only read")
 
-    def put(self, name: str, data: bytes) -> None:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
-
-    def delete(self, name: str) -> None:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+    new_file = put = delete = make = new_files = delete_folder = _only_read
 
     def at(self, url: str) -> RemoteStore:
         """Return the store of another URL of the same place."""
-        return replace(self, root=url, witness=None)
+        return replace(self, url=url, witness=None)
 
     def below(self, name: str) -> RemoteStore:
         """Return the store of a folder inside of this one."""
-        return replace(self, root=self.path_of(name))
-
-    def make(self) -> None:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.root}: remote places are only read")
-
-    def new_files(self, temporary_folder: str) -> NewFiles:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.root}: remote places are only read")
-
-    def delete_folder(self, name: str) -> None:
-        """Remote places are only ever read."""
-        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+        return replace(self, url=self.path_of(name))
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
         """Read ranges of files, all at once, None for each file that is absent; what fails is tried again."""
@@ -354,7 +279,7 @@ class RemoteStore:
 
     def contact(self, fs: Any, path: str) -> Exception | None:
         """Make sure, once in each process, that a server answers at all: drivers try for minutes. None where it does, else the error."""
-        server = "/".join(self.root.split("/")[:3])
+        server = "/".join(self.url.split("/")[:3])
         if not getattr(fs, "async_impl", False) or _reached.get(server):
             return None
         end = time.monotonic() + _CONTACT_SECONDS
@@ -372,7 +297,7 @@ class RemoteStore:
 
     def _gives(self, root: str, name: str) -> bool:
         """Check whether the server gives, now, after it has refused something, what it gave before."""
-        return isinstance(self._found([replace(self, root=root).path_of(name)], [None], [None])[0], bytes)
+        return isinstance(self._found([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
 
 
 _reached: Lru[bool] = Lru(256)
@@ -448,7 +373,7 @@ class RemoteFile:
     @property
     def state(self) -> str:
         """The opening that it belongs to."""
-        return self.store.session
+        return self.store.opening
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
         """Read byte ranges, see :class:`StoredFile`; where one begins beyond the end, some servers say so and some give nothing."""
