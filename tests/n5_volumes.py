@@ -11,8 +11,7 @@ import numpy as np
 
 from wkwdask.formats.n5.attributes import N5Dataset
 from wkwdask.formats.n5.block import VARLENGTH, encode_block, format_header
-from wkwdask.formats.n5.compression import make_compression
-from wkwdask.formats.n5.compressors import compress
+from wkwdask.formats.n5.compression import compress, make_compression
 
 
 def write_attributes(folder, **attributes):

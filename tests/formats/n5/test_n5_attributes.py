@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.n5.attribute_edits import LevelPlace, axis_names, dataset_document, with_level
 from wkwdask.formats.n5.attributes import DTYPES, is_dataset, parse_attributes, parse_dataset
+from wkwdask.formats.n5.metadata_edit import LevelPlace, axis_names, dataset_document, with_level
 from wkwdask.formats.n5.placement import Placed, axes_of, level_attributes, level_names, place_levels
 from wkwdask.geometry.mag import Mag
 

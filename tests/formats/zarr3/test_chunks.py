@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from wkwdask.formats.zarr.array import zarr_array
-from wkwdask.formats.zarr.chunks import ChunkEncoding
 from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.formats.zarr.place import ChunkEncoding
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.store.store import open_store
 

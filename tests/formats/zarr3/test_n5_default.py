@@ -17,7 +17,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import find_n5_layers
-from wkwdask.formats.n5.zarr_document import array_document, zarr_codec
+from wkwdask.formats.n5.zarr_view import array_document, zarr_codec
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
 pytest.importorskip("imagecodecs", reason="the extra zarr")

@@ -21,8 +21,7 @@ zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extr
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
-from wkwdask.formats.zarr.codecs.requests import boxed  # noqa: E402
-from wkwdask.formats.zarr.codecs.wkw import WkwCodec  # noqa: E402
+from wkwdask.formats.zarr.codecs.wkw import WkwCodec, boxed  # noqa: E402
 from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
 from wkwdask.formats.zarr.documents import array_document, wkw_codecs  # noqa: E402
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.described import Described, Opened, look
-from wkwdask.formats.n5.attribute_edits import format_attributes
-from wkwdask.formats.n5.attributes import FILE_NAME, parse_attributes, parse_dataset
+from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, by_name, grouped_unit, in_order
 from wkwdask.model.codec import ChunkCodec
+from wkwdask.model.json_text import format_json, parse_object
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.placement import Placement
@@ -101,7 +101,7 @@ def n5_array(store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, leng
 def n5_placement(store: Store, parts: Store, dataset: N5Dataset, mag: Mag, origin: Vec3) -> Placement:
     """Describe a dataset that is written."""
     array = _array(store, dataset, "xyzc"[: len(dataset.dimensions)], mag, None).moved(origin)
-    return Placement(array, parts, ((FILE_NAME, format_attributes(dataset.document).encode()),))
+    return Placement(array, parts, ((FILE_NAME, format_json(dataset.document).encode()),))
 
 
 def _array(store: Store, dataset: N5Dataset, axes: str, mag: Mag, opened: Opened | None, lengths_nm: Lengths | None = None) -> StoredArray:
@@ -122,6 +122,4 @@ def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
     """Read the ``attributes.json`` of a group or dataset, None where there is none."""
     name = f"{key}/{FILE_NAME}" if key else FILE_NAME
     (raw,) = store.read_whole([name], _LARGEST_ATTRIBUTES)
-    if raw is None:
-        return None
-    return parse_attributes(raw, store.path_of(name))
+    return None if raw is None else parse_object(raw, store.path_of(name))

@@ -15,7 +15,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.n5.attributes import LARGEST_BLOCK
-from wkwdask.formats.n5.compressors import compress, decompress
+from wkwdask.formats.n5.compression import compress, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

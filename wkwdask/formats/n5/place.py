@@ -9,11 +9,10 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.n5.array import N5Description, n5_placement, read_attributes
-from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
-from wkwdask.formats.n5.metadata_edit import N5Edit
+from wkwdask.formats.n5.metadata_edit import LevelPlace, N5Edit, dataset_document
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1

@@ -10,8 +10,8 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attributes, parse_dataset
 from wkwdask.formats.n5.layer import location_of
-from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
-from wkwdask.formats.n5.zarr_document import array_document, group_document
+from wkwdask.formats.n5.zarr_view import array_document, group_document
+from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.store.store import open_store, remote_options
 
 if TYPE_CHECKING:

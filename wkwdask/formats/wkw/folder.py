@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
-from wkwdask.formats.zarr.marks import is_view
+from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.store import files
 from wkwdask.store.provenance import read_box

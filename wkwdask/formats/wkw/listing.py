@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
 from wkwdask.formats.wkw.folder import HEADER_NAME
-from wkwdask.formats.zarr.marks import is_view
+from wkwdask.formats.zarr.documents import is_view
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME

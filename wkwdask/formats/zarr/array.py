@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.described import DescribedByJson, look, text_of
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrCodec, stages_of
-from wkwdask.formats.zarr.memory_files import zarr_place
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
@@ -26,16 +26,53 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import is_memory, relpath
+from wkwdask.store.store import remote_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.store import Store
+
+
+def zarr_place(location: str) -> tuple[Any, dict[str, Any]]:
+    """Return the first argument of zarr's functions for a location, and their options."""
+    if not is_memory(location):
+        return location, remote_options(location)
+    from zarr.storage import MemoryStore
+
+    return MemoryStore(_Files(location), read_only=True), {}  # type: ignore[arg-type, unused-ignore]
+
+
+class _Files(Mapping[str, Any]):
+    """Files below a folder in memory as zarr's buffers by key."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __getitem__(self, key: str) -> Any:
+        from zarr.core.buffer import default_buffer_prototype
+
+        try:
+            return default_buffer_prototype().buffer.from_bytes(files.read_bytes(f"{self._folder}/{key}"))
+        except OSError:
+            raise KeyError(key) from None
+
+    def __contains__(self, key: object) -> bool:
+        return files.isfile(f"{self._folder}/{key}")
+
+    def __iter__(self) -> Iterator[str]:
+        return (relpath(f"{folder}/{name}", self._folder) for folder, _, names in files.walk(self._folder) for name in names)
+
+    def __len__(self) -> int:
+        return files.count_tree(self._folder)[0]
+
 
 _LARGEST_DOCUMENT = 64 << 20
 _NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored

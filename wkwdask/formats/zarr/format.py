@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.leveled import found_images
 from wkwdask.formats.wkw.folder import HEADER_NAME
-from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
+from wkwdask.formats.zarr.documents import array_record, array_stray, is_array
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
-from wkwdask.formats.zarr.ngff import check_version
-from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, with_entries
+from wkwdask.formats.zarr.ngff import check_version, image_attributes, label_attributes, with_entries
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files

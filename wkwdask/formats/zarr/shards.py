@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.zarr.crc32c import CHECKSUM_NBYTES, checksum
+from wkwdask.formats.zarr.codec import CHECKSUM_NBYTES, checksum
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.layout import Shards
 from wkwdask.store.lru import Lru

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
-from wkwdask.formats.zarr.marks import MARK, is_view
-from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.documents import FILE_NAME, MARK, array_document, format_document, group_document, is_view, wkw_codecs
+from wkwdask.formats.zarr.ngff import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr.views import labels_of, rgb_range
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
@@ -23,7 +22,7 @@ from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.formats.zarr.ngff_image import Level
+    from wkwdask.formats.zarr.ngff import Level
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image
     from wkwdask.model.stored_array import StoredArray

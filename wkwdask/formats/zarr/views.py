@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
-from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.ngff import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.model.translated import in_frame
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.formats.zarr.decompress import KINDS, PLACE, decode_bounded
+from wkwdask.formats.zarr.codec import KINDS, PLACE, decode_bounded
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:

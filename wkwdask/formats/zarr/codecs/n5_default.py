@@ -18,7 +18,7 @@ from zarr.abc.codec import ArrayBytesCodec
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.formats.n5.compression import Compression
-from wkwdask.formats.n5.zarr_document import CODEC, inner_codecs, of_zarr_codec
+from wkwdask.formats.n5.zarr_view import CODEC, inner_codecs, of_zarr_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
