@@ -37,7 +37,7 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
       wkwdask labels dataset --layer segmentation --color color -o table.csv
       wkwdask labels dataset/segmentation/4-4-2 --box 0,0,0,2048,2048,512 -o table.parquet
     """
-    from wkwdask.api.labels import label_statistics
+    from wkwdask import label_statistics
 
     with cluster:
         table = label_statistics(path, ignore_zero=not with_zero, output=output, **options)
@@ -67,7 +67,7 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
       wkwdask histogram dataset --layer color --per-slice -o slices.parquet
       wkwdask histogram dataset --layer prediction --bins 100 --range 0,1
     """
-    from wkwdask.api.contrast import histogram as count
+    from wkwdask import histogram as count
     from wkwdask.ids.table_file import table_path, write_table
 
     target = None if output is None else table_path(output)
@@ -103,7 +103,7 @@ def contrast(path: str, percentiles: str, with_zero: bool, write: bool, cluster:
       wkwdask contrast dataset --layer color --percentiles 0.5,99.5 --mag 8 --write
       wkwdask contrast dataset --layer color --per-slice
     """
-    from wkwdask.api.contrast import contrast as find
+    from wkwdask import contrast as find
 
     with cluster:
         table = find(path, _pair(percentiles, "--percentiles"), ignore_zero=not with_zero, write=write, **options)

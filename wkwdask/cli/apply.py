@@ -54,7 +54,7 @@ def apply(
     """
     from functools import partial
 
-    from wkwdask.api.functions import apply as apply_function
+    from wkwdask import apply as apply_function
 
     called = partial(_found(function), **dict(_argument(text) for text in arguments))
     called.__name__ = function  # type: ignore[attr-defined]  # what messages call it

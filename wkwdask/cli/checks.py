@@ -69,17 +69,17 @@ def verify(
       wkwdask verify dataset --layer color --pyramid --sample 0.05
       wkwdask verify dataset --manifest write
     """
-    from wkwdask import api
+    import wkwdask
     from wkwdask.cli.tables import print_verification
 
     with cluster:
         if manifest is not None:
-            hashed = api.write_manifest(path) if manifest == "write" else api.check_manifest(path)
+            hashed = wkwdask.write_manifest(path) if manifest == "write" else wkwdask.check_manifest(path)
             _print(hashed, as_json, lambda report: click.echo(on_command_line(str(report))))
             _exit(0 if hashed.is_equal else 1)
             return
         share = sample if sample is not None else pyramid
-        found = api.verify(path, layer=layers or None, mags=split_mags(mags), quick=quick, pyramid=share, method=method)
+        found = wkwdask.verify(path, layer=layers or None, mags=split_mags(mags), quick=quick, pyramid=share, method=method)
     _print(found, as_json, lambda report: print_verification(report, limit))
     _exit(1 if not found.is_sound or (strict and found.count("warning")) else 0)
 
@@ -117,11 +117,11 @@ def repair(
       wkwdask repair dataset
       wkwdask repair dataset --layer color --salvage
     """
-    from wkwdask import api
+    import wkwdask
 
     size = None if voxel_size is None else [float(length) for length in voxel_size.split(",")]
     with cluster:
-        report = api.repair(path, layer=layers or None, mags=split_mags(mags), voxel_size=size, **options)
+        report = wkwdask.repair(path, layer=layers or None, mags=split_mags(mags), voxel_size=size, **options)
     _print(report, as_json, lambda done: click.echo(on_command_line(str(done))))
     _exit(0 if report.is_sound else 1)
 
@@ -144,11 +144,11 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
       wkwdask diff dataset copy
       wkwdask diff dataset/color/1 other/color/1 --box 0,0,0,512,512,512
     """
-    from wkwdask import api
+    import wkwdask
 
     try:
         with cluster:
-            found = api.diff(first, second, **options)
+            found = wkwdask.diff(first, second, **options)
     except Exception as error:
         error.exit_code = 2  # type: ignore[attr-defined]
         raise

@@ -33,7 +33,7 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info precomputed://https://host/volume
       wkwdask info n5://volume.n5/em
     """
-    from wkwdask.api import info as summarize
+    from wkwdask import info as summarize
     from wkwdask.cli.tables import print_any
 
     summary = summarize(path)
@@ -88,7 +88,7 @@ def pyramid(
       wkwdask pyramid folder-without-json --method mode
       wkwdask pyramid precomputed://neurons
     """
-    from wkwdask.api import build_pyramid, plan_pyramid
+    from wkwdask import build_pyramid, plan_pyramid
 
     existing = existing_of(resume, overwrite)
     if all_layers and layers:
@@ -137,7 +137,7 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster
       wkwdask upsample dataset/prediction --mag 4 --finest 2
       wkwdask upsample dataset/prediction --mag 4-4-1 --mags 1 --overwrite
     """
-    from wkwdask.api import upsample as make_finer
+    from wkwdask import upsample as make_finer
 
     existing = existing_of(resume, overwrite)
     with cluster:
@@ -159,7 +159,7 @@ def preview(path: str, output: str, layer: str | None, mag: str | None, size: in
       wkwdask preview dataset -o picture.png
       wkwdask preview dataset --layer segmentation --size 1200
     """
-    from wkwdask.viewer.preview import preview as draw
+    from wkwdask import preview as draw
 
     click.echo(f"wrote {draw(path, output, layer=layer, mag=mag, size=size)}")
 
@@ -174,10 +174,10 @@ def demo(folder: Path, workers: int | None) -> None:
     Example:
       wkwdask demo my-first-dataset
     """
-    from wkwdask.api import info as summarize
+    from wkwdask import info as summarize
+    from wkwdask import preview as draw
     from wkwdask.cli.tables import print_any
     from wkwdask.graphs.runners import available_cores
-    from wkwdask.viewer.preview import preview as draw
 
     workers = workers or available_cores()
     click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")
@@ -197,9 +197,9 @@ what is in there:      wkwdask info {folder}"""
 
 
 def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
+    from wkwdask import make_demo
     from wkwdask.clusters.config import load_config
     from wkwdask.clusters.connect import local_client
-    from wkwdask.viewer.demo import make_demo
 
     with local_client(load_config({"kind": "local", "workers": workers})):
         return make_demo(folder)

@@ -68,8 +68,8 @@ def convert(
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
     """
-    from wkwdask.api import convert as convert_anything
-    from wkwdask.api import plan_convert
+    from wkwdask import convert as convert_anything
+    from wkwdask import plan_convert
     from wkwdask.errors import SectionWarning
 
     for name, number in (("channels", int), ("value_range", float), ("voxel_size", float), ("offset", int)):
@@ -100,7 +100,7 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
       wkwdask zarr-view dataset
       wkwdask zarr-view dataset --remove
     """
-    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view
+    from wkwdask import remove_zarr_view, write_zarr_view
 
     paths = remove_zarr_view(path, layer=layer) if remove else write_zarr_view(path, layer=layer, allow_external=allow_external)
     for one in paths:

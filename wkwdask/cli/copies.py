@@ -55,7 +55,7 @@ def copy(
       wkwdask copy dataset/color other/raw --mags 1,2
       wkwdask copy dataset cutout --box 1000,1000,500,512,512,256 --translate=-1000,-1000,-500
     """
-    from wkwdask.api import copy as copy_mags
+    from wkwdask import copy as copy_mags
 
     if options["translate"] is None:
         del options["translate"]
@@ -82,7 +82,7 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
       wkwdask rm dataset/color/1
       wkwdask rm dataset --layer prediction --dry-run
     """
-    from wkwdask.api import rm as remove
+    from wkwdask import rm as remove
 
     chosen: dict[str, Any] = {"layer": layers or None, "mags": split_mags(mags), "allow_external": allow_external}
     if dry_run or not yes:

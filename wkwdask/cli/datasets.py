@@ -11,7 +11,7 @@ from wkwdask.cli.shared import cluster_options, external_option
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from wkwdask.api.datasets import Dataset
+    from wkwdask import Dataset
 
 _CATEGORIES = click.Choice(("color", "segmentation"))
 
@@ -26,7 +26,7 @@ def dataset() -> None:
 
 
 def _opened(path: str) -> Dataset:
-    from wkwdask.api.datasets import open_dataset
+    from wkwdask import open_dataset
 
     return open_dataset(path)
 
@@ -51,7 +51,7 @@ def create(path: str, voxel_size: str, unit: str, name: str | None, keep: bool) 
     Example:
       wkwdask dataset create dataset 11.24,11.24,28
     """
-    from wkwdask.api.datasets import create_dataset
+    from wkwdask import create_dataset
 
     click.echo(repr(create_dataset(path, _lengths(voxel_size), unit=unit, name=name, existing="keep" if keep else "error")))
 

@@ -50,7 +50,7 @@ def merge(
       wkwdask merge dataset annotation.zip corrected --layer segmentation
       wkwdask merge dataset/segmentation/1 first.zip second.zip corrected/segmentation/1 --relabel
     """
-    from wkwdask.api import merge as merge_annotations
+    from wkwdask import merge as merge_annotations
 
     if largest_id is not None and not relabel:
         raise click.UsageError("--largest-id is for --relabel")

@@ -23,7 +23,7 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
     """
     import json
 
-    from wkwdask.api.n5 import n5_as_zarr as describe
+    from wkwdask import n5_as_zarr as describe
 
     documents = describe(path, form=form, write=write, remove=remove)  # type: ignore[arg-type]
     if write or remove:

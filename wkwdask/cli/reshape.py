@@ -79,7 +79,7 @@ def _store_anew(
     cluster: AbstractContextManager[Any],
     **options: Any,
 ) -> None:
-    from wkwdask.api import rechunk as store_anew
+    from wkwdask import rechunk as store_anew
 
     existing = existing_of(resume, overwrite)
     with cluster:

@@ -51,7 +51,7 @@ def components(
       wkwdask components dataset/prediction/1 dataset/cells/1 --threshold 0.5,1 --connectivity 6
       wkwdask components dataset/segmentation/1 dataset/split/1
     """
-    from wkwdask.api.segmentations import connected_components
+    from wkwdask import connected_components
 
     with cluster:
         report = connected_components(
@@ -109,7 +109,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
       wkwdask remap dataset/segmentation/1 dataset/proofread/1 merger_mode.nml
       wkwdask remap dataset/segmentation/1 dataset/chosen/1 chosen.parquet --default zero
     """
-    from wkwdask.api.segmentations import remap as remap_function
+    from wkwdask import remap as remap_function
 
     with cluster:
         report = remap_function(source, target, mapping, existing=existing_of(resume, overwrite), **options)
@@ -135,7 +135,7 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: Abstr
     Examples:
       wkwdask dust dataset/segmentation/1 dataset/clean/1 --min-voxels 100
     """
-    from wkwdask.api.segmentations import remove_dust
+    from wkwdask import remove_dust
 
     with cluster:
         report = remove_dust(source, target, existing=existing_of(resume, overwrite), **options)
@@ -161,7 +161,7 @@ def renumber(source: str, target: str, resume: bool, overwrite: bool, cluster: A
     Examples:
       wkwdask renumber dataset/segmentation/1 dataset/compact/1 --dtype uint16 --mapping ids.csv
     """
-    from wkwdask.api.segmentations import renumber as renumber_function
+    from wkwdask import renumber as renumber_function
 
     with cluster:
         report = renumber_function(source, target, existing=existing_of(resume, overwrite), **options)
