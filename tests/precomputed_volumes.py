@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.formats.precomputed.sharding import assemble_shard, format_sharding
+from wkwdask.formats.precomputed.sharding import format_minishard_index, format_shard_index, format_sharding
 from wkwdask.geometry import compressed_morton
 
 
@@ -128,3 +128,30 @@ def split_shard(path, sharding):
     path.with_suffix(".index").write_bytes(raw[: sharding.index_nbytes])
     path.with_suffix(".data").write_bytes(raw[sharding.index_nbytes :])
     path.unlink()
+
+
+def assemble_shard(chunks, sharding):
+    """Put a shard together, in memory."""
+    ids = np.array(sorted(chunks), np.uint64)
+    minishards = sharding.places(ids)[1]
+    starts = np.zeros(1 << sharding.minishard_bits, np.uint64)
+    ends = starts.copy()
+    pieces = [b""]
+    at = 0
+    for minishard in np.unique(minishards).tolist():
+        members = ids[minishards == minishard]
+        parts = [chunks[chunk] for chunk in members.tolist()]
+        sizes = np.array([len(part) for part in parts], np.uint64)
+        first = np.uint64(at) + np.cumsum(sizes, dtype=np.uint64) - sizes
+        index = format_minishard_index(members, first, sizes, sharding.minishard_index_encoding)
+        at += int(sizes.sum())
+        starts[minishard], ends[minishard] = at, at + len(index)
+        at += len(index)
+        pieces += [*parts, index]
+    pieces[0] = format_shard_index(starts, ends)
+    return pieces
+
+
+def parse_shard_index(raw, sharding):
+    """Read a shard index: where the index of each minishard starts and ends."""
+    return np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).astype(np.uint64).reshape(-1, 2).T

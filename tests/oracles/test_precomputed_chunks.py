@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precomputed_volumes import chunk_id, chunk_name
+from precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index
 from strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
@@ -21,10 +21,8 @@ from wkwdask.formats.precomputed.choose_sharding import sharding_for
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import Blocks
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
-from wkwdask.formats.precomputed.info import Scale, parse_info
-from wkwdask.formats.precomputed.info_edits import format_info, new_document, with_scales
-from wkwdask.formats.precomputed.murmurhash import murmurhash3
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, parse_minishard_index, parse_shard_index
+from wkwdask.formats.precomputed.info import Scale, format_info, new_document, parse_info, with_scales
+from wkwdask.formats.precomputed.sharding import Sharding, murmurhash3, parse_minishard_index
 from wkwdask.formats.precomputed.writable import check_writable
 
 SIZE, OFFSET, CHUNK = (21, 13, 6), (-7, 3, 5), (8, 8, 4)  # the last chunks are cut, and the first voxel lies below 0
@@ -70,7 +68,7 @@ def read_shard(raw, sharding):
     """Read all chunks of a shard by their identifiers."""
     chunks = {}
     first = sharding.index_nbytes
-    for start, end in zip(*parse_shard_index(raw, sharding, "shard", len(raw)), strict=True):
+    for start, end in zip(*parse_shard_index(raw, sharding), strict=True):
         index = raw[first + int(start) : first + int(end)]
         if index and sharding.minishard_index_encoding == "gzip":
             index = decompress_gzip(index, 1 << 16, "shard", int(start))

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.pictures.array_file import npy_ref
-from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
+from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
 from wkwdask.ids.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table

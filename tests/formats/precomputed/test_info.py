@@ -17,8 +17,7 @@ from strategies import vectors
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.array import scale_array
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
-from wkwdask.formats.precomputed.info import Scale, default_key, mags_of, parse_info
-from wkwdask.formats.precomputed.info_edits import format_info, new_document, with_scales
+from wkwdask.formats.precomputed.info import Scale, default_key, format_info, mags_of, new_document, parse_info, with_scales
 from wkwdask.formats.precomputed.layer import VolumeSource
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy

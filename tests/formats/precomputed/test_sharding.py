@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from precomputed_volumes import assemble_shard, parse_shard_index
 from strategies import vectors
 
-from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_for
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
-from wkwdask.formats.precomputed.murmurhash import murmurhash3
+from wkwdask.formats.precomputed.layouts import PrecomputedShards
 from wkwdask.formats.precomputed.sharding import (
     Sharding,
-    assemble_shard,
     format_minishard_index,
     format_shard_index,
     format_sharding,
+    murmurhash3,
     parse_minishard_index,
-    parse_shard_index,
     parse_sharding,
 )
 from wkwdask.geometry.compressed_morton import bit_axes, encode
 from wkwdask.model.json_text import Problems
+from wkwdask.store.store import open_store
 
 MURMUR = [
     # key, hash; as mmh3, cloud-volume and tensorstore have it
@@ -70,7 +71,7 @@ def test_worked_example_written(shard):
 def _read_shard(raw, sharding, source="shard"):
     """Read all chunks of a shard as a reader does, with every check."""
     chunks = {}
-    starts, ends = parse_shard_index(raw[: sharding.index_nbytes], sharding, source, len(raw))
+    starts, ends = parse_shard_index(raw, sharding)
     for minishard in range(1 << sharding.minishard_bits):
         start, end = sharding.index_nbytes + int(starts[minishard]), sharding.index_nbytes + int(ends[minishard])
         index = raw[start:end] if end > start else b""
@@ -153,18 +154,18 @@ def test_a_sound_minishard_index_fits_exactly():
     assert [len(column) for column in parse_minishard_index(b"", "f", 0, 0)] == [0, 0, 0]
 
 
-def test_damaged_shard_index():
-    sharding = Sharding(0, 1, 0)
-    with pytest.raises(TruncatedError, match="f: a shard index of 32 bytes is cut off after 31"):
-        parse_shard_index(bytes(31), sharding, "f")
-    with pytest.raises(CorruptError, match="f: byte 16: the index of minishard 1 is said to lie from 5 to 4"):
-        parse_shard_index(struct.pack("<4Q", 0, 0, 5, 4), sharding, "f", 100)
-    with pytest.raises(CorruptError, match="f: byte 0: the index of minishard 0 is said to lie from 5 to 69 of the 68 bytes"):
-        parse_shard_index(struct.pack("<4Q", 5, 69, 0, 0), sharding, "f", 100)
-    with pytest.raises(CorruptError, match="of the file"):
-        parse_shard_index(struct.pack("<4Q", 5, 2**63, 0, 0), sharding, "f")
-    # Nothing is stored for an empty minishard, wherever it is said to be.
-    assert parse_shard_index(struct.pack("<4Q", 5, 68, 999, 999), sharding, "f", 100)[0].tolist() == [5, 999]
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ((999, 999, 5, 4), "byte 16: the index of minishard 1 is said to lie from 5 to 4 of the 68 bytes"),  # minishard 0 is empty, wherever it is
+        ((5, 69, 0, 0), "byte 0: the index of minishard 0 is said to lie from 5 to 69 of the 68 bytes"),
+        ((5, 2**63, 0, 0), "byte 0: the index of minishard 0"),
+    ],
+)
+def test_damaged_shard_index(tmp_path, index, message):
+    (tmp_path / "0.shard").write_bytes(struct.pack("<4Q", *index) + bytes(68))
+    with PrecomputedShards(Sharding(0, 1, 0), (2, 1, 1)).opened(open_store(tmp_path), "0.shard") as shard, pytest.raises(CorruptError, match=message):
+        [shard.minishard_range(minishard) for minishard in (0, 1)]
 
 
 @given(st.binary(max_size=24 * 5) | st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=15).map(lambda n: struct.pack(f"<{len(n)}Q", *n)))
@@ -173,15 +174,9 @@ def test_any_bytes(raw):
     try:
         ids, starts, sizes = parse_minishard_index(raw, "f", 0, 50)
     except FormatError:
-        pass
-    else:
-        assert sorted(set(ids.tolist())) == ids.tolist()
-        assert all(0 <= start <= start + size <= 50 for start, size in zip(starts.tolist(), sizes.tolist(), strict=True))
-    try:
-        starts, ends = parse_shard_index(raw, Sharding(0, 1, 0), "f", 80)
-    except FormatError:
         return
-    assert all(start == end or start < end <= 80 - 32 for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    assert sorted(set(ids.tolist())) == ids.tolist()
+    assert all(0 <= start <= start + size <= 50 for start, size in zip(starts.tolist(), sizes.tolist(), strict=True))
 
 
 def test_json():

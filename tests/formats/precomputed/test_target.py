@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from precomputed_volumes import chunk_id
+from precomputed_volumes import assemble_shard, chunk_id
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.array import scale_of, scale_placement
+from wkwdask.formats.precomputed.array import description_of, scale_placement
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import Scale
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
+from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt
 from wkwdask.store import new_files
@@ -81,8 +81,8 @@ def expected_shard(target, shard, array):
         box = cell_box(cell, CHUNK, target.box).intersection(target.box)
         voxels = cut(array, box)
         if voxels.any():
-            chunks[chunk_id(scale_of(target.array), cell)] = target.array.codec.encode(voxels, "f")
-    return b"".join(assemble_shard(chunks, scale_of(target.array).sharding))
+            chunks[chunk_id(description_of(target.array).scale, cell)] = target.array.codec.encode(voxels, "f")
+    return b"".join(assemble_shard(chunks, description_of(target.array).scale.sharding))
 
 
 def bricks_of(target, shard):

@@ -17,8 +17,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref
-from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
+from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, find_item, npy_ref, open_hdf5
 from wkwdask.formats.pictures.image_stack import ImageStack
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.formats.pictures.slices import Slice, file_stamp

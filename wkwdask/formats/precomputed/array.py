@@ -113,8 +113,3 @@ def description_of(array: StoredArray) -> ScaleDescription:
     """Return the scale that an array is."""
     assert isinstance(array.identity, ScaleDescription)
     return array.identity
-
-
-def scale_of(array: StoredArray) -> Scale:
-    """Return what ``info`` says of an array."""
-    return description_of(array).scale

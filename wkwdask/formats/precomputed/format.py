@@ -6,13 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
-from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME
+from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
-from wkwdask.formats.precomputed.metadata_edit import InfoEdit, InfoRemoval
-from wkwdask.formats.precomputed.naming import file_sizes
+from wkwdask.formats.precomputed.naming import file_sizes, is_scale, scale_file, scale_stray
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox

@@ -1,25 +1,26 @@
 """``info``: the record of a Neuroglancer precomputed volume.
 
-Text in, records out; what is written stands in ``info_edits`` and ``writable``. Opens nothing. Reading is tolerant: what other readers do without has a
-default, what is not understood is kept, and a scale that cannot be used leaves the others alone.
+Text in, records out, and changes of a document that keep everything they do not know. Opens nothing. Reading is tolerant: what other readers do without has
+a default, what is not understood is kept, and a scale that cannot be used leaves the others alone.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.precomputed.sharding import Sharding, parse_sharding
+from wkwdask.formats.precomputed.sharding import Sharding, format_sharding, parse_sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.json_text import Problems, parse_object
-from wkwdask.model.voxel_type import VOXEL_TYPES, VoxelType, by_precomputed_name
+from wkwdask.model.json_text import Problems, format_json, parse_object
+from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
+    from collections.abc import Collection, Sequence
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
@@ -170,8 +171,15 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
         problems.add("redirect", "a path or URL", redirect)
     if isinstance(redirect, str) and redirect and not problems.found:
         return VolumeInfo("image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect)
-    voxel_type = _voxel_type(document.get("data_type"), problems)
-    num_channels = _num_channels(document.get("num_channels"), problems)
+    name, num_channels = document.get("data_type"), document.get("num_channels")
+    voxel_type = by_precomputed_name(name) if isinstance(name, str) else None
+    if voxel_type is None:
+        problems.add("data_type", "one of " + ", ".join(DTYPES), name)
+        voxel_type = VOXEL_TYPES[0]
+    if num_channels is not None and not (_is_whole(num_channels) and 1 <= num_channels <= _LARGEST):
+        problems.add("num_channels", "a whole number of at least 1", num_channels)
+        num_channels = 1
+    num_channels = 1 if num_channels is None else int(num_channels)
     entries = document.get("scales")
     if not isinstance(entries, list):
         problems.add("scales", "a list", entries)
@@ -187,22 +195,6 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
         raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(scale.problem.removeprefix(f"{source}: ") for scale in odd)]))
     kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
     return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(odd))
-
-
-def _voxel_type(value: Any, problems: Problems) -> VoxelType:
-    found = by_precomputed_name(value) if isinstance(value, str) else None
-    if found is None:
-        problems.add("data_type", "one of " + ", ".join(DTYPES), value)
-    return found or VOXEL_TYPES[0]
-
-
-def _num_channels(value: Any, problems: Problems) -> int:
-    if value is None:
-        return 1
-    if _is_whole(value) and 1 <= value <= _LARGEST:
-        return int(value)
-    problems.add("num_channels", "a whole number of at least 1", value)
-    return 1
 
 
 def _is_whole(value: Any) -> bool:
@@ -322,3 +314,104 @@ def _mag(resolution: Lengths, base: Lengths) -> Mag | None:
             return None
         factors.append(power)
     return Mag.parse(factors)
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+PROVENANCE_FILE_NAME = "provenance"
+_KNOWN = (
+    "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *HINTS,
+)  # fmt: skip
+
+PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
+"""A ``provenance`` file that says nothing yet."""
+
+
+def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
+    """Make the document of a volume without scales."""
+    return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
+
+
+def format_info(document: dict[str, Any]) -> str:
+    """Write a document; numbers that were read keep their digits."""
+    return format_json(document)
+
+
+def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
+    """Add scales to a volume, or replace them; everything else is kept."""
+    changed = copy.deepcopy(document)
+    listed = changed.get("scales")
+    entries = changed["scales"] = listed if isinstance(listed, list) else []
+    for scale in scales:
+        place = _place(entries, scale)
+        if place is None:
+            entries.insert(_first_coarser(entries, scale.resolution), scale_entry(scale))
+        else:
+            entries[place] = {**_unknown(entries[place]), **scale_entry(scale)}
+    return changed
+
+
+def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Take scales off a volume; everything else is kept."""
+    return {**document, "scales": [entry for entry in document["scales"] if not isinstance(entry, dict) or entry.get("key") not in keys]}
+
+
+def scale_entry(scale: Scale) -> dict[str, Any]:
+    """Write one scale, with what is not known here from its own entry."""
+    entry: dict[str, Any] = {
+        "key": scale.key,
+        "size": list(scale.size),
+        "resolution": [_length(length) for length in scale.resolution],
+        "voxel_offset": list(scale.voxel_offset),
+        "chunk_sizes": [list(chunk) for chunk in scale.chunk_sizes or (scale.chunk_size,)],
+        "encoding": scale.encoding,
+    }
+    if scale.block_size is not None:
+        entry["compressed_segmentation_block_size"] = list(scale.block_size)
+    if scale.sharding is not None:
+        entry["sharding"] = format_sharding(scale.sharding)
+    if scale.hidden:
+        entry["hidden"] = True
+    return {**_unknown(scale.entry), **entry, **scale.options}
+
+
+def _place(entries: list[Any], scale: Scale) -> int | None:
+    """Find the entry that a scale replaces."""
+    keys = [entry.get("key") if isinstance(entry, dict) else None for entry in entries]
+    if scale.key in keys:
+        return keys.index(scale.key)
+    for place, entry in enumerate(entries):
+        lengths = _lengths(entry)
+        if lengths is not None and same_resolution(lengths, scale.resolution):
+            return place
+    return None
+
+
+def same_resolution(lengths: Lengths, others: Lengths) -> bool:
+    """Tell whether two resolutions are the same, up to rounding."""
+    return all(abs(a / b - 1) <= _TOLERANCE for a, b in zip(lengths, others, strict=True))
+
+
+def _first_coarser(entries: list[Any], resolution: Lengths) -> int:
+    """Find the place of the first entry whose voxels are larger."""
+    volume = resolution[0] * resolution[1] * resolution[2]
+    for place, entry in enumerate(entries):
+        lengths = _lengths(entry)
+        if lengths is not None and lengths[0] * lengths[1] * lengths[2] > volume:
+            return place
+    return len(entries)
+
+
+def _lengths(entry: Any) -> Lengths | None:
+    lengths = entry.get("resolution") if isinstance(entry, dict) else None
+    if isinstance(lengths, list) and len(lengths) == 3 and all(isinstance(length, (int, float)) for length in lengths):
+        return lengths[0], lengths[1], lengths[2]
+    return None
+
+
+def _unknown(entry: Any) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in _KNOWN} if isinstance(entry, dict) else {}
+
+
+def _length(length: float) -> float:
+    return int(length) if float(length).is_integer() and length < 1 << 53 else length

@@ -1,16 +1,28 @@
-"""The ``info`` of a precomputed volume as a file: reading it, once for each of its states."""
+"""What a job changes in the ``info`` of a precomputed volume once its scales are there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
+from wkwdask.formats.format import LevelRemoval, MetadataEdit
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, format_info, parse_info, with_scales, without_scales
+from wkwdask.store import files
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.locks import locked_file, remove_dead_lock
 from wkwdask.store.lru import Lru
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import dirname
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
-    from wkwdask.formats.precomputed.info import VolumeInfo
+    from collections.abc import Callable
+
+    from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.model.store import Store
+
 
 _LARGEST_INFO = 64 << 20
 
@@ -35,3 +47,89 @@ def read_info(store: Store) -> VolumeInfo:
     if raw is None:
         raise MissingError(f"{path}: not found: no Neuroglancer precomputed volume here")
     return parse_info(raw, path)
+
+
+def find_info(folder: str) -> VolumeInfo | None:
+    """Read the ``info`` of a local folder, None where there is none."""
+    try:
+        return read_info(FolderStore(folder))
+    except MissingError:
+        return None
+
+
+def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
+    """Change the ``info`` of a volume; it appears whole, and no process that honours the lock overwrites what another one wrote."""
+    update_json(f"{folder}/{FILE_NAME}", lambda: _document(find_info(folder)), change, format_info, new)
+
+
+def _document(info: VolumeInfo | None) -> dict[str, Any] | None:
+    return None if info is None else info.document
+
+
+@dataclass(frozen=True, slots=True)
+class InfoEdit(MetadataEdit):
+    """What ``info`` is to say once the scales are there."""
+
+    kind: ClassVar[str] = "precomputed info"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    """Values of :meth:`to_json` that are folders."""
+    folder: str
+    """The volume."""
+    scales: tuple[Scale, ...]
+    """The scales; one that is there with the same key is replaced."""
+    new: dict[str, Any]
+    """What ``info`` says apart from them where it is made, because there is none yet."""
+    provenance: dict[str, Any]
+    """What ``provenance`` says where it is not there yet."""
+
+    def apply(self) -> None:
+        """Change ``info``, or make it."""
+        update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
+        path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
+        if files.lexists(path):
+            remove_dead_lock(path)
+            return
+        with locked_file(path, f"making of {path}"):
+            files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
+            if not files.lexists(path):
+                publish_bytes(path, format_info(self.provenance).encode())
+
+    def check_writable(self) -> None:
+        """Make sure, before any work, that ``info`` can be changed after it."""
+        changed = dirname(files.realpath(f"{self.folder}/{FILE_NAME}"))
+        if files.isdir(changed) and not files.is_writable(changed):
+            raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
+
+    def check_current(self) -> None:
+        """Make sure that nobody made the volume meanwhile with values of another type."""
+        current = find_info(self.folder)
+        if current is None:
+            return
+        found = (current.type, current.dtype.name, current.num_channels)
+        ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
+        if found != ours:
+            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {found}, those of the scale that was written {ours}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a publish record holds."""
+        document = with_scales(self.new, self.scales)
+        return {"kind": self.kind, "folder": self.folder, "info": document, "provenance": self.provenance}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> InfoEdit:
+        """Read the form that a publish record holds."""
+        info = parse_info(format_info(value["info"]), value["folder"])
+        return cls(value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"])
+
+
+class InfoRemoval(LevelRemoval):
+    """Scales that ``info`` is to forget."""
+
+    __slots__ = ()
+    kind = "removal of precomputed scales"
+
+    def apply(self) -> None:
+        """Change ``info``, where there is one."""
+        if files.exists(f"{self.folder}/{FILE_NAME}"):
+            update_info(self.folder, lambda document: without_scales(document, self.keys))

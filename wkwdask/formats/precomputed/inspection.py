@@ -1,28 +1,314 @@
-"""What is to be checked of a precomputed volume: its ``info``, and the files of its scales."""
+"""Checking a precomputed volume: its ``info`` and the files of its scales, all that is wrong with each, where readers stop at the first fault. Never writes."""
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
-from wkwdask.formats.precomputed.file_check import PrecomputedCheck, ScaleListing, list_scale
+from wkwdask.formats.leftovers import temporary_fault
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
-from wkwdask.formats.precomputed.naming import SpanNaming
-from wkwdask.model.faults import Fault
+from wkwdask.formats.precomputed.layouts import OpenShard, PrecomputedShards, decompress_file, largest_file
+from wkwdask.formats.precomputed.naming import SUFFIXES, ShardNaming, SpanNaming
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
+from wkwdask.geometry import compressed_morton
+from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.store import files
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
+    from wkwdask.model.stored_array import StoredArray
+
+
+_KNOWN_FILES = ("provenance",)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleListing:
+    """What is in the folder of a scale."""
+
+    chunks: tuple[tuple[Vec3, int], ...]
+    """Files of chunks: their cells, and the place of their endings in ``SUFFIXES``."""
+    shards: tuple[int, ...]
+    """Numbers of shards."""
+    faults: tuple[Fault, ...]
+    """Names that should not be there."""
+
+    def __len__(self) -> int:
+        return len(self.chunks) + len(self.shards)
+
+
+def list_scale(volume: StoredArray, others: Sequence[StoredArray] = ()) -> ScaleListing:
+    """List the files of a scale."""
+    folder, naming = volume.folder, volume.naming
+    if files.islink(folder) and not files.exists(folder):
+        return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder"),))
+    if not files.isdir(folder):
+        there = files.lexists(folder)
+        return ScaleListing((), (), (Fault("folder.no_folder", folder, "a file", "a folder"),) if there else ())
+    try:
+        found = naming.files(volume.store) if isinstance(naming, SpanNaming) else None
+        shards = naming.files(volume.store) if isinstance(naming, ShardNaming) else {}
+        known = {entry.name for entries in shards.values() for entry in entries}
+        known |= {entry.name for entry in (() if found is None else found.entries)}
+        known |= {entry.name for other in others if isinstance(other.naming, SpanNaming) for entry in other.naming.files(other.store).entries}
+        faults = list(_strays(folder, known, found is not None))
+    except OSError as error:
+        return ScaleListing((), (), (Fault("folder.unreadable", folder, os.strerror(error.errno or 0)),))
+    for shard, entries in shards.items():
+        kinds = {entry.name.rpartition(".")[2] for entry in entries}
+        if "shard" in kinds and len(kinds) > 1:
+            faults.append(Fault("shard.twice", min(entry.path for entry in entries), f"shard {shard} is also stored in the obsolete layout", "one of them"))
+    chunks: list[tuple[Vec3, int]] = []
+    if found is not None:
+        rows = sorted(zip(found.cells[:, ::-1].tolist(), found.suffixes.tolist(), strict=True))
+        chunks = [((x, y, z), suffix) for (z, y, x), suffix in rows]
+        faults += _twice(folder, naming, chunks)
+    return ScaleListing(tuple(chunks), tuple(sorted(shards)), tuple(faults))
+
+
+def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
+    with files.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name not in known)
+    for name in names:
+        path = f"{folder}/{name}"
+        leftover = temporary_fault(path)
+        if leftover is not None:
+            yield leftover
+        elif _looks_like_data(name):
+            yield Fault("name.unread", path, name, "the name of a chunk of the grid" if is_alone else "the name of a shard")
+        elif not name.startswith(".wkwdask"):
+            yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
+
+
+def _looks_like_data(name: str) -> bool:
+    return name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum())
+
+
+def _twice(folder: str, naming: Any, chunks: Sequence[tuple[Vec3, int]]) -> Iterator[Fault]:
+    previous: Vec3 | None = None
+    for cell, suffix in chunks:
+        if cell == previous:
+            path = f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}"
+            yield Fault("chunk.twice", path, f"chunk {cell} is also stored under another ending", "one file")
+        previous = cell
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedCheck:
+    """How the files of one scale are to be checked; small to pickle."""
+
+    volume: StoredArray
+    """The scale."""
+    decode: bool
+    """Whether chunks are decoded."""
+    find_largest: bool = False
+    """Whether the largest value is looked for."""
+
+    @property
+    def folder(self) -> str:
+        """The scale's folder."""
+        return self.volume.folder
+
+    def check_files(self, files: Sequence[tuple[Vec3, int] | int]) -> Findings:
+        """Check chunks that are files, as :class:`ScaleListing` lists them, and shards."""
+        return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
+
+    def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
+        volume, codec, naming = self.volume, self._codec, self.volume.naming
+        assert isinstance(naming, SpanNaming)
+        name = naming.stem((0, *cell)) + suffix
+        path = f"{volume.folder}/{name}"
+        size, fault = _looked_at(path)
+        if size is None:
+            return Findings(() if fault is None else (fault,), 0 if fault is None else 1)
+        if not size:
+            return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=self._corner(cell)),), 1)
+        shape = volume.grid.shape_at((0, *cell))
+        largest = codec.largest_nbytes(shape)
+        try:
+            if not self.decode:
+                self._check_raw_size(size, suffix, shape)
+                return Findings((), 1, size)
+            (data,) = volume.store.read_whole([name], largest_file(largest))
+            if data is None:  # removed meanwhile
+                return Findings()
+            data = decompress_file(data, name, path, largest, codec, shape)
+            return Findings((), 1, size, 1, self._largest(codec.decode(data, shape, path)))
+        except (FormatError, UnsupportedError) as error:
+            fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=self._corner(cell))
+        except OSError as error:
+            fault = Fault("file.unreadable", path, os.strerror(error.errno or 0))
+        return Findings((fault,), 1, size)
+
+    @property
+    def _codec(self) -> PrecomputedCodec:
+        assert isinstance(self.volume.codec, PrecomputedCodec)
+        return self.volume.codec
+
+    def _check_raw_size(self, size: int, suffix: str, shape: Vec4) -> None:
+        """Compare the size of a raw chunk with its voxels, without reading it."""
+        expected = self._codec.largest_nbytes(shape)
+        if self._codec.encoding == "raw" and not suffix and size != expected:
+            raise (TruncatedError if size < expected else CorruptError)(f"{size} bytes, expected {expected}")
+
+    def _largest(self, voxels: npt.NDArray[Any]) -> int | None:
+        return int(voxels.max()) if self.find_largest and voxels.size else None
+
+    def _corner(self, cell: Sequence[int]) -> Vec3:
+        """Give the lowest absolute voxel of a chunk."""
+        x, y, z = (int(n) * edge + first for n, edge, first in zip(cell, self.volume.chunk_shape, self.volume.origin, strict=True))
+        return x, y, z
+
+    def _check_shard(self, number: int) -> Findings:
+        layout, store = self.volume.layout, self.volume.store
+        assert isinstance(layout, PrecomputedShards)
+        name = layout.sharding.shard_name(number)
+        path = store.path_of(name)
+        with ExitStack() as stack:
+            try:
+                shard = stack.enter_context(layout.opened(store, name))
+            except CorruptError as error:
+                return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
+            except MissingError as error:
+                kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
+                return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
+            except OSError as error:
+                return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
+            return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
+
+
+def _looked_at(path: str) -> tuple[int | None, Fault | None]:
+    """Give the size of a file, or what is wrong with it; neither where it has vanished."""
+    try:
+        status = files.stat(path)
+    except FileNotFoundError:
+        if files.islink(path):
+            return None, Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file")
+        return None, None
+    except OSError as error:
+        return None, Fault("file.unreadable", path, os.strerror(error.errno or 0))
+    if not stat.S_ISREG(status.st_mode):
+        return None, Fault("file.no_file", path, "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file", "a file")
+    return status.st_size, None
+
+
+class _ShardCheck:
+    """The check of one shard, minishard by minishard."""
+
+    def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
+        self._check, self._shard, self._number = check, shard, number
+        self._path = shard.name
+        self._faults = FaultList()
+        self._blocks = 0
+        self._largest: int | None = None
+        self._used: list[npt.NDArray[np.int64]] = []
+
+    def run(self) -> Findings:
+        """Check all of it."""
+        shard, sharding, index_file = self._shard, self._shard.layout.sharding, self._shard.index_file
+        nbytes = (shard.nbytes or 0) + (index_file.nbytes or 0 if index_file is not shard.file else 0)
+        if (index_file.nbytes or 0) < sharding.index_nbytes:
+            self._faults.add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+        else:
+            for minishard in range(1 << sharding.minishard_bits):
+                self._check_minishard(minishard)
+            self._check_overlaps()
+        return Findings(self._faults.to_tuple(), 1, nbytes, self._blocks, self._largest)
+
+    def _check_minishard(self, minishard: int) -> None:
+        shard = self._shard
+        try:
+            where = shard.minishard_range(minishard)
+        except CorruptError as error:
+            offset = INDEX_ENTRY_NBYTES * minishard
+            self._faults.add(Fault("shard.index", shard.index_file.name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
+            return
+        if where is None or where[0] == where[1]:
+            return
+        offset = shard.first_byte + where[0]
+        self._used.append(np.array([[offset, shard.first_byte + where[1]]], np.int64))
+        try:
+            ids, starts, sizes = shard.read_minishard(minishard, where)
+        except FormatError as error:
+            text = str(error).rpartition(f"byte {offset}: ")[2]
+            self._faults.add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
+            return
+        good = self._check_ids(ids, minishard, offset)
+        begins = starts.astype(np.int64) + shard.first_byte
+        self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
+        for n in np.flatnonzero(good).tolist():
+            self._check_chunk(int(ids[n]), int(begins[n]), int(sizes[n]))
+
+    def _check_ids(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> npt.NDArray[np.bool_]:
+        """Tell which chunks belong to a minishard; no reader finds one that does not."""
+        grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
+        cells = compressed_morton.decode(ids, grid)
+        bits = len(compressed_morton.bit_axes(grid))
+        outside = (cells >= np.array(grid)).any(axis=1)
+        if bits < compressed_morton.MAX_BITS:
+            outside |= ids >> np.uint64(bits) > 0
+        shards, minishards = sharding.places(ids)
+        foreign = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
+        for n in np.flatnonzero(outside).tolist():
+            self._faults.add(
+                Fault("minishard.outside", self._path, f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", int(ids[n]), offset=offset)
+            )
+        for n in np.flatnonzero(foreign).tolist():
+            place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
+            what = f"chunk {ids[n]} in minishard {minishard}"
+            self._faults.add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._corner(cells[n].tolist()), offset))
+        good: npt.NDArray[np.bool_] = ~outside & ~foreign
+        return good
+
+    def _check_chunk(self, chunk: int, offset: int, size: int) -> None:
+        volume = self._check.volume
+        x, y, z = compressed_morton.decode([chunk], self._shard.layout.counts)[0].tolist()
+        if not size:
+            self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
+            return
+        if not self._check.decode:
+            return
+        try:
+            found = self._shard.read([(offset, offset + size)])
+            data = b"" if found is None else found[0]
+            largest = self._check._largest(volume.codec.decode(data, volume.grid.shape_at((0, x, y, z)), self._path, offset))
+        except (FormatError, UnsupportedError) as error:
+            text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
+            self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))
+            return
+        self._blocks += 1
+        self._largest = largest if self._largest is None else max(self._largest, largest or 0)
+
+    def _check_overlaps(self) -> None:
+        """Look for bytes that belong to two parts of the file."""
+        if not self._used:
+            return
+        parts = np.concatenate(self._used)
+        parts = parts[parts[:, 1] > parts[:, 0]]
+        parts = parts[np.argsort(parts[:, 0], kind="stable")]
+        ends = np.maximum.accumulate(parts[:, 1])
+        for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
+            self._faults.add(
+                Fault("shard.overlap", self._path, f"a part that begins inside the one before it, which ends at byte {ends[n]}", offset=int(parts[n + 1, 0]))
+            )
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.precomputed.array import description_of, scale_array
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of
-from wkwdask.formats.precomputed.info_edits import with_scales
-from wkwdask.formats.precomputed.info_file import read_info
-from wkwdask.formats.precomputed.metadata_edit import InfoEdit
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of, with_scales
+from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME

@@ -9,10 +9,9 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, Scale, default_key, mags_of
-from wkwdask.formats.precomputed.info_edits import PROVENANCE, new_document, scale_entry
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, default_key, mags_of, new_document, same_resolution, scale_entry
+from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
-from wkwdask.formats.precomputed.metadata_edit import InfoEdit, find_info
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from wkwdask.model.place import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
-SAME = 1e-3  # of a resolution: these are the same
 KINDS = {"color": "image", "segmentation": "segmentation"}
 """What ``info`` calls a category."""
 _BLOCK_SIZE = (8, 8, 8)
@@ -293,11 +291,6 @@ def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
 def _default_encoding(volume: VolumeType) -> str:
     """Choose how a volume is encoded."""
     return "compressed_segmentation" if volume.kind == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
-
-
-def same_resolution(lengths: Lengths, others: Lengths) -> bool:
-    """Tell whether two resolutions are the same, up to rounding."""
-    return all(abs(a / b - 1) <= SAME for a, b in zip(lengths, others, strict=True))
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.errors import CorruptError
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
-from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.geometry import compressed_morton
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
@@ -146,6 +143,48 @@ def _shifted(values: Column, bits: int) -> Column:
     return values >> np.uint64(bits) if bits < 64 else np.zeros_like(values)
 
 
+_MULTIPLIER_1, _MULTIPLIER_2, _MULTIPLIER_3 = 0x239B961B, 0xAB0E9789, 0x38B34AE5
+_BITS_32 = np.uint64(0xFFFFFFFF)
+
+
+def murmurhash3(keys: Column) -> Column:
+    """Hash the eight little-endian bytes of each key with MurmurHash3_x86_128, seed 0, and keep the first 64 bits.
+
+    Notes
+    -----
+    Austin Appleby's MurmurHash3, in the public domain, for a message of eight bytes: no whole block of 16, a tail in the first two lanes.
+
+    Examples
+    --------
+    >>> hex(int(murmurhash3(np.array([12345], np.uint64))[0]))
+    '0x1d31307e3a65e510'
+    """
+    low, high = keys & _BITS_32, keys >> np.uint64(32)
+    h2 = _times(_rotated(_times(high, _MULTIPLIER_2), 16), _MULTIPLIER_3)
+    h1 = _times(_rotated(_times(low, _MULTIPLIER_1), 15), _MULTIPLIER_2)
+    eight = np.uint64(8)  # the length of the message, which is mixed into all four lanes
+    h1, h2, others = h1 ^ eight, h2 ^ eight, eight
+    h1 = (h1 + h2 + others + others) & _BITS_32
+    h2, h3 = (h2 + h1) & _BITS_32, (others + h1) & _BITS_32
+    h1, h2, h3 = _mixed(h1), _mixed(h2), _mixed(h3)
+    h1 = (h1 + h2 + h3 + h3) & _BITS_32
+    return h1 | ((h2 + h1) & _BITS_32) << np.uint64(32)
+
+
+def _times(values: Column, factor: int) -> Column:
+    return values * np.uint64(factor) & _BITS_32
+
+
+def _rotated(values: Column, bits: int) -> Column:
+    return (values << np.uint64(bits) | values >> np.uint64(32 - bits)) & _BITS_32
+
+
+def _mixed(values: Column) -> Column:
+    values = _times(values ^ values >> np.uint64(16), 0x85EBCA6B)
+    values = _times(values ^ values >> np.uint64(13), 0xC2B2AE35)
+    return values ^ values >> np.uint64(16)
+
+
 def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None:
     """Read the ``sharding`` of a scale."""
     before = len(problems.found)
@@ -198,21 +237,6 @@ def format_shard_index(starts: Column, ends: Column) -> bytes:
     return np.stack([starts, ends], axis=1).astype("<u8").tobytes()
 
 
-def parse_shard_index(raw: bytes, sharding: Sharding, source: str, file_nbytes: int | None = None) -> tuple[Column, Column]:
-    """Read a shard index."""
-    if len(raw) < sharding.index_nbytes:
-        raise TruncatedError(f"{source}: a shard index of {sharding.index_nbytes} bytes is cut off after {len(raw)}")
-    table = np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).astype(np.uint64).reshape(-1, 2)
-    most = np.uint64(_LARGEST_OFFSET if file_nbytes is None else max(0, file_nbytes - sharding.index_nbytes))
-    wrong = np.flatnonzero((table[:, 0] > table[:, 1]) | ((table[:, 0] < table[:, 1]) & (table[:, 1] > most)))
-    if wrong.size:
-        minishard = int(wrong[0])
-        start, end = table[minishard].tolist()
-        where = f"the {'file' if file_nbytes is None else f'{most} bytes'} behind the shard index"
-        raise CorruptError(f"{source}: byte {16 * minishard}: the index of minishard {minishard} is said to lie from {start} to {end} of {where}")
-    return table[:, 0], table[:, 1]
-
-
 def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
     """Write the index of one minishard."""
     table = np.empty((3, len(ids)), "<u8")
@@ -242,25 +266,3 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
         where = f"outside the {'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"
         raise CorruptError(f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies {where}")
     return ids, bounds[::2], sizes
-
-
-def assemble_shard(chunks: Mapping[int, bytes], sharding: Sharding) -> list[bytes]:
-    """Put a shard together."""
-    ids = np.array(sorted(chunks), np.uint64)
-    minishards = sharding.places(ids)[1]
-    starts = np.zeros(1 << sharding.minishard_bits, np.uint64)
-    ends = starts.copy()
-    pieces = [b""]
-    at = 0
-    for minishard in np.unique(minishards).tolist():
-        members = ids[minishards == minishard]
-        parts = [chunks[chunk] for chunk in members.tolist()]
-        sizes = np.array([len(part) for part in parts], np.uint64)
-        first = np.uint64(at) + np.cumsum(sizes, dtype=np.uint64) - sizes
-        index = format_minishard_index(members, first, sizes, sharding.minishard_index_encoding)
-        at += int(sizes.sum())
-        starts[minishard], ends[minishard] = at, at + len(index)
-        at += len(index)
-        pieces += [*parts, index]
-    pieces[0] = format_shard_index(starts, ends)
-    return pieces
