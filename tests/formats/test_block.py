@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import headers, voxels
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.formats.wkw.block import decode_block, encode_block, encode_raw_block
+from wkwdask.formats.wkw.file import decode_block, encode_block, encode_raw_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 
 

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from strategies import any_length_headers, headers
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.manifest import format_manifest, parse_manifest
-from wkwdask.formats.webknossos.datasource import cube_lengths, format_segment_id, largest_segment_id, sound_parts
-from wkwdask.formats.webknossos.datasource_edits import with_fields, without_mags
-from wkwdask.formats.wkw.check import GOOD, check_bounds, check_file_header, check_mag_header
+from wkwdask.formats.webknossos.datasource import cube_lengths, format_segment_id, largest_segment_id, sound_parts, with_fields, without_mags
+from wkwdask.formats.wkw.file import parse_jump_table
+from wkwdask.formats.wkw.file_check import GOOD, check_bounds, check_file_header, check_mag_header
 from wkwdask.formats.wkw.header import format_header, make_header, parse_header
-from wkwdask.formats.wkw.jump_table import parse_jump_table
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import KINDS, SEVERITIES, Fault
+from wkwdask.verbs.manifest import format_manifest, parse_manifest
 
 HEADER = make_header("uint32", 2, block_len=8, file_len=2)
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_layer, with_mags
+from wkwdask.formats.webknossos.datasource import NewLayer, format_datasource, new_document, parse_datasource, with_layer, with_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 

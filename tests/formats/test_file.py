@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.block import encode_block
-from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_file, format_file_head
+from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_block, encode_file, format_file_head, format_jump_table
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
-from wkwdask.formats.wkw.jump_table import format_jump_table
 
 
 def _decodes_or_refuses(raw):

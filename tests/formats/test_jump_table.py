@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.wkw.file import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.formats.wkw.jump_table import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
 
 HEADER = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4).for_data_file()  # 8 blocks; data from byte 80 on
 

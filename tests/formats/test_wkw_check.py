@@ -18,12 +18,10 @@ from wkwdask.formats.leftovers import QUARANTINE_NAME
 from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.wkw import file_check as wkw_check
 from wkwdask.formats.wkw import mend as wkw_mend
-from wkwdask.formats.wkw.block import decode_block
-from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.file import decode_block, decode_file, encode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
-from wkwdask.formats.wkw.folder import file_path
+from wkwdask.formats.wkw.folder import file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
-from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import WkwMending, mend_file
 from wkwdask.model.faults import KINDS
 from wkwdask.store.records import patch_record, read_record, write_record

@@ -18,8 +18,8 @@ from strategies import vectors
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.wkw import layout as wkw
-from wkwdask.formats.wkw import small_files as wkw_small_files
 from wkwdask.formats.wkw import stored_file as wkw_file
+from wkwdask.formats.wkw import stored_file as wkw_small_files
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.folder import HEADER_NAME, list_files

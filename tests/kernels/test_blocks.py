@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.wkw.block import decode_block, encode_block
+from wkwdask.formats.wkw.file import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks.batch import Zeros

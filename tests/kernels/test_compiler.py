@@ -109,7 +109,7 @@ def test_folder_names_the_sources(places, monkeypatch):
 # Few kernels, since most of these tests compile them anew: one that calls LZ4, and one that does not.
 WORK = """
 import numpy as np
-from wkwdask.formats.wkw.block import decode_block
+from wkwdask.formats.wkw.file import decode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels import compiler
 from wkwdask.kernels.blocks import batch as blocks

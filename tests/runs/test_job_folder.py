@@ -17,10 +17,10 @@ import pytest
 import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.formats.metadata import edit_from_json
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
+from wkwdask.formats.publication import edit_from_json
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document

@@ -12,8 +12,7 @@ import numpy as np
 from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
-from wkwdask.formats.places import format_of_target, place_for
+from wkwdask.formats.opening import check_names_format, format_of_target, open_stored, place_for, recent_stored
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.formats.webknossos.datasource import FILE_NAME

@@ -8,7 +8,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import update_datasource
-from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
+from wkwdask.formats.webknossos.datasource import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.ids.survey import Opened, Surveying, open_layer

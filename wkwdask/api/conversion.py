@@ -12,8 +12,8 @@ from wkwdask.api.converting import convert_images, convert_levels
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.sources import choose_layer_of, find_layers, find_source
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.opening import EXPORTED, check_named, format_of_target
 from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.places import EXPORTED, check_named, format_of_target
 from wkwdask.formats.registry import fallback, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.geometry.bounding_box import BoundingBox

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, SectionWarning, ViewerWarning
-from wkwdask.formats.opening import left_out, local_mags
-from wkwdask.formats.places import place_for
+from wkwdask.formats.opening import left_out, local_mags, place_for
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.report import Report, merge_reports

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource, wkw_volume
-from wkwdask.formats.webknossos.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
-from wkwdask.formats.webknossos.datasource_edits import (
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    LayerRecord,
     NewLayer,
+    check_layer_name,
+    format_segment_id,
+    new_document,
     with_box,
     with_largest_id,
     with_layer,

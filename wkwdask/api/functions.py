@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.places import format_of_target
+from wkwdask.formats.opening import format_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3

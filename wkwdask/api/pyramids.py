@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parsed_mags, refuse_options, storage_options
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.places import options_of
+from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.places import open_living, place_for
+from wkwdask.formats.opening import open_living, place_for
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.job_records import holds_only_jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.metadata import edit_from_json, folders_of
+from wkwdask.formats.registry import formats
 from wkwdask.model.parsing import reading
 from wkwdask.store.json_record import format_job_record, read_job_record
 
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.formats.record_paths import RecordPaths
+
+
+def _edit_of(value: dict[str, Any]) -> type[MetadataEdit]:
+    return {edit.kind: edit for one in formats() for edit in one.edits}[value["kind"]]
+
+
+def edit_from_json(value: dict[str, Any]) -> MetadataEdit:
+    """Read what a record keeps of an edit of any kind."""
+    return _edit_of(value).from_json(value)
+
+
+def folders_of(value: dict[str, Any]) -> dict[str, str]:
+    """Pick the folders out of what a record keeps of an edit of any kind."""
+    return {name: value[name] for name in _edit_of(value).folder_names if value[name] is not None}
+
 
 RECORD_NAME = "publish.json"
 _REMOVED = "removed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
-from wkwdask.formats.places import open_source
+from wkwdask.formats.opening import open_source
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.place import LevelSpec

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
-from wkwdask.formats.webknossos.nml_nodes import read_nodes
+from wkwdask.formats.webknossos.annotation import read_nodes
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.formats.metadata import folders_of
+from wkwdask.formats.publication import folders_of
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.model.parsing import reading

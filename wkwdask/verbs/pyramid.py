@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import ResumeError, UnsupportedError
-from wkwdask.formats.places import aligned_mags, default_method, image_box, place_in
+from wkwdask.formats.opening import aligned_mags, default_method, image_box, place_in
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.levels import ratio_of
 from wkwdask.model.pieces import MEMORY_NBYTES

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.opening import place_for
 from wkwdask.formats.pictures.foreign import open_sized
-from wkwdask.formats.places import place_for
 from wkwdask.model.place import Destination
 from wkwdask.runs.stage import stage
 from wkwdask.store import files

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import find
-from wkwdask.formats.places import format_of_image, open_source
+from wkwdask.formats.opening import find, format_of_image, open_source
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import SparseCells

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.places import format_of_image
+from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import job_root
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells

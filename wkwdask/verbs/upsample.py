@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.opening import is_readable
-from wkwdask.formats.places import aligned_mags, image_box, place_in
+from wkwdask.formats.opening import aligned_mags, image_box, is_readable, place_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import LevelSpec, NewLevels

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.places import format_of_image
+from wkwdask.formats.opening import format_of_image
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.place import InPlace, LevelSpec

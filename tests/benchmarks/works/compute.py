@@ -14,9 +14,9 @@ import lz4.block
 import numpy as np
 
 from wkwdask.formats.webknossos.dataset import open_volume
+from wkwdask.formats.wkw.file import parse_jump_table, slice_range
 from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType
-from wkwdask.formats.wkw.jump_table import parse_jump_table, slice_range
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
 from wkwdask.kernels.blocks.layout import OFFSET, START
 from wkwdask.kernels.blocks.locate import locate_blocks

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from wkwdask import BoundingBox, Mag
-from wkwdask.formats.webknossos.datasource import format_datasource, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import (
+from wkwdask.formats.webknossos.datasource import (
     NewLayer,
+    format_datasource,
+    parse_datasource,
     with_box,
     with_entry,
     with_largest_id,

@@ -22,11 +22,9 @@ from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
 from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
-from wkwdask.formats.wkw.check import check_mag_header
-from wkwdask.formats.wkw.file_check import WkwCheck
-from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
+from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
+from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
-from wkwdask.formats.wkw.listing import Listing, list_mag
 from wkwdask.formats.wkw.mend import WkwMending
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox

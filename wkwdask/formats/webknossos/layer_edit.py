@@ -8,8 +8,19 @@ from typing import Any, ClassVar
 from wkwdask.errors import MissingError
 from wkwdask.formats.format import MetadataEdit
 from wkwdask.formats.webknossos.dataset import check_datasource_writable, read_datasource, update_datasource
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_largest_id, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    NewLayer,
+    format_datasource,
+    largest_segment_id,
+    layer_entry,
+    new_document,
+    parse_datasource,
+    with_largest_id,
+    with_layer,
+    with_mags,
+    without_mags,
+)
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.leftovers import set_aside
 from wkwdask.formats.mending import JSON, Action, DocumentRepair, Left, RepairOptions
 from wkwdask.formats.webknossos.dataset import update_datasource
-from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
-from wkwdask.formats.webknossos.datasource_edits import NewLayer, with_fields, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.datasource import (
+    NewLayer,
+    format_datasource,
+    format_segment_id,
+    new_document,
+    sound_parts,
+    with_fields,
+    with_layer,
+    with_mags,
+    without_mags,
+    without_place,
+)
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.webknossos.place import default_category
 from wkwdask.geometry.mag import Mag

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import locate, read_datasource, update_datasource
-from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.formats.webknossos.datasource_edits import with_name
+from wkwdask.formats.webknossos.datasource import FILE_NAME, with_name
 from wkwdask.formats.wkw.array import filled_box
 from wkwdask.formats.wkw.folder import files_box
 from wkwdask.formats.wkw.layout import header_of

@@ -9,13 +9,12 @@ from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedErr
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, make_layer, read_datasource, with_external
-from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
-from wkwdask.formats.webknossos.datasource_edits import NewLayer
+from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.header import described, header_anew, header_of_result, largest_file_len, new_header, stored_settings
 from wkwdask.formats.wkw.layout import header_of, is_wkw
-from wkwdask.formats.wkw.new_mag import described, header_anew, header_of_result, largest_file_len, new_header, stored_settings
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.record_paths import elsewhere
-from wkwdask.formats.webknossos.dataset import locate, read_datasource, wkw_volume
-from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.formats.webknossos.dataset import arrays_of, is_arrays_layer, locate, read_datasource, wkw_volume
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of

@@ -1,22 +1,129 @@
-"""A whole file in memory: split it into its blocks, or assemble it from them.
+"""Blocks, the jump table, and a whole file in memory: bytes to arrays and back, the plain reference for the compiled batches.
 
-For small files, tests and damage checks; large files are streamed by ``wkwdask.storage``.
+A raw block holds its voxels in Fortran order with the channel fastest: the shape is (c, x, y, z). Slices of a jump table are parsed and checked one by one,
+so that a table of any size needs memory for one slice only. Opens nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import lz4.block
 import numpy as np
 
-from wkwdask.formats.wkw.block import decode_block, encode_block
-from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
-from wkwdask.formats.wkw.jump_table import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+MAX_LZ4_RATIO = 255  # no LZ4 block decodes to more than this many times its length
+
+
+def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
+    """Decode one block."""
+    where = f"{source}: block {block} at byte {offset}"
+    if not header.is_compressed:
+        if len(raw) < header.block_nbytes:
+            raise TruncatedError(f"{where}: {len(raw)} bytes, expected {header.block_nbytes}")
+        voxels = raw[: header.block_nbytes]
+    else:
+        if header.block_nbytes > MAX_LZ4_RATIO * len(raw):
+            raise CorruptError(f"{where}: {len(raw)} stored bytes cannot decode to {header.block_nbytes} bytes")
+        try:
+            voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
+        except lz4.block.LZ4BlockError as error:
+            raise CorruptError(f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes ({error})") from None
+        if len(voxels) != header.block_nbytes:
+            raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
+    edge = header.block_len
+    return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
+
+
+def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
+    """Encode one block."""
+    raw = np.asarray(voxels, header.dtype).tobytes(order="F")
+    if len(raw) != header.block_nbytes:
+        raise ValueError(f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}")
+    return encode_raw_block(raw, header.block_type, level)
+
+
+def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
+    """Encode the bytes of one block."""
+    if block_type is BlockType.RAW:
+        return raw
+    options = {} if block_type is BlockType.LZ4 else {"mode": "high_compression", "compression": level}
+    encoded: bytes = lz4.block.compress(raw, store_size=False, **options)
+    return encoded
+
+
+def decoded_nbytes(raw: bytes, most: int) -> int:
+    """Give the bytes that a stored LZ4 block decodes to, -1 where it does not decode to at most so many."""
+    try:
+        return len(lz4.block.decompress(raw, uncompressed_size=most))
+    except lz4.block.LZ4BlockError:
+        return -1
+
+
+ENTRY_NBYTES = 8
+
+
+def slice_range(first: int, count: int) -> tuple[int, int]:
+    """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks."""
+    return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
+
+
+def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+    """Read and check the boundaries of consecutive blocks.
+
+    Notes
+    -----
+    webknossos-wrap README, "LZ4 compressed blocks".
+    """
+    offset, nbytes = slice_range(first, count)
+    if len(raw) < nbytes:
+        raise TruncatedError(
+            f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}"
+        )
+    bounds = np.frombuffer(raw, "<u8", count + 1)
+    if bounds[0] < header.smallest_data_offset:
+        raise CorruptError(f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table")
+    falling = np.flatnonzero(bounds[1:] < bounds[:-1])
+    if falling.size:
+        at = int(falling[0])
+        raise CorruptError(
+            f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: "
+            f"jump table falls: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
+        )
+    beyond = np.flatnonzero(bounds > file_nbytes)
+    if beyond.size:
+        at = int(beyond[0])
+        raise TruncatedError(
+            f"{source}: byte {offset + ENTRY_NBYTES * at}: block {first + max(at - 1, 0)} ends at byte {bounds[at]}, but the file has {file_nbytes} bytes"
+        )
+    return bounds.astype(np.int64)
+
+
+def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+    """Give the boundaries of consecutive blocks in a raw file, in the form of :func:`parse_jump_table`."""
+    end = header.data_offset + (first + count) * header.block_nbytes
+    if file_nbytes < end:
+        whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
+        raise TruncatedError(
+            f"{source}: block {whole} at byte {header.data_offset + whole * header.block_nbytes}: "
+            f"the file has {file_nbytes} bytes, expected {end}: raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}"
+        )
+    return header.data_offset + np.arange(first, first + count + 1, dtype=np.int64) * header.block_nbytes
+
+
+def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
+    """Write the table of a file whose blocks follow each other without gaps."""
+    if sizes.shape != (header.blocks_per_file,):
+        raise ValueError(f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}")
+    return (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()
 
 
 def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:

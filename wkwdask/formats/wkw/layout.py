@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.wkw.block import decode_block, encode_block
-from wkwdask.formats.wkw.file import format_file_head
+from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.small_files import has_small_files, read_small_files
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, Reading, WkwFile, check_rows, open_if_stored
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, Reading, WkwFile, check_rows, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import Zeros, compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cube_table

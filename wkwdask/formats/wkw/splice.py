@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
-from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_rows, open_if_stored
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import make_layer, read_datasource, update_datasource
-from wkwdask.formats.webknossos.datasource import FILE_NAME, is_folder_name, layer_entry
-from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
+from wkwdask.formats.webknossos.datasource import (
+    FILE_NAME,
+    is_folder_name,
+    layer_entry,
+    path_holders,
+    with_entry,
+    with_explicit_paths,
+    with_new_name,
+    with_paths,
+)
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder

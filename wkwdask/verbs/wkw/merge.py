@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
+from wkwdask.formats.webknossos.annotation import MergedVolume, check_not_missing, open_annotation
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
-from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
-from wkwdask.formats.webknossos.datasource_edits import NewLayer
+from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.moves import find_moves
 from wkwdask.formats.webknossos.place import mag_place
-from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.place import Destination, LevelSpec
 from wkwdask.store.paths import dirname

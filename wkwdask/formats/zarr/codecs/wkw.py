@@ -18,10 +18,8 @@ from zarr.abc.store import RangeByteRequest
 from zarr.storage import LocalStore
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
-from wkwdask.formats.wkw.file import block_bounds, format_file_head
+from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, block_bounds, format_file_head, parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
-from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
