@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from wkwdask.errors import CorruptError
 from wkwdask.runs.job import Result
-from wkwdask.runs.journal import read_journal
-from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.journal import JournaledJob, read_journal
 
 
 class OwnError(Exception):

@@ -25,8 +25,7 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, run_serially
-from wkwdask.runs.journal import Journal
-from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.journal import Journal, JournaledJob
 from wkwdask.runs.tally import ladder_records
 from wkwdask.verbs.pyramid_job import PyramidJob
 

@@ -33,7 +33,7 @@ from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs import job as jobs
 from wkwdask.runs import job_folder, journal
 from wkwdask.store import files
-from wkwdask.store.owner import Owner
+from wkwdask.store.locks import Owner
 from wkwdask.verbs import foreign_import, rechunk
 
 # processes that tests start find the package and the helpers of the tests

@@ -25,8 +25,8 @@ from wkwdask.graphs.runners import run_job
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.runs import tolerant
 from wkwdask.runs.job import FlatJob, Result
-from wkwdask.runs.job_lines import read_failures, read_progress
 from wkwdask.runs.journal import Journal, read_journal
+from wkwdask.runs.progress import read_failures, read_progress
 from wkwdask.runs.tolerant import Tolerance
 from wkwdask.store.provenance import PROGRESS_NAME
 

@@ -27,14 +27,12 @@ from wkwdask.formats.webknossos.datasource import format_datasource, new_documen
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.header import make_header
-from wkwdask.runs import job_folder, publishing
-from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs import job_folder
+from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
 from wkwdask.runs.journal import read_journal
-from wkwdask.runs.publishing import NewMag
-from wkwdask.store import files, owner
-from wkwdask.store.locks import lock_holder
-from wkwdask.store.owner import Owner
+from wkwdask.store import files, locks
+from wkwdask.store.locks import Owner, lock_holder
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
 from wkwdask.store.slurm import SlurmJob
@@ -46,7 +44,7 @@ SETTINGS = {"command": "test"}
 def dead_owner(command="a job that died"):
     """The owner of a job whose process has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        start = owner._process_start(process.pid)
+        start = locks._process_start(process.pid)
         process.communicate(b"\n")
     assert start
     return replace(Owner.this_process(command), pid=process.pid, process_start=start)
@@ -238,7 +236,7 @@ def test_a_process_that_only_its_owner_can_see_may_live(monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     living = Owner.this_process("now")
-    monkeypatch.setattr(owner, "open", hidden, raising=False)
+    monkeypatch.setattr(locks, "open", hidden, raising=False)
     assert before.is_gone()
     assert not living.is_gone()
     monkeypatch.setattr(os, "kill", refused)
@@ -524,7 +522,7 @@ def test_leaving_after_publishing_has_begun(layer, monkeypatch):
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
     with monkeypatch.context() as patch:
-        patch.setattr(publishing.Publication, "publish", lambda self: 1 / 0)
+        patch.setattr(job_folder.Publication, "publish", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
     assert job.leave() is True
@@ -570,7 +568,7 @@ def fake_death(monkeypatch, write):
     dead = dead_owner()
     with monkeypatch.context() as patch:
         patch.setattr(files, "publish_folder", die)
-        patch.setattr(publishing.Publication, "publish", lambda self: die())
+        patch.setattr(job_folder.Publication, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "leave", lambda self: False)
         patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))
@@ -668,7 +666,7 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
     def interrupted(folder):
         calls.append(folder)
         if len(calls) == 1:
-            os.unlink(f"{job.root}/{publishing.RECORD_NAME}")
+            os.unlink(f"{job.root}/{job_folder.RECORD_NAME}")
             if is_gone:
                 real(folder)
             raise KeyboardInterrupt

@@ -20,11 +20,19 @@ import wkwdask
 from wkwdask import BoundingBox
 from wkwdask.graphs.runners import run_job
 from wkwdask.model.receipts import Receipt
-from wkwdask.runs import job_lines
 from wkwdask.runs.job import FlatJob, Result
-from wkwdask.runs.job_lines import keep_progress, progress_lines, read_failures, read_progress
-from wkwdask.runs.journaled import entry_of, receipts_of
-from wkwdask.runs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress, format_line
+from wkwdask.runs.journal import entry_of, receipts_of
+from wkwdask.runs.progress import (
+    FILE_VARIABLE,
+    PROGRESS_VARIABLE,
+    SECONDS_VARIABLE,
+    Progress,
+    format_line,
+    keep_progress,
+    progress_lines,
+    read_failures,
+    read_progress,
+)
 from wkwdask.store.provenance import PROGRESS_NAME
 
 LINE = re.compile(
@@ -202,7 +210,7 @@ def test_a_full_disk_is_no_reason_to_stop(tmp_path, monkeypatch):
 
 
 def test_lines_stay_with_a_mag_but_not_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(job_lines, "_KEPT_LINES", 5)
+    monkeypatch.setattr("wkwdask.runs.progress._KEPT_LINES", 5)
     for n in (0, 1, 10):
         (tmp_path / f"progress-{n}.jsonl").write_text("".join(f'{{"n":{n},"line":{line}}}\n' for line in range(3)) + '{"n":')
     (tmp_path / "mag").mkdir()

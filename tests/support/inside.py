@@ -12,7 +12,7 @@ from wkwdask.model import placement, stored_array
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
-from wkwdask.store import files, locks, store
+from wkwdask.store import files, locks, remote
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.viewer import cards
@@ -28,7 +28,7 @@ _LIMITS = {
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
-    "pauses": [(store, "_PAUSES")],  # before a server is asked again
+    "pauses": [(remote, "_PAUSES")],  # before a server is asked again
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag

@@ -25,11 +25,10 @@ from wkwdask.model.place import Destination, FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
-from wkwdask.store.json_edit import update_json
 from wkwdask.store.json_record import read_record
-from wkwdask.store.paths import basename, dirname
+from wkwdask.store.locks import update_json
+from wkwdask.store.paths import UrlName, basename, dirname
 from wkwdask.store.store import open_store
-from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

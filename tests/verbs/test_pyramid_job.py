@@ -25,7 +25,7 @@ from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import run_serially
-from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.journal import JournaledJob
 from wkwdask.streams import pyramid as stream_module
 from wkwdask.verbs.pyramid_job import PyramidJob, RegionSpec
 from wkwdask.verbs.sources import presence

@@ -422,7 +422,7 @@ def create(
     """
     from wkwdask.api.array_input import positive_lengths
     from wkwdask.graphs.runners import make
-    from wkwdask.runs.content import Content
+    from wkwdask.runs.staged import Content
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')

@@ -14,7 +14,7 @@ from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.kernels.arrays import copy_into, fold
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
-from wkwdask.runs.content import Content
+from wkwdask.runs.staged import Content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -220,7 +220,7 @@ def cancel(path: str, discard: bool) -> None:
       wkwdask cancel dataset/color
       wkwdask cancel dataset/color --discard
     """
-    from wkwdask.runs.job_removals import discard_interrupted
+    from wkwdask.runs.job_folder import discard_interrupted
     from wkwdask.runs.status import jobs_of
     from wkwdask.store.slurm import cancel_jobs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object
+from wkwdask.store.locks import read_object
 from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
-from wkwdask.store.paths import dirname, is_remote, local_path
-from wkwdask.store.url_name import UrlName
+from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,8 +24,7 @@ from wkwdask.graphs.signals import ended_by_signal
 from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
 from wkwdask.runs.batch_file import BATCH_NAME, Batch, HandedOver, Round, Share, read_batch, write_batch, write_shares
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
-from wkwdask.runs.journal import Journal, read_journal
-from wkwdask.runs.journaled import JournaledJob, entry_of, keys_of
+from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job

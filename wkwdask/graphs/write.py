@@ -21,7 +21,7 @@ from wkwdask.graphs.runners import make, memory_per_task, run_job
 from wkwdask.plans.parts import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result
-from wkwdask.runs.journaled import entry_of
+from wkwdask.runs.journal import entry_of
 from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.scratch import set_aside
 from wkwdask.runs.tally import tally_of

@@ -8,40 +8,136 @@ go on later, else the next job removes what it left. Killed after the record, th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError, ResumeError
+from wkwdask.errors import CorruptError, LockedError, ResumeError
+from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
 from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
-from wkwdask.formats.replaceable import check_targets
+from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
+from wkwdask.model.parsing import reason_of
 from wkwdask.runs.batch_file import read_batch
 from wkwdask.runs.job_records import (
     OWNER_NAME,
     OWNERLESS_SECONDS,
     PLAN_NAME,
+    JobState,
     age_seconds,
     can_go_on,
     check_records,
     holds_locks,
     is_kept_for_later,
+    is_untouched,
+    job_states,
     read_plan,
     region_of,
     targets_of,
 )
-from wkwdask.runs.publishing import NewMag, Publication
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record
-from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
+from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import dirname
-from wkwdask.store.provenance import read_provenance
+from wkwdask.store.paths import basename, dirname
+from wkwdask.store.provenance import read_provenance, write_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import MetadataEdit
-    from wkwdask.store.owner import Owner
+    from wkwdask.store.locks import Owner
     from wkwdask.store.slurm import SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
+class NewMag:
+    """One mag that a job builds."""
+
+    staged: str
+    """Name of its folder inside the job's folder."""
+    folder: str
+    """Where it is to appear."""
+    box: tuple[int, ...] | None = None
+    """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The publication of the mags that are built in a job's folder."""
+
+    paths: RecordPaths
+    """The job's folder, and what its records may name."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it has begun: then only :meth:`publish` ends it."""
+        return files.exists(self._record)
+
+    @property
+    def _record(self) -> str:
+        return f"{self.paths.root}/{RECORD_NAME}"
+
+    def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
+        """Complete mags, let them last, and write down what :meth:`publish` has to do."""
+        mark = secrets.token_hex(8)
+        for mag in mags:
+            staged = f"{self.paths.root}/{mag.staged}"
+            write_provenance(staged, {"job": job, "publication": mark, **provenance, **({} if mag.box is None else {"box": mag.box})})
+            inherit_tree_permissions(staged, mag.folder)
+            for folder, _, _ in files.walk(staged, topdown=False):
+                files.fsync(folder)
+        listed = [(mag.staged, mag.folder) for mag in mags]
+        publish_bytes(self._record, format_publication(self.paths, job, mark, listed, edit))
+
+    def prepare_removal(self, folders: Sequence[str], edit: MetadataEdit | None) -> None:
+        """Write down which mags go, and take them out of sight; :meth:`publish` deletes them."""
+        publish_bytes(self._record, format_removal(self.paths, folders, edit))
+        self.set_aside()
+
+    def publish(self) -> None:
+        """Do what the record says; doing it again changes nothing."""
+        root, publication = self.paths.root, read_publication(self.paths)
+        if publication is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
+        if publication.removed is not None:
+            self.set_aside()
+        for staged, folder in publication.mags:
+            if read_provenance(folder).get("publication") != publication.mark:
+                files.publish_folder(staged, folder)
+        if publication.removed is None and publication.edit is not None:
+            _apply(publication.edit, self._record)
+        with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
+            files.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
+            files.fsync(root)
+        self.discard()
+
+    def set_aside(self) -> None:
+        """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left."""
+        root, publication = self.paths.root, read_publication(self.paths)
+        if publication is None or publication.removed is None:
+            return
+        if publication.edit is not None:
+            _apply(publication.edit, self._record)
+        for number, folder in enumerate(publication.removed):
+            with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
+                files.rename(folder, f"{root}/{number}-{basename(folder)}")
+                files.fsync(dirname(folder))
+        files.fsync(root)
+        publish_bytes(self._record, format_removal(self.paths, (), None))
+
+    def discard(self) -> None:
+        """Remove what was built, or what was replaced."""
+        files.remove_tree(self.paths.root)
+
+
+def _apply(edit: MetadataEdit, source: str) -> None:
+    """Change the metadata as a record says; values of a wrong kind are faults of the record, other errors are those of the change."""
+    try:
+        edit.apply()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise CorruptError(f"{source}: not readable as record: {reason_of(error)}") from error
 
 
 class JobFolder:
@@ -231,3 +327,68 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         for target in targets_of(root):
             hand_over_locks(target, new)
         write_owner(f"{root}/{OWNER_NAME}", new)
+
+
+# ----------------------------------------------------------------------------- jobs that died
+
+
+REMOVAL = "rm of "
+"""How the command of a job begins that takes mags away."""
+
+
+def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
+    roots: list[str] = []
+    targets: list[str] = []
+    if not files.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
+        return roots, targets
+    with guarded(parent):
+        for root, job in job_folders(parent):
+            owner = read_owner(f"{root}/{OWNER_NAME}")
+            if owner is None or not (owner.is_gone() or not holds_locks(root, job)):
+                continue
+            paths = RecordPaths(root, tuple(datasets))
+            publication = read_publication(paths)
+            if publication is not None and publication.removed is not None:
+                check_records(paths)
+                Publication(paths).set_aside()
+                roots.append(root)
+                targets += targets_of(root)
+                release_locks_of(job, targets_of(root))
+        for target, holder in locked_folders(parent):
+            if holder.is_gone() and holder.command.startswith(REMOVAL) and not files.lexists(target):
+                if job_root(parent, holder.job) not in roots:
+                    files.remove_tree(job_root(parent, holder.job))
+                release_locks_of(holder.job, [target])
+                targets.append(target)
+    return roots, targets
+
+
+def end_removal(root: str) -> None:
+    """Remove what is left of a folder that :func:`find_removals` found."""
+    Publication(RecordPaths(root)).publish()
+
+
+def discard_dead_jobs(parent: str) -> None:
+    """Remove what dead jobs left in a layer that is removed, even if they could go on."""
+    if next(job_folders(parent), None) is None:
+        return
+    with guarded(parent):
+        for root, job in job_folders(parent):
+            owner = read_owner(f"{root}/{OWNER_NAME}")
+            if owner is None or owner.is_gone() or not holds_locks(root, job):
+                check_records(RecordPaths(root))
+                release_locks_of(job, targets_of(root))
+                files.remove_tree(root)
+
+
+def discard_interrupted(root: str) -> None:
+    """Remove what an interrupted job left."""
+    parent = dirname(root)
+    with guarded(parent):
+        state = dict(job_states(parent)).get(root)
+        if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
+            raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
+        check_records(RecordPaths(root))
+        release_locks_of(basename(root).removeprefix(basename(job_root(parent, ""))), targets_of(root))
+        files.remove_tree(root)

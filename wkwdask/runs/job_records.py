@@ -22,7 +22,7 @@ from wkwdask.store.paths import dirname
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.store.owner import Owner
+    from wkwdask.store.locks import Owner
 
 OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"

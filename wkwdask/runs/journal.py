@@ -1,19 +1,30 @@
 """The journal of a job: one JSON line for each finished task, in the job's folder.
 
 Each process that drives the job appends to a file of its own; together they are the journal. A line that a dying process cut short is no line.
+A job that keeps a journal takes from it what an earlier start finished, and does not do that again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Self
+import zlib
+from dataclasses import InitVar, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from wkwdask.errors import CorruptError
+from wkwdask.model.parsing import reading
+from wkwdask.model.receipts import Receipt
+from wkwdask.runs.job import Job, Result
 from wkwdask.store import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
+
+    from wkwdask.model.volume import Target
+    from wkwdask.runs.job import Task
+
 
 _PREFIX = "journal-"
 _SUFFIX = ".jsonl"
@@ -71,3 +82,121 @@ def read_journal(folder: str) -> Iterator[bytes]:
 def has_journal(folder: str) -> bool:
     """Tell whether any line was written."""
     return next(read_journal(folder), None) is not None
+
+
+class ResumableJob(Job, Protocol):
+    """A job that can tell whether results of an earlier start still hold."""
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether a result is still good: what it wrote is there, or what followed from it is."""
+
+
+@dataclass(slots=True)
+class JournaledJob:
+    """Wraps a job."""
+
+    job: ResumableJob
+    """The job."""
+    append: Callable[[dict[str, Any]], None]
+    """Writes an entry of the journal."""
+    lines: InitVar[Iterable[bytes]]
+    """What the journal of an earlier start tells."""
+    targets: Sequence[Target]
+    """What is written."""
+    folder: str | None = None
+    """Where the journal is."""
+    nbytes_in: int = 0
+    """Voxel bytes that are read."""
+    task_nbytes: int = 0
+    """Memory of a task [bytes]."""
+    num_known: int = field(default=0, init=False)
+    """Tasks that an earlier start finished."""
+    _lines: dict[str, bytes] = field(init=False)
+
+    def __post_init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there will be in this start."""
+        return self.job.num_tasks - self.num_known
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks to start with that no earlier start finished."""
+        return self._unknown(self.job.tasks())
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take note of a result, then hand it on."""
+        self.append(entry_of(task.key, result))
+        return self._unknown(self.job.receive(task, result))
+
+    def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Hand on results that are known, and give the tasks that remain."""
+        for task in tasks:
+            result = self._known(task.key)
+            if result is None or not self.job.holds(task, result, self._known):
+                yield task
+            else:
+                self.num_known += 1
+                yield from self._unknown(self.job.receive(task, result))
+
+    def _known(self, key: str) -> Result | None:
+        line = self._lines.get(key)
+        return None if line is None else _result_of(zlib.decompress(line), self.targets)
+
+
+def entry_of(key: str, result: Result) -> dict[str, Any]:
+    """Write down the result of a task, when it came, and what tells how fast the job is."""
+    entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+    entry["time"] = round(time.time(), 1)
+    if result.seconds:
+        entry["seconds"] = round(result.seconds, 3)
+    if result.nbytes_in:
+        entry["nbytes_in"] = result.nbytes_in
+    return entry
+
+
+def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
+    """Go through the tasks that a journal tells of."""
+    return (key for key, _, _ in _keyed(lines))
+
+
+def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:
+    """Go through all receipts that a journal keeps, with the index of their target."""
+    for _, _, line in _keyed(lines):
+        result = _result_of(line, targets)
+        yield from () if result is None else result.receipts
+
+
+def _result_of(line: bytes, targets: Sequence[Target]) -> Result | None:
+    """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
+    try:
+        with reading("a journal", "record"):
+            entry = json.loads(line)
+            if not isinstance(entry["sources"], int):
+                raise TypeError("sources")
+            return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+    except CorruptError:
+        return None
+
+
+def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
+    receipt = Receipt.from_json(values, target.box.mag)
+    return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
+
+
+def entries_of(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:
+    """Give what a journal tells of each task."""
+    return {key: entry for key, entry, _ in _keyed(lines)}
+
+
+def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+    """Read each line, and name it by its task; a line that the machine's end damaged is no line."""
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            key = entry["task"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            continue
+        if isinstance(key, str):
+            yield key, entry, line

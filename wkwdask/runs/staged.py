@@ -1,4 +1,4 @@
-"""Mags that are built out of sight and appear together: the life of a writing job, whatever the format of its targets."""
+"""Mags that are built out of sight and appear together: how a writing job is laid out, starts, goes on and ends, whatever the format of its targets."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.publication import folders_of
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.model.translated import moved
-from wkwdask.runs.job_folder import JobFolder
-from wkwdask.runs.job_lines import keep_progress
-from wkwdask.runs.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
-from wkwdask.runs.journal import Journal, read_journal
-from wkwdask.runs.journaled import JournaledJob, receipts_of
-from wkwdask.runs.publishing import NewMag
+from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, job_targets
+from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
+from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.runs.tally import ladder_records
 from wkwdask.store import files
-from wkwdask.store.locks import lock_holder
-from wkwdask.store.owner import Owner
+from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename
 from wkwdask.store.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.store.records import RECORD_NAME, write_record
@@ -36,8 +34,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
-    from wkwdask.runs.journaled import ResumableJob
+    from wkwdask.runs.job_records import UnfinishedJob
+    from wkwdask.runs.journal import ResumableJob
     from wkwdask.runs.tally import ShardTally
+    from wkwdask.store.locks import ShardBox
+
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'
@@ -270,3 +271,123 @@ def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | 
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
         job_folder.start("update", {})
         job_folder.discard()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is written, and by what it is known again."""
+
+    shape: tuple[int, int, int, int]
+    """Channels, and extent along x, y, z."""
+    dtype: Any
+    """Type of one channel."""
+    fingerprint: str
+    """Of the array itself."""
+    token: str | None = None
+    """What the user says that the array is, in place of its fingerprint."""
+    in_memory: bool = False
+    """Whether the fingerprint is that of the voxels, and not that of a graph."""
+    shards: ShardBox | None = None
+    """Shards of a living mag that are written, None where it is a new one."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a journal keeps about it."""
+        return {"dtype": str(self.dtype), "channels": self.shape[0], "token": self.token, "input": self.fingerprint}
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """Settings that may differ where a job goes on: an arbitrary graph is another one in each process."""
+        return () if self.in_memory and self.token is None else ("input",)
+
+    @property
+    def trusted(self) -> str:
+        """Say what is trusted where a job goes on."""
+        if self.token is not None:
+            return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
+        if self.in_memory:
+            return "the array is the same"
+        return "the array is believed to be the same, since its place, shape and type are; its voxels were not compared, and token= can name its content"
+
+
+EXISTING = ("error", "resume", "overwrite")
+_PRESENCE = "presence"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job before its targets are known: owner, place, settings, and the decisions of an interrupted start."""
+
+    owner: Owner
+    """The process that runs the job."""
+    parent: str
+    """Folder that will hold the job's folder."""
+    folders: tuple[str, ...]
+    """Final folder of each mag."""
+    settings: dict[str, Any]
+    """Settings of the job."""
+    existing: str
+    """Policy for mags that already exist."""
+    before: dict[str, Any] | None
+    """Decisions of the interrupted start, None for a new job."""
+
+    @property
+    def root(self) -> str:
+        """Folder of the job."""
+        return job_root(self.parent, self.owner.job)
+
+    def staged(self, name: str) -> str:
+        """Return the folder in which a mag is built."""
+        return f"{self.root}/{name}"
+
+    def shape(self, name: str = "region") -> Vec3 | None:
+        """Return a shape that the interrupted start chose, None for a new job."""
+        return None if self.before is None else vec3(self.before[name])
+
+    def shapes(self, name: str = "regions") -> list[Vec3] | None:
+        """Return the shapes that the interrupted start chose, one per mag or pass; None for a new job."""
+        return None if self.before is None else [vec3(shape) for shape in self.before[name]]
+
+    def mags(self, targets: Sequence[Target], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
+        """Stage the mags."""
+        if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
+            raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')
+        options.setdefault("existing", self.existing)
+        return StagedMags(self.owner, self.parent, tuple(targets), self.folders, nbytes_in, edit, self.settings, plan=plan, **options)
+
+
+def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> Draft:
+    """Begin the layout of a job, new or resumed."""
+    check_existing(existing)
+    interrupted = _find_interrupted(parent, folders, settings, existing)
+    owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
+    return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan)
+
+
+def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content) -> Draft:
+    """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same."""
+    check_existing(existing)
+    settings = {**settings, **content.settings}
+    is_free = not any(lock.stands_in_the_way(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
+    left = find_left(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
+    if left is not None and existing == "error" and settings != left.settings:
+        left = None  # the new job takes its place
+    if left is not None:
+        check_same_settings(left.root, settings, left.settings, content.not_compared)
+    return Draft(Owner.this_process(command, None if left is None else left.job), parent, (folder,), settings, existing, None)
+
+
+def check_existing(existing: str) -> None:
+    """Make sure that the option is one that there is."""
+    if existing not in EXISTING:
+        raise ValueError(f"existing must be {' or '.join(map(repr, EXISTING))}, got {existing!r}")
+
+
+def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
+    """Find the interrupted job that a new one is to go on with."""
+    if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
+        return None  # a job that is running is told apart when the locks are taken
+    unfinished = find_unfinished(parent, folders)
+    if unfinished is not None:
+        check_same_settings(unfinished.root, settings, unfinished.settings)
+    return unfinished

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,9 @@ from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.formats.registry import location_of
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import read_batch
-from wkwdask.runs.job_lines import read_failures, read_progress
 from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
-from wkwdask.runs.journal import read_journal
-from wkwdask.runs.progress import describe, describe_count
+from wkwdask.runs.journal import entries_of, read_journal
+from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, local_path
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.runs.batch_file import Batch
-    from wkwdask.runs.job_lines import Failure
-    from wkwdask.store.owner import Owner
+    from wkwdask.runs.progress import Failure
+    from wkwdask.store.locks import Owner
 
 _LISTED = 20
 _MOST = 1 << 62
@@ -163,7 +161,7 @@ def _lies_in(target: str, path: str) -> bool:
 
 def status_of(job: FoundJob) -> JobStatus:
     """Read how far a job is."""
-    entries = list(_entries(job.root).values())
+    entries = list(entries_of(read_journal(job.root)).values())
     begin = _begin(job, entries)
     present = [entry for entry in entries if _number(entry, "time") >= begin]
     records = read_progress(job.root)
@@ -202,18 +200,6 @@ def wait_for_batch(root: str, batch: Batch) -> bool:
         same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
         last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), seen)
     return state == "COMPLETED" and not same
-
-
-def _entries(root: str) -> dict[str, dict[str, Any]]:
-    """Read what the journals of a job tell of each task."""
-    found = {}
-    for line in read_journal(root):
-        try:
-            entry = json.loads(line)
-            found[str(entry["task"])] = dict(entry)
-        except (ValueError, TypeError, LookupError, RecursionError):  # cut short when a machine went down
-            continue
-    return found
 
 
 def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:

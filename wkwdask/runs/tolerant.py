@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.runs import job as jobs
 from wkwdask.runs.job import is_given_up, kept_trace, take_marks
-from wkwdask.runs.job_lines import Failure, failure_lines, failure_record
+from wkwdask.runs.progress import Failure, failure_lines, failure_record
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from wkwdask.runs.job import Job, Result, Task
-    from wkwdask.runs.job_lines import Lines
-    from wkwdask.runs.progress import Progress
+    from wkwdask.runs.progress import Lines, Progress
 
 EXIT_CODE = 3
 """What a command exits with where some tasks failed and all others were done."""

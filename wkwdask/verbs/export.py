@@ -29,17 +29,14 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.model.states import digest
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.journal import Journal, read_journal
-from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.journal import Journal, JournaledJob, read_journal
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
-from wkwdask.runs.stage import check_existing
-from wkwdask.runs.staged import check_same_settings, settings_of
+from wkwdask.runs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record, read_job_record
-from wkwdask.store.locks import guarded, release_lock, take_lock
+from wkwdask.store.locks import Owner, guarded, release_lock, take_lock
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.owner import Owner
 from wkwdask.store.paths import basename, dirname, local_path, split, splitext
 from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token

@@ -17,8 +17,7 @@ from wkwdask.model.volume import Volume
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.stage import stage
-from wkwdask.runs.staged import settings_of
+from wkwdask.runs.staged import settings_of, stage
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
 from wkwdask.verbs.sources import box_setting, token_of
 

@@ -17,8 +17,7 @@ from wkwdask.plans.pyramid import check_steps, plan_framed_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report, space_problems
-from wkwdask.runs.stage import stage
-from wkwdask.runs.staged import settings_of
+from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import read_record
 from wkwdask.verbs.pyramid_job import LivingMag, PyramidJob, changed_shards
 from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence

@@ -13,8 +13,7 @@ from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.stage import check_existing, stage
-from wkwdask.runs.staged import settings_of
+from wkwdask.runs.staged import check_existing, settings_of, stage
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
 from wkwdask.store.provenance import read_provenance

@@ -11,12 +11,11 @@ from wkwdask.formats.record_paths import dataset_around, elsewhere
 from wkwdask.formats.registry import fallback, format_of, location_of
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
-from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs.job_folder import REMOVAL, JobFolder, discard_dead_jobs, end_removal, find_removals
 from wkwdask.runs.job_records import check_no_job
-from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, end_removal, find_removals
 from wkwdask.runs.staged import settings_of
 from wkwdask.store import files
-from wkwdask.store.owner import Owner
+from wkwdask.store.locks import Owner
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, local_path
 
 if TYPE_CHECKING:

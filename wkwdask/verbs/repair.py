@@ -32,7 +32,7 @@ from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import counted
 from wkwdask.store import files
-from wkwdask.store.owner import Owner
+from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.mending.leftovers import LeftoverRepair

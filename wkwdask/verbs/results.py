@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.opening import place_for
 from wkwdask.formats.pictures.foreign import open_sized
 from wkwdask.model.place import Destination
-from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import stage
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import NewLevels, Place
     from wkwdask.model.volume import Target, Volume
-    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import Draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report, counted
 from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
-from wkwdask.store.owner import Owner
+from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record

@@ -18,8 +18,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
-from wkwdask.runs.stage import stage
-from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.runs.staged import StagedMags, settings_of, stage
 from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.records import RECORD_COLUMNS, read_record

@@ -21,8 +21,7 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.parts import Gathering
 from wkwdask.runs.report import Report
 from wkwdask.runs.scratch import read_piece
-from wkwdask.runs.stage import check_existing, stage_array
-from wkwdask.runs.staged import StagedMags, settings_of
+from wkwdask.runs.staged import StagedMags, check_existing, settings_of, stage_array
 from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from wkwdask.model.place import Place
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import StoredVolume, Target
-    from wkwdask.runs.content import Content
     from wkwdask.runs.scratch import Piece
+    from wkwdask.runs.staged import Content
 
 PART_NBYTES = 128 << 20
 _REGION = "to_wkw region"

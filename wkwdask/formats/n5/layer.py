@@ -15,9 +15,8 @@ from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
-from wkwdask.store.paths import basename, is_remote, local_path
+from wkwdask.store.paths import UrlName, basename, is_remote, local_path
 from wkwdask.store.store import open_store, trusting
-from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

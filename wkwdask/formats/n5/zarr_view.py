@@ -20,7 +20,7 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object
+from wkwdask.store.locks import read_object
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import open_store
 

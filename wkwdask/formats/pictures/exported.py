@@ -20,7 +20,7 @@ from wkwdask.formats.pictures.held import Scratch
 from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object
+from wkwdask.store.locks import read_object
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
 

@@ -10,8 +10,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, format_info, parse_info, with_scales, without_scales
 from wkwdask.store import files
-from wkwdask.store.json_edit import update_json
-from wkwdask.store.locks import locked_file, remove_dead_lock
+from wkwdask.store.locks import locked_file, remove_dead_lock, update_json
 from wkwdask.store.lru import Lru
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname

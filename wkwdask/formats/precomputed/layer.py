@@ -21,10 +21,9 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
-from wkwdask.store.paths import is_remote, local_path, split
+from wkwdask.store.paths import UrlName, is_remote, local_path, split
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.store import open_store, trusting
-from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,7 +27,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
-from wkwdask.store.json_edit import update_json
+from wkwdask.store.locks import update_json
 from wkwdask.store.lru import Lru
 from wkwdask.store.paths import anchored, basename, dirname, is_remote, join, local_path
 

@@ -24,8 +24,7 @@ from wkwdask.formats.webknossos.place import default_category
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object
-from wkwdask.store.locks import locked_file
+from wkwdask.store.locks import locked_file, read_object
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, relpath
 

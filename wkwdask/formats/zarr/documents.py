@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.store import files
-from wkwdask.store.json_edit import read_object
+from wkwdask.store.locks import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

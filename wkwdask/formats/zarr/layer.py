@@ -21,9 +21,9 @@ from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
-from wkwdask.store.paths import basename, is_remote, local_path
-from wkwdask.store.store import RemoteStore, open_store, trusting
-from wkwdask.store.url_name import UrlName
+from wkwdask.store.paths import UrlName, basename, is_remote, local_path
+from wkwdask.store.remote import RemoteStore
+from wkwdask.store.store import open_store, trusting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
