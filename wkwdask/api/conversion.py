@@ -31,7 +31,7 @@ from wkwdask.verbs.taken import Taken
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.runs.report import Report
     from wkwdask.verbs.conversion_plan import ConversionPlan
 
@@ -273,7 +273,7 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     return lengths[0], lengths[1], lengths[2]
 
 
-def _export(volume: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
+def _export(volume: StoredArray, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
     from wkwdask.graphs.planning import export_only_planned
     from wkwdask.graphs.runners import carry_out
 

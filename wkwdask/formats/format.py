@@ -12,8 +12,8 @@ from wkwdask.errors import UnsupportedError
 from wkwdask.formats.inspection import inspect_arrays
 from wkwdask.formats.mending import DocumentRepair
 from wkwdask.model.options import StorageOptions
-from wkwdask.model.place import Destination, InPlace, Move
-from wkwdask.model.placement import living_placement
+from wkwdask.model.place import Destination, Move
+from wkwdask.model.placement import InPlace, living_placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.place import Place
-    from wkwdask.model.volume import StoredVolume, Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
     Url = str | os.PathLike[str]
@@ -205,10 +207,8 @@ class ArrayFormat:
         del folders
         return image.folder
 
-    def living(self, volume: StoredVolume, how: InPlace) -> Target:
+    def living(self, volume: StoredArray, how: InPlace) -> Placement:
         """Give a level that is there as what is written in its place."""
-        if not isinstance(volume, StoredArray):
-            raise UnsupportedError(f"{volume.name}: parts of levels of {self.options.title} are not written yet")
         return living_placement(volume, how)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
@@ -218,16 +218,16 @@ class ArrayFormat:
         """Give what changes in the documents of an image when a part of a level is written, by :meth:`MetadataEdit.with_maxima`."""
         return None
 
-    def with_all_files(self, volume: StoredVolume) -> StoredVolume:
+    def with_all_files(self, volume: StoredArray) -> StoredArray:
         """Give a level with all that its files hold, which may be more than its image shows."""
         return volume
 
-    def is_uniform(self, volume: StoredVolume) -> bool:
+    def is_uniform(self, volume: StoredArray) -> bool:
         """Tell whether all files of a level are stored as it says; those of other software need not be."""
         del volume
         return True
 
-    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
+    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredArray | None:
         """Open a level, or give it again where no record has changed since; None where the format remembers none itself."""
         return None
 

@@ -15,7 +15,6 @@ from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, box_cells, read_located
 from wkwdask.model.placement import Placement
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
 from wkwdask.store.records import RECORD_NAME, read_record
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Found, Image, Level
     from wkwdask.model.naming import Listed
     from wkwdask.model.store import StoredFile
+    from wkwdask.model.stored_array import StoredArray
 
 _GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
 _LARGEST_GROUP = 4096
@@ -458,8 +458,6 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
     except (FormatError, UnsupportedError) as error:
         faults.append(Fault("level.broken", level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
-    if not isinstance(volume, StoredArray):
-        raise UnsupportedError(f"{level.folder}: files of this format are not checked")
     if not volume.can_list:
         raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so that it cannot be verified; verify a local copy")
     return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Found, Image
     from wkwdask.model.options import StorageOptions
     from wkwdask.model.place import Destination, Place
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 _LARGEST_RECORD = 16 << 20
 _REMOTE_SECONDS = 60.0  # for which the records of a remote volume are believed between two reads
@@ -54,7 +55,7 @@ def check_names_format(url: str | os.PathLike[str]) -> None:
 
 def open_stored(
     url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, chunk_size: Sequence[int] | None = None
-) -> tuple[Image, StoredVolume]:
+) -> tuple[Image, StoredArray]:
     """Open the level that a user names."""
     return find(url, chunk_size).open(layer, mag)
 
@@ -77,12 +78,12 @@ def left_out(image: Image) -> str:
     return f"levels that are left out: {', '.join(left)}" if left else ""
 
 
-_recent: Lru[tuple[StoredVolume, float]] = Lru(64)
+_recent: Lru[tuple[StoredArray, float]] = Lru(64)
 _known: Lru[ArrayFormat] = Lru(1024)
 """Formats that remember levels themselves, so that nobody looks for files of all other formats before each reading."""
 
 
-def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
+def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:
     """Open the level that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
     key = (anchored(path), layer, mag)
@@ -106,7 +107,7 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     return volume
 
 
-def _is_fresh(volume: StoredVolume, opened: float) -> bool:
+def _is_fresh(volume: StoredArray, opened: float) -> bool:
     """Tell whether the record of a volume is still the one that it was opened by; that of a remote one is believed for a while."""
     return time.monotonic() - opened < _REMOTE_SECONDS if is_remote(volume.name) else volume.is_unchanged()
 
@@ -130,7 +131,7 @@ def place_in(image: Image, allow_external: bool) -> Place:
     return format_of_image(image).place_in(image, allow_external=allow_external)
 
 
-def open_living(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredVolume]:
+def open_living(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
     """Open the level that is written in its place, where links lead it out of its dataset only where that is allowed."""
     image, volume = open_stored(url, None, mag)
     return with_external(image) if image.container is not None and allow_external else image, volume

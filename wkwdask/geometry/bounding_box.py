@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.mag import Mag, Vec3, vec3
@@ -194,6 +194,12 @@ class BoundingBox:
     def _same_mag(self, other: BoundingBox) -> None:
         if self.mag != other.mag:
             raise ValueError(f"boxes of different mags do not compare: {self} and {other}")
+
+
+def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
+    """Give a box that lies elsewhere."""
+    (x, y, z), (a, b, c) = box.topleft, shift
+    return replace(box, topleft=(x + a, y + b, z + c))
 
 
 def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

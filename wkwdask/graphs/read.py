@@ -15,8 +15,7 @@ import dask.array as da
 import numpy as np
 from dask.utils import parse_bytes
 
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.model.translated import moved
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
 
 if TYPE_CHECKING:

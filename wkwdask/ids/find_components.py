@@ -12,10 +12,11 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.opening import open_source
+from wkwdask.geometry.bounding_box import moved
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.translated import in_frame, moved
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.components import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan

@@ -11,13 +11,12 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.kernels.labels.values import map_ids
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.translated import moved
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Remap(Plan):
     """The mapping."""
     application: Application
     """What is done to which bricks, but for the table."""
-    target: Target
+    target: Placement
     """What is written."""
     staged: StagedMags
     """How it appears."""

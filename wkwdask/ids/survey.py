@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 
@@ -31,7 +31,7 @@ class Opened:
 
     layer: Image
     """The layer."""
-    volume: StoredVolume
+    volume: StoredArray
     """Its mag."""
 
     @property

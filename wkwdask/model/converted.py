@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.levels import Lengths
-    from wkwdask.model.states import States
-    from wkwdask.plans.cells import CellMap
+
+
+def _as_source(name: str) -> Any:
+    """Declare what is as in the source."""
+    return property(attrgetter(f"source.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,45 +40,27 @@ class Converted:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type (0 and 1 of a float type); None where values stay what they are."""
 
+    box = _as_source("box")
+    chunk_shape = _as_source("chunk_shape")
+    origin = _as_source("origin")
+    unit_shape = _as_source("unit_shape")
+    shard_shape = _as_source("shard_shape")
+    name = _as_source("name")
+    lengths_nm = _as_source("lengths_nm")
+    is_regular = _as_source("is_regular")
+    is_current = _as_source("is_current")
+    has_shards = _as_source("has_shards")
+    count_files = _as_source("count_files")
+    shard_exists = _as_source("shard_exists")
+    shard_path = _as_source("shard_path")
+    shard_states = _as_source("shard_states")
+    stored_states = _as_source("stored_states")
+    occupied = _as_source("occupied")
+
     @property
     def num_channels(self) -> int:
         """Values per voxel."""
         return len(self.channels)
-
-    @property
-    def box(self) -> BoundingBox:
-        """That of the source."""
-        box: BoundingBox = self.source.box
-        return box
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """That of the source."""
-        shape: Vec3 = self.source.chunk_shape
-        return shape
-
-    @property
-    def origin(self) -> Vec3:
-        """That of the source."""
-        origin: Vec3 = self.source.origin
-        return origin
-
-    @property
-    def unit_shape(self) -> Vec3:
-        """That of the source."""
-        shape: Vec3 = self.source.unit_shape
-        return shape
-
-    @property
-    def shard_shape(self) -> Vec3:
-        """That of the source."""
-        shape: Vec3 = self.source.shard_shape
-        return shape
-
-    @property
-    def name(self) -> str:
-        """The source."""
-        return str(self.source.name)
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -87,29 +72,9 @@ class Converted:
         """Values that change when the volume holds something else."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
 
-    @property
-    def is_regular(self) -> bool:
-        """That of the source."""
-        return bool(self.source.is_regular)
-
-    def is_current(self) -> bool:
-        """Tell whether what is there is still what was opened."""
-        return bool(self.source.is_current())
-
-    def has_shards(self) -> bool:
-        """Tell whether any file is stored."""
-        return bool(self.source.has_shards())
-
-    @property
-    def lengths_nm(self) -> Lengths | None:
-        """Edge lengths of its voxels [nm]."""
-        lengths: Lengths | None = self.source.lengths_nm
-        return lengths
-
-    def count_files(self) -> tuple[int, int] | None:
-        """Count the stored files, and their bytes."""
-        found: tuple[int, int] | None = self.source.count_files()
-        return found
+    def moved(self, shift: Vec3) -> Converted:
+        """Give the volume at another place."""
+        return replace(self, source=self.source.moved(shift))
 
     def cropped(self, box: BoundingBox) -> Converted:
         """Give a part of the volume."""
@@ -120,29 +85,6 @@ class Converted:
         """Decode each piece of the source once."""
         with self.source.held(reading_shape, scratch) as source:
             yield replace(self, source=source)
-
-    def shard_exists(self, index: Vec3) -> bool:
-        """Tell whether a file is there."""
-        return bool(self.source.shard_exists(index))
-
-    def shard_path(self, index: Vec3) -> str:
-        """Name a file."""
-        return str(self.source.shard_path(index))
-
-    def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells have voxels."""
-        found: CellMap = self.source.occupied(cell_shape)
-        return found
-
-    def shard_states(self, box: BoundingBox) -> States:
-        """Look at the files of a part."""
-        states: States = self.source.shard_states(box)
-        return states
-
-    def stored_states(self) -> States:
-        """Look at all files."""
-        states: States = self.source.stored_states()
-        return states
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels."""

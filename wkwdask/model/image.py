@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 
 class OddImage(Protocol):
@@ -40,7 +41,7 @@ class Level:
     """Its name in the image, empty where the image is this array alone."""
     folder: str
     """Its folder or URL."""
-    opener: Callable[[], StoredVolume] | None = None
+    opener: Callable[[], StoredArray] | None = None
     """How it is opened, in absolute voxels; None where it cannot be used."""
     mag: Mag | None = None
     """Its mag relative to the finest one, None where it has none."""
@@ -53,7 +54,7 @@ class Level:
     details: Any = None
     """What the format knows besides."""
 
-    def open(self) -> StoredVolume:
+    def open(self) -> StoredArray:
         """Open the level in absolute voxels; raises ``error`` where it cannot be used."""
         if self.opener is None:
             raise self.error(self.problem)
@@ -125,7 +126,7 @@ class Image:
             raise ValueError(f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {asked}; give the folder above it to choose another one")
         return chosen
 
-    def volume(self, mag: Mag | str | int | None = None) -> StoredVolume:
+    def volume(self, mag: Mag | str | int | None = None) -> StoredArray:
         """Open a level in absolute voxels, by default the finest one with files."""
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
@@ -147,14 +148,14 @@ class Image:
         """Find the level that a volume was opened from."""
         return next((level for level in self.levels if level.folder == volume.name), None)
 
-    def voxel_size_of(self, volume: StoredVolume) -> Lengths | None:
+    def voxel_size_of(self, volume: StoredArray) -> Lengths | None:
         """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a level tells its own, which needs no mag."""
         if self.container is not None:
             return self.voxel_size_nm
         level = self.level_of(volume)
         return None if level is None or level.lengths_nm is None else ratio_of(level.lengths_nm, volume.box.mag.factors)
 
-    def key_without_mag(self, volume: StoredVolume) -> str | None:
+    def key_without_mag(self, volume: StoredArray) -> str | None:
         """Give the key of a level that has no mag, by which alone it is named; None for all others."""
         level = self.level_of(volume)
         return level.key if level is not None and level.mag is None else None
@@ -198,7 +199,7 @@ class Found:
                 odd.refuse()
         raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")
 
-    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredVolume]:
+    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredArray]:
         """Open the level that is meant."""
         chosen = self.choose(layer)
         if chosen.container is None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +61,6 @@ class Destination:
     def given_nm(self) -> Lengths | None:
         """The lengths that a user or an array states, and that must be those of an image that is there."""
         return self.voxel_size_nm or self.array_nm
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """How a level that is there is written, file by file."""
-
-    folder: str
-    """The level."""
-    parts: str
-    """Where part files are."""
-    box: BoundingBox
-    """What is written [absolute voxels of its mag]."""
-    merges: bool = False
-    """Whether what its files hold around the box stays."""
-    level: int | None = None
-    """Level of the compression, where the level does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +112,7 @@ class NewLevels:
     """The folder in which jobs on the image work."""
     folders: tuple[str, ...]
     """Where each level is to appear."""
-    targets: tuple[Target, ...]
+    targets: tuple[Placement, ...]
     """How each is stored."""
     settings: dict[str, Any]
     """The same for a journal, in values that JSON keeps."""
@@ -142,7 +127,7 @@ class NewLevels:
     loss: str | None = None
     """What is lost where its chunks are decoded and encoded; empty where a user asked for another encoding that loses something, None where nothing is."""
 
-    def staged(self, job_folder: str) -> tuple[Target, ...]:
+    def staged(self, job_folder: str) -> tuple[Placement, ...]:
         """Give the levels as they are built in the folder of a job."""
         names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
         return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))

@@ -8,6 +8,7 @@ Chunks that are all zero are not stored, unless the layout stores all chunks of 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.layout import ShardFile
     from wkwdask.model.naming import KeyNaming
-    from wkwdask.model.place import InPlace
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.volume import Volume
 
@@ -43,6 +43,22 @@ HELD_NBYTES = 32 << 20
 """Of chunks that are put in the order of their codes, as if they were decoded."""
 _BATCH_NBYTES = 4 << 20
 _MOST_SHARDS = 1 << 12  # that are made of one stored file: each of them looks through all
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """How a level that is there is written, file by file."""
+
+    folder: str
+    """The level."""
+    parts: str
+    """Where part files are."""
+    box: BoundingBox
+    """What is written [absolute voxels of its mag]."""
+    merges: bool = False
+    """Whether what its files hold around the box stays."""
+    level: int | None = None
+    """Level of the compression, where the level does not say it."""
 
 
 class Splicer(Protocol):
@@ -57,7 +73,11 @@ class Splicer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """An array that is being written, a :class:`wkwdask.model.volume.Target`; small to pickle."""
+    """An array that is being written; small to pickle.
+
+    The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Parts are joined into their shard by one task, which is the shard's
+    only publisher.
+    """
 
     array: StoredArray
     """What is written, at its absolute place."""
@@ -308,7 +328,7 @@ class Placement:
             yield from sorted(found)
         source.identity.check(has_absent=num_found < len(cells))
 
-    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter | ShardWriter | FilesWriter:
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""
         if not self.is_sharded:
             return FilesWriter(self, shard, part)
@@ -480,8 +500,8 @@ class Placement:
         return [state.nbytes for state in self.array.store.states(keys) if state is not None]
 
 
-class _Writer:
-    """What all writers have in common."""
+class Writer(ABC):
+    """Takes the voxels of one part, box by box."""
 
     def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
@@ -503,8 +523,29 @@ class _Writer:
         """What an error calls the chunks."""
         return self._target.shard_path(self._shard)
 
+    @property
+    @abstractmethod
+    def gathered_nbytes(self) -> int:
+        """What is held in memory until there is enough to be written."""
 
-class PartWriter(_Writer):
+    @abstractmethod
+    def flush(self) -> None:
+        """Write it now."""
+
+    @abstractmethod
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array (c, x, y, z) of whole chunks (voxels beyond the box left out or not) and store it."""
+
+    @abstractmethod
+    def close(self) -> Receipt:
+        """Publish the part and give its receipt."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove what was stored so far."""
+
+
+class PartWriter(Writer):
     """Writes the chunks of a part of a shard to a part file."""
 
     def __init__(self, target: Placement, shard: Vec3, part: Vec3) -> None:
@@ -552,7 +593,7 @@ class PartWriter(_Writer):
         self._output.discard()
 
 
-class ShardWriter(_Writer):
+class ShardWriter(Writer):
     """Writes the chunks of a whole shard; in another order than that of their codes they are copied once more."""
 
     def __init__(self, target: Placement, shard: Vec3) -> None:
@@ -632,7 +673,7 @@ class ShardWriter(_Writer):
         self._shard_file.pieces.discard()
 
 
-class FilesWriter(_Writer):
+class FilesWriter(Writer):
     """Writes each chunk of a group, or of a part of one, to a file of its own; the files are flushed together."""
 
     gathered_nbytes = 0

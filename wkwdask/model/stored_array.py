@@ -246,7 +246,11 @@ class StoredArray(ReadyVolume):
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
 
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Decode the chunks that a box touches, one by one, see :class:`wkwdask.model.volume.ChunkedVolume`."""
+        """Decode the chunks that a box touches, one by one.
+
+        Each can so be used while it is in the cache of the core. Its first voxel and its voxels (c, x, y, z) are given, which are valid until the next is asked
+        for. Those that are absent or all zero are left out; those at the end of the array may be shorter. The memory, of one chunk, may be used.
+        """
         grid, codec, found = self.grid, self.codec, 0
         box = box.intersection(self.extent)
         low, high = ((c, *(a - o for a, o in zip(corner, grid.origin, strict=True))) for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright)))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.model.stored_array import StoredArray
-
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
+    from wkwdask.model.stored_array import StoredArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,6 @@ def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(key, f"{layer.folder}/{level.key}", problem=level.problem)
     volume = level.open()
-    assert isinstance(volume, StoredArray)
     files, nbytes = volume.count_files() or (None, None)
     chunks = (volume.chunk_shape,)
     return ScaleSummary(key, volume.name, level.mag, volume.lengths_nm, volume.box, chunks, volume.codec.name, _shards(volume), files=files, nbytes=nbytes)

@@ -1,16 +1,15 @@
-"""What graphs and jobs need of a volume, whatever its format: one protocol to read, one to write.
-
-Chunks are the smallest encoded cubes, shards the stored files or objects. A writer's unit of work is a part: a box of whole chunks
-inside one shard (or a whole shard); parts are joined into their shard by one task, which is the shard's only publisher.
-"""
+"""What graphs and jobs need of a volume to read it, whatever its format. Chunks are the smallest encoded cubes, shards the stored files or objects."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from wkwdask.geometry.bounding_box import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -19,9 +18,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
+
+
+V = TypeVar("V", bound="Volume")
 
 
 class Volume(Protocol):
@@ -67,6 +68,9 @@ class Volume(Protocol):
     def is_regular(self) -> bool:
         """Whether its shards are cubes of powers of two from voxel 0 on, so that each of another such volume is made of whole ones."""
 
+    def moved(self, shift: Vec3) -> Self:
+        """Give the volume at another place: what is added to that of each voxel."""
+
     def is_current(self) -> bool:
         """Tell whether what is there is still the volume that was opened; nobody knows of a remote one, which is taken to be."""
 
@@ -105,23 +109,6 @@ class Volume(Protocol):
         """Look at all stored shards that the box touches."""
 
 
-@runtime_checkable
-class StoredVolume(Volume, Protocol):
-    """One level of an image, opened where it is stored, in absolute voxels."""
-
-    def has_shards(self) -> bool:
-        """Tell whether any shard is stored; of a remote volume it is taken to be so."""
-
-    def cropped(self, box: BoundingBox) -> Self:
-        """Give a part of the volume."""
-
-    def is_current(self) -> bool:
-        """Tell whether what is stored there is still what was opened."""
-
-    def is_unchanged(self) -> bool:
-        """Tell whether the records that it was opened by are still the same, so that it need not be opened again."""
-
-
 class ReadyVolume:
     """What an import asks of a source whose pieces can be read in any order: nothing is held until it is read, and nothing filled with zeros."""
 
@@ -144,7 +131,7 @@ class ReadyVolume:
 
 
 class PlainVolume:
-    """What a volume says that is no level of an image: images and arrays in files."""
+    """What a volume says that is no level of an image: images and arrays in files, whose first voxel is their ``corner``."""
 
     __slots__ = ()
     is_regular = False
@@ -167,129 +154,12 @@ class PlainVolume:
         """Nothing is known of them."""
         return None
 
-
-@runtime_checkable
-class ChunkedVolume(Protocol):
-    """A volume whose chunks are decoded one by one, so that each can be used while it is in the cache of the core."""
-
-    @property
-    def decodes_chunks(self) -> bool:
-        """Whether that is better than decoding larger boxes."""
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """A chunk along x, y, z [voxels]."""
-
-    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Decode the chunks that a box touches: first voxel of each, and its voxels (c, x, y, z), which are valid until the next is asked for.
-
-        Those that are absent or all zero are left out; those at the end of the volume may be shorter. The memory, of one chunk, may be used.
-        """
+    def moved(self, shift: Vec3) -> Self:
+        """Give the volume at another place."""
+        x, y, z = (a + b for a, b in zip(self.corner, shift, strict=True))  # type: ignore[attr-defined]
+        return replace(self, corner=(x, y, z), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 
-class Target(Protocol):
-    """One mag of a layer that is being written: picklable, so that tasks carry it."""
-
-    @property
-    def folder(self) -> str:
-        """Where shards are published for now."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
-
-    @property
-    def num_channels(self) -> int:
-        """Values per voxel."""
-
-    @property
-    def box(self) -> BoundingBox:
-        """Where data goes [voxels of the mag, counted from ``origin``]."""
-
-    @property
-    def origin(self) -> Vec3:
-        """Absolute voxel of the mag at which the target's coordinates start, and its grids of chunks and shards; may be negative."""
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """The smallest encoded box along x, y, z [voxels]."""
-
-    @property
-    def shard_shape(self) -> Vec3:
-        """One stored file along x, y, z [voxels]."""
-
-    @property
-    def scratch_folder(self) -> str:
-        """Where scratch files of the job can be; it goes with the job."""
-
-    @property
-    def merges(self) -> bool:
-        """Whether shards keep what is stored outside the box: then all are joined of parts."""
-
-    def part_shape(self, nbytes: int) -> Vec3:
-        """Choose the largest part whose voxels take at most so many bytes."""
-
-    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
-        """Start a part of a shard, or the whole shard where ``part`` is None."""
-
-    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
-        """Make one shard of its parts and publish it."""
-
-    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
-        """Encode an array (c, x, y, z) without storing it, and give the number of bytes."""
-
-    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
-        """Estimate what files take that hold some voxels, which are encoded at a ratio."""
-
-    def most_files(self, shards: int, chunks: int) -> int:
-        """Count the files, at most, of some shards with some chunks."""
-
-    def remove_parts(self, shard: Vec3) -> None:
-        """Remove the parts of a shard that was joined."""
-
-    def path_of(self, receipt: Receipt) -> str:
-        """Say where a shard or part is stored."""
-
-    def holds(self, receipt: Receipt) -> bool:
-        """Tell whether the shard or part that a receipt speaks of is there and whole."""
-
-    def can_splice(self, source: Volume) -> bool:
-        """Tell whether shards can be made of what a volume has stored, without decoding its chunks."""
-
-    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
-        """Make one shard of what such a volume has stored in its place, and publish it."""
-
-    def describe(self) -> None:
-        """Write the documents of the level, in place of others that may be there."""
-
-    def built_in(self, folder: str) -> Self:
-        """Give the level as it is built in another folder."""
-
-    def prepare(self) -> None:
-        """Make what tasks write into; doing it again changes nothing."""
-
-    def as_volume(self) -> Volume:
-        """Read what has been published so far."""
-
-
-class PartWriter(Protocol):
-    """Takes the voxels of one part, box by box."""
-
-    @property
-    def gathered_nbytes(self) -> int:
-        """What is held in memory until there is enough to be written."""
-
-    def flush(self) -> None:
-        """Write it now."""
-
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks (voxels beyond the target's box left out or not) and store it."""
-
-    def skip(self, box: BoundingBox) -> None:
-        """Take note of voxels that are all zero, in place of appending them."""
-
-    def close(self) -> Receipt:
-        """Publish the part and give its receipt."""
-
-    def discard(self) -> None:
-        """Remove what was stored so far."""
+def in_frame(volume: V, origin: Vec3) -> V:
+    """Give a volume in coordinates that count from an absolute voxel of its mag."""
+    return volume.moved((-origin[0], -origin[1], -origin[2]))

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.volume import Volume
 
 _PACKAGE = str(Path(__file__).parents[1])
 _IMPORTLIB = str(Path(importlib.__file__).parent)
@@ -85,7 +86,7 @@ class FlatJob:
         return ()
 
 
-def voxel_nbytes(volume: Volume | Target, box: BoundingBox) -> int:
+def voxel_nbytes(volume: Volume | Placement, box: BoundingBox) -> int:
     """Count the bytes of the voxels of a box, decoded."""
     return box.volume * volume.num_channels * volume.dtype.itemsize
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from wkwdask.model.volume import Target
+    from wkwdask.model.placement import Placement
     from wkwdask.runs.job import Task
 
 
@@ -101,7 +101,7 @@ class JournaledJob:
     """Writes an entry of the journal."""
     lines: InitVar[Iterable[bytes]]
     """What the journal of an earlier start tells."""
-    targets: Sequence[Target]
+    targets: Sequence[Placement]
     """What is written."""
     folder: str | None = None
     """Where the journal is."""
@@ -161,14 +161,14 @@ def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
     return (key for key, _, _ in _keyed(lines))
 
 
-def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:
+def receipts_of(lines: Iterable[bytes], targets: Sequence[Placement]) -> Iterator[tuple[int, Receipt]]:
     """Go through all receipts that a journal keeps, with the index of their target."""
     for _, _, line in _keyed(lines):
         result = _result_of(line, targets)
         yield from () if result is None else result.receipts
 
 
-def _result_of(line: bytes, targets: Sequence[Target]) -> Result | None:
+def _result_of(line: bytes, targets: Sequence[Placement]) -> Result | None:
     """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
     try:
         with reading("a journal", "record"):
@@ -180,7 +180,7 @@ def _result_of(line: bytes, targets: Sequence[Target]) -> Result | None:
         return None
 
 
-def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
+def _receipt(target: Placement, values: dict[str, Any]) -> Receipt:
     receipt = Receipt.from_json(values, target.box.mag)
     return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.placement import Placement, Writer
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
-    from wkwdask.model.volume import PartWriter, Target, Volume
+    from wkwdask.model.volume import Volume
 
 
 _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
@@ -32,13 +33,13 @@ _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
 class BrickWriter:
     """Hands the bricks of one mag to the writers of their files or parts."""
 
-    def __init__(self, target: Target, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
+    def __init__(self, target: Placement, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
         self._brick_shape = brick_shape
         self._part = part
         self._region = region
         self._come: Counter[Vec3] = Counter()
-        self._open: dict[Vec3, PartWriter] = {}
+        self._open: dict[Vec3, Writer] = {}
         self._receipts: list[Receipt] = []
 
     def put(self, index: Vec3, voxels: npt.NDArray[Any] | None) -> None:
@@ -66,7 +67,7 @@ class BrickWriter:
             self._receipts.append(self._open[shard].close())
             del self._open[shard]
 
-    def _writer(self, shard: Vec3) -> PartWriter:
+    def _writer(self, shard: Vec3) -> Writer:
         writer = self._open.get(shard)
         if writer is None:
             if self._part is None:  # whole files come one after the other
@@ -94,7 +95,7 @@ class BrickWriter:
 class JoinSpec:
     """Join the parts of one file."""
 
-    target: Target
+    target: Placement
     """The mag."""
     level: int
     """Index of the mag in the job."""
@@ -120,7 +121,7 @@ def join_key(level: int, shard: Vec3) -> str:
 class Gathering:
     """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Placement]) -> None:
         self.targets = tuple(targets)
         self.tallies = [ShardTally(target, 0) for target in targets]
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}

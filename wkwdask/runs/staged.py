@@ -11,9 +11,9 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.publication import folders_of
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
-from wkwdask.model.translated import moved
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, job_targets
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.model.volume import Target
     from wkwdask.runs.job_records import UnfinishedJob
     from wkwdask.runs.journal import ResumableJob
     from wkwdask.runs.tally import ShardTally
@@ -54,7 +54,7 @@ class StagedMags:
     """Who builds."""
     parent: str
     """The layer's folder, in which the job's folder is made."""
-    targets: tuple[Target, ...]
+    targets: tuple[Placement, ...]
     """What tasks write, finest first."""
     folders: tuple[str, ...]
     """Where each is to appear."""
@@ -348,7 +348,7 @@ class Draft:
         """Return the shapes that the interrupted start chose, one per mag or pass; None for a new job."""
         return None if self.before is None else [vec3(shape) for shape in self.before[name]]
 
-    def mags(self, targets: Sequence[Target], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
+    def mags(self, targets: Sequence[Placement], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
         """Stage the mags."""
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')

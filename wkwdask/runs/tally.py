@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
+from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.receipts import greatest, least
 from wkwdask.model.states import grouped_digests
-from wkwdask.model.translated import moved
 from wkwdask.runs.report import MagReport
 from wkwdask.store.records import RECORD_COLUMNS
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.model.volume import Target
 
 
 class ShardTally:
     """Adds up the receipts of the shards of a target."""
 
-    def __init__(self, target: Target, expected: int) -> None:
+    def __init__(self, target: Placement, expected: int) -> None:
         self.target = target
         self.expected = expected
         self._rows = array("q")
@@ -86,7 +86,7 @@ class ShardTally:
         return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, nonzero)
 
 
-def tally_of(target: Target, receipts: Iterable[Receipt]) -> ShardTally:
+def tally_of(target: Placement, receipts: Iterable[Receipt]) -> ShardTally:
     """Add up the receipts of a target of which every shard is written."""
     tally = ShardTally(target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape)))
     for receipt in receipts:

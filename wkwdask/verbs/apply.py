@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
+from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.translated import moved
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
     from wkwdask.runs.job import Task
 
 _COMMAND = "apply"
@@ -74,7 +75,7 @@ class Apply(Plan):
 
     application: Application
     """What is applied to what."""
-    target: Target
+    target: Placement
     """What is written."""
     staged: StagedMags
     """How it appears."""
@@ -215,7 +216,7 @@ def lay_out_apply(
     return Apply(application, made, staged, options.most_failures)
 
 
-def _task_nbytes(application: Application, made: Target) -> int:
+def _task_nbytes(application: Application, made: Placement) -> int:
     """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
     voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.model.states import States, add_digests, digest
-from wkwdask.model.translated import moved
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 
@@ -265,7 +265,7 @@ class ApplySpec(SourceSpec):
 
     application: Making
     """What makes it."""
-    target: Target
+    target: Placement
     """What is written."""
     region: Vec3
     """Which region."""
@@ -305,7 +305,7 @@ class ApplySpec(SourceSpec):
 class ApplyJob(RegionJob):
     """One volume computed from others."""
 
-    def __init__(self, application: Making, target: Target) -> None:
+    def __init__(self, application: Making, target: Placement) -> None:
         plan = application.plan
         super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
     from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.stored_array import StoredArray
 
-    AnyVolume = StoredVolume | ArrayVolume | ImageStack
+    AnyVolume = StoredArray | ArrayVolume | ImageStack
 
 _LARGEST_REGION_VX = 512
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_range
-from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
 from wkwdask.runs.report import counted, format_nbytes, space_problems
 from wkwdask.streams.pyramid import PyramidStream
@@ -137,7 +136,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     voxel_nbytes_in = scratch = 0
     for number, one in enumerate(pyramid.passes):
         if number == 0:
-            occupied = shifted(source, one.source_shift).occupied(one.source_region_shape)
+            occupied = source.moved(one.source_shift).occupied(one.source_region_shape)
             voxel_nbytes_in = _occupied_voxels(one, occupied) * _voxel_nbytes(source)
             if ratio is None:  # then as the source is stored
                 ratio = nbytes_in / max(1, voxel_nbytes_in)
@@ -191,7 +190,7 @@ def refusals_of(staged: StagedMags) -> list[str]:
 def sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
     """Do the work of a few bricks of the first pass, without writing."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
-    source = shifted(pyramid.source, plan.source_shift)
+    source = pyramid.source.moved(plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
     bricks = [

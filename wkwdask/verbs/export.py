@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.model.states import States
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
     VoxelSize = tuple[float, float, float]
 
@@ -140,7 +141,7 @@ class ExportOptions:
 class Export(Work[Report]):
     """A mag that can be exported."""
 
-    mag: StoredVolume
+    mag: StoredArray
     """The mag."""
     source: Any
     """What is read: the mag, or some of its channels, or other values of them."""
@@ -265,7 +266,7 @@ class Export(Work[Report]):
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
-def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
+def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
     """Check and lay out an export."""
     check_existing(existing)
     path = local_path(target)
@@ -312,7 +313,7 @@ def _compression(path: str, asked: str | None) -> str:
     return asked or "zlib"
 
 
-def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
+def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
     """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
     return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
 

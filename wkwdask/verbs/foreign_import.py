@@ -11,9 +11,7 @@ from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.translated import moved
-from wkwdask.model.volume import Volume
+from wkwdask.model.volume import Volume, in_frame
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.place import Place
-    from wkwdask.model.volume import Target
+    from wkwdask.model.placement import Placement
     from wkwdask.plans.slabs import Slabs
     from wkwdask.runs.job import Result
     from wkwdask.runs.staged import StagedMags
@@ -65,7 +63,7 @@ class ConvertSpec(UpsampleSpec):
 class ConvertJob(RegionJob):
     """One mag of a source of another format; each region gets its part of the source."""
 
-    def __init__(self, source: Source, target: Target, plan: Slabs) -> None:
+    def __init__(self, source: Source, target: Placement, plan: Slabs) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
@@ -112,7 +110,7 @@ class Import(Plan):
     """What is read, in the coordinates of the target."""
     plan: Slabs
     """Regions, readings and bricks."""
-    target: Target
+    target: Placement
     """What is written."""
     staged: StagedMags
     """How it appears."""
@@ -155,18 +153,6 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, 
     return volume, foreign
 
 
-def in_frame_of(source: Any, origin: Vec3) -> Source:
-    """Give a source in coordinates that count from an absolute voxel of its mag, which may be negative."""
-    if isinstance(source, Converted):
-        return replace(source, source=in_frame_of(source.source, origin))
-    back = (-origin[0], -origin[1], -origin[2])
-    if isinstance(source, StoredArray):
-        return source.moved(back)
-    x, y, z = (a + b for a, b in zip(source.corner, back, strict=True))
-    framed: Source = replace(source, corner=(x, y, z), box=moved(source.box, back))
-    return framed
-
-
 @dataclass(frozen=True, slots=True)
 class Imported:
     """Images or an array that are to be stored elsewhere."""
@@ -187,7 +173,7 @@ def lay_out_import(place: Place, imported: Imported, options: Any, existing: str
     settings = settings_of("convert", box=box_setting(absolute.box), on_error=taken.on_error, input=token_of(absolute.token))
     draft = stage(f"convert into {folder}", levels.parent, [folder], {**settings, **levels.settings}, existing)
     (target,) = targets = levels.staged(draft.root)
-    source = in_frame_of(absolute, target.origin)
+    source = in_frame(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
     memory_nbytes = _memory_nbytes(source)

@@ -11,8 +11,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.model.translated import moved, shifted, unshifted
-from wkwdask.model.volume import ChunkedVolume
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.store.records import RECORD_COLUMNS
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.streams.pyramid import Brick
@@ -40,7 +40,7 @@ class RegionSpec(SourceSpec):
     """What is read."""
     plan: Pass
     """Mags, boxes and bricks."""
-    targets: tuple[Target, ...]
+    targets: tuple[Placement, ...]
     """What is written, one per mag of the pass."""
     method: str
     """How a window becomes a voxel."""
@@ -94,8 +94,8 @@ class RegionSpec(SourceSpec):
 
     def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
         """Read a brick chunk by chunk, where the source can and its chunks are whole windows and lie in one brick each; None elsewhere."""
-        source, (a, b, c) = unshifted(self.source)
-        if not isinstance(source, ChunkedVolume) or not source.decodes_chunks:
+        source = self.source
+        if not isinstance(source, StoredArray) or not source.decodes_chunks:
             return None
         shape = source.chunk_shape
         axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, self.source.origin, strict=True)
@@ -104,9 +104,7 @@ class RegionSpec(SourceSpec):
         memory = stream.chunk_memory(shape)
 
         def push(brick: Vec3) -> Iterator[Brick]:
-            box = moved(stream.source_box(brick), (-a, -b, -c))
-            chunks = (((x + a, y + b, z + c), voxels) for (x, y, z), voxels in source.decoded_chunks(box, memory))
-            return stream.push_chunks(brick, chunks, shape)
+            return stream.push_chunks(brick, source.decoded_chunks(stream.source_box(brick), memory), shape)
 
         return push
 
@@ -131,7 +129,7 @@ class RegionSpec(SourceSpec):
 class PyramidJob:
     """All coarser mags of one mag."""
 
-    def __init__(self, source: Volume, targets: Sequence[Target], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
+    def __init__(self, source: Volume, targets: Sequence[Placement], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
         self.targets = tuple(targets)
         self._gathering = Gathering(targets)
@@ -153,7 +151,7 @@ class PyramidJob:
             for p, plan in ((p, self._passes[p]) for p in later)
         )
 
-    def _target(self, p: int, level: int) -> Target:
+    def _target(self, p: int, level: int) -> Placement:
         return self.targets[self._firsts[p] + level]
 
     def _joined_levels(self, p: int) -> list[int]:
@@ -176,7 +174,7 @@ class PyramidJob:
 
     def _start_pass(self, p: int) -> Iterator[Task]:
         plan, first = self._passes[p], self._firsts[p]
-        source = shifted(self.source if p == 0 else self.targets[first - 1].as_volume(), plan.source_shift)
+        source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
         occupied = source.occupied(plan.source_region_shape)
         self._occupied.append(occupied)
         self._num_started += int(occupied.sum())
@@ -214,7 +212,7 @@ def _times(a: Vec3, b: Vec3) -> Vec3:
 class LivingMag:
     """A mag that is there and is to be brought up to date."""
 
-    target: Target
+    target: Placement
     """How its shards are written, in place."""
     finer: Volume
     """The mag that it is made from, in coordinates that count from the first voxel of the target."""
@@ -242,7 +240,7 @@ def changed_shards(mag: LivingMag) -> set[Vec3]:
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
 
 
-def _changed_files(target: Target, record: npt.NDArray[np.int64]) -> set[Vec3]:
+def _changed_files(target: Placement, record: npt.NDArray[np.int64]) -> set[Vec3]:
     """Find the files of a mag that are not as its record says: gone, replaced, or never made."""
     found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
     known = {tuple(row[:5]) for row in record.tolist() if row[3]}
@@ -254,11 +252,11 @@ def _counted(index: Vec3, mag: LivingMag, box: BoundingBox) -> BoundingBox:
     return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
 
 
-def footprint(finer: Volume, target: Target) -> Vec3:
+def footprint(finer: Volume, target: Placement) -> Vec3:
     """Give the box of one shard of a mag in the voxels of the finer mag."""
     factor, shape = factor_of(finer, target), target.shard_shape
     return shape[0] * factor[0], shape[1] * factor[1], shape[2] * factor[2]
 
 
-def factor_of(finer: Volume, target: Target) -> Vec3:
+def factor_of(finer: Volume, target: Placement) -> Vec3:
     return finer.box.mag.step_to(target.box.mag)

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError
+from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.place import LevelSpec
-from wkwdask.model.translated import in_frame, moved, shifted
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.place import Move, NewLevels, Place
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.staged import StagedMags
 
@@ -142,7 +144,7 @@ def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions
     return replace(job, staged=changed, in_place=True)
 
 
-def lay_out(source: StoredVolume, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
+def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Lay out the job that makes one level."""
     known = {**settings_of(options.command, box=box_setting(source.box), translate=options.translate), **known_by(source)}
     job = copy_into(Copy(volume, known, partial(check_not_replaced, source)), levels, existing, workers, options.command)
@@ -161,7 +163,7 @@ def _place(its_format: ArrayFormat, move: Move, options: RechunkOptions) -> Plac
     return its_format.place(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
 
 
-def _cropped(volume: StoredVolume, wanted: BoundingBox | None) -> StoredVolume:
+def _cropped(volume: StoredArray, wanted: BoundingBox | None) -> StoredArray:
     if wanted is None:
         return volume
     box = wanted.in_mag(volume.box.mag).intersection(volume.box)
@@ -170,7 +172,7 @@ def _cropped(volume: StoredVolume, wanted: BoundingBox | None) -> StoredVolume:
     return volume.cropped(box)
 
 
-def _translated(source: StoredVolume, by: Vec3) -> Volume:
+def _translated(source: StoredArray, by: Vec3) -> Volume:
     """Move a level."""
     if not any(by):
         return source
@@ -178,7 +180,7 @@ def _translated(source: StoredVolume, by: Vec3) -> Volume:
     mag = source.box.mag
     if any(a % n for a, n in zip(by, mag.factors, strict=True)):
         raise ValueError(f"translate must be a multiple of every mag that is copied, got {by}, but there is mag {mag}")
-    return shifted(source, (x // mag.x, y // mag.y, z // mag.z))
+    return source.moved((x // mag.x, y // mag.y, z // mag.z))
 
 
 def _check_apart(folder: str, source: str) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import NewLevels, Place
-    from wkwdask.model.volume import Target, Volume
+    from wkwdask.model.placement import Placement
+    from wkwdask.model.volume import Volume
     from wkwdask.runs.staged import Draft
 
 
@@ -77,7 +78,7 @@ def check_apart(levels: NewLevels, source: Volume) -> NewLevels:
     return levels
 
 
-def begin(levels: NewLevels, command: str, settings: dict[str, Any], existing: str) -> tuple[Draft, Target]:
+def begin(levels: NewLevels, command: str, settings: dict[str, Any], existing: str) -> tuple[Draft, Placement]:
     """Begin the layout of a job that makes one level."""
     (folder,) = levels.folders
     draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings}, existing)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.model.converted import converted
-from wkwdask.model.translated import shifted
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.rechunk import Copy
 from wkwdask.verbs.sources import check_not_replaced, known_by
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Taken:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type."""
 
-    def of(self, volume: StoredVolume) -> Volume:
+    def of(self, volume: StoredArray) -> Volume:
         """Give what is converted of a mag, at the place that it goes to."""
         taken: Volume = volume
         mag = volume.box.mag
@@ -53,11 +53,11 @@ class Taken:
             if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
             x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
-            taken = shifted(taken, (x, y, z))
+            taken = taken.moved((x, y, z))
         changed: Volume = converted(taken, self.channels, self.dtype, self.value_range)
         return changed
 
-    def copy_of(self, volume: StoredVolume) -> Copy:
+    def copy_of(self, volume: StoredArray) -> Copy:
         """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
         source = self.of(volume)
         return Copy(source, {**self.settings, **known_by(volume)}, partial(check_not_replaced, volume))

@@ -17,13 +17,13 @@ import numpy as np
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import job_root
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
-from wkwdask.model.place import InPlace
+from wkwdask.model.placement import InPlace
 from wkwdask.model.states import grouped_digests
-from wkwdask.model.translated import in_frame, moved, shifted
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import check_steps, plan_pass
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
@@ -263,7 +263,7 @@ def lay_out_update(
         x, y, z = (first * step for first, step in zip(target.origin, finer.step_to(mag), strict=True))
         framed, old_box = in_frame(volumes[finer], (x, y, z)), _old_box(settings, finer)
         living.append(LivingMag(target, framed, method, ignore_zero, record, None if old_box is None else moved(old_box, (-x, -y, -z))))
-        volumes[mag] = shifted(target.as_volume(), target.origin)
+        volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(living, by_content=by_content, box=box)
     dataset = None if layer.container is None else layer.container.dataset_folder
     hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [dataset])])

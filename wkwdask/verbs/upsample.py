@@ -12,7 +12,7 @@ from wkwdask.formats.opening import aligned_mags, image_box, is_readable, place_
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import LevelSpec, NewLevels
-from wkwdask.model.translated import in_frame
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import Upsampling, plan_upsampling

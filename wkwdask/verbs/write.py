@@ -11,10 +11,10 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.opening import format_of_image
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, moved
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.model.place import InPlace, LevelSpec
-from wkwdask.model.translated import moved
+from wkwdask.model.place import LevelSpec
+from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.place import Place
+    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.model.volume import StoredVolume, Target
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.runs.scratch import Piece
     from wkwdask.runs.staged import Content
 
@@ -49,7 +50,7 @@ _REGION = "to_wkw region"
 class AssembleSpec:
     """Put one part together and encode it."""
 
-    target: Target
+    target: Placement
     """The mag."""
     part: Vec3
     """Index of the part."""
@@ -76,7 +77,7 @@ class AssembleSpec:
 class AssembleJob:
     """Write a mag from pieces."""
 
-    def __init__(self, target: Target, part_shape: Vec3, pieces: Iterable[Piece], done: set[Vec3], take: Callable[[Receipt], None]) -> None:
+    def __init__(self, target: Placement, part_shape: Vec3, pieces: Iterable[Piece], done: set[Vec3], take: Callable[[Receipt], None]) -> None:
         self._target = target
         self._part_shape = part_shape
         self._take = take
@@ -100,14 +101,14 @@ class AssembleJob:
         return self._gathering.take(task, result, lambda _, shard: num_parts(self._target.box, shard, self._target.shard_shape, self._part_shape))
 
 
-def part_of(target: Target, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
+def part_of(target: Placement, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
     """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
     shard_shape = target.shard_shape
     shard = (part[0] * part_shape[0] // shard_shape[0], part[1] * part_shape[1] // shard_shape[1], part[2] * part_shape[2] // shard_shape[2])
     return shard, None if part_shape == shard_shape else part
 
 
-def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
+def encode_part(target: Placement, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
     """Encode the voxels of one part and store them."""
     shard, name = part_of(target, part, part_shape)
     writer = target.open_part(shard, part if target.merges else name)
@@ -127,7 +128,7 @@ def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArra
 class EncodeSpec:
     """Encode one part of an array in memory."""
 
-    target: Target
+    target: Placement
     """The mag."""
     part: Vec3
     """Index of the part."""
@@ -150,7 +151,7 @@ class EncodeSpec:
 class WriteJob:
     """Write an array to one mag."""
 
-    def __init__(self, target: Target, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
+    def __init__(self, target: Placement, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
         self._target = target
         self._array = array
         self._take = take
@@ -219,7 +220,7 @@ class StagedRegion(StagedMags):
     """The files that it touches."""
     dataset: str | None = None
     """The dataset that lists the level, which need not lie in it."""
-    volume: StoredVolume | None = None
+    volume: StoredArray | None = None
     """The level as it was opened."""
 
     def check_free(self) -> None:
@@ -266,7 +267,7 @@ class StagedRegion(StagedMags):
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
 
 
-def lay_out_region(image: Image, volume: StoredVolume, region: BoundingBox, content: Content, level: int | None, existing: str) -> StagedRegion:
+def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: Content, level: int | None, existing: str) -> StagedRegion:
     """Check and lay out the writing of an array into a part of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)
@@ -288,7 +289,7 @@ def lay_out_region(image: Image, volume: StoredVolume, region: BoundingBox, cont
     )  # fmt: skip
 
 
-def _check_fits(image: Image, volume: StoredVolume, region: BoundingBox, content: Content) -> None:
+def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: Content) -> None:
     if region.size != content.shape[1:]:
         raise ValueError(f"the region {region} has the shape {region.size}, the array {content.shape[1:]}")
     has_box = image.container is None or image.container.record is not None

@@ -17,7 +17,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
-from wkwdask.model.volume import StoredVolume
+from wkwdask.model.stored_array import StoredArray
 from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pix
     plane = ("xyz".index(columns), "xyz".index(rows))
     normal = 3 - sum(plane)
     middle = here.topleft[normal] + here.size[normal] // 2
-    if not isinstance(volume, StoredVolume) or here.size[plane[0]] * here.size[plane[1]] <= _WHOLE_VX:
+    if not isinstance(volume, StoredArray) or here.size[plane[0]] * here.size[plane[1]] <= _WHOLE_VX:
         return _read(volume, [(here.topleft[axis], here.bottomright[axis]) for axis in plane], plane, middle)
     most = _MOST_REMOTE_SAMPLES if is_remote(volume.name) else _MOST_SAMPLES
     all_spans = [_spans(volume, here, axis, length, most) for axis, length in zip(plane, pixels, strict=True)]
@@ -104,7 +104,7 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
     return flat if plane[0] > plane[1] else flat.swapaxes(1, 2)
 
 
-def _spans(volume: StoredVolume, here: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
+def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
     """Say what is read along an axis for a picture of at least so many pixels, or of at most so many samples."""
     first, length, edge = here.topleft[axis], here.size[axis], volume.chunk_shape[axis]
     step = -(-length // (2 * pixels))
@@ -218,7 +218,7 @@ def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Se
 
 def _found(
     url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, size: int
-) -> tuple[StoredVolume | None, StoredVolume | None, Sequence[float] | None]:
+) -> tuple[StoredArray | None, StoredArray | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
     found = find(url)
     layers = [found.choose(layer)] if layer is not None or len(found.layers) == 1 else [found.choose(one.name) for one in found.layers]
@@ -252,7 +252,7 @@ def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: 
     return _Scene(image, segmentation, box, pixels, per_pixel if voxel_size is not None else None)
 
 
-def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredVolume | None:
+def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | None:
     """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
     if layer.container is None and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
@@ -263,7 +263,7 @@ def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredVolume | No
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
-def _is_segmentation(layer: Image, volume: StoredVolume) -> bool:
+def _is_segmentation(layer: Image, volume: StoredArray) -> bool:
     if layer.category is not None:
         return layer.category == "segmentation"
     return volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.graphs.read import BoxReader
     from wkwdask.model.image import Image
-    from wkwdask.model.volume import StoredVolume
+    from wkwdask.model.stored_array import StoredArray
 
 
 _LONGEST = 1 << 27  # voxels along an axis that have coordinates
@@ -44,7 +44,7 @@ class WkwArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
 
-def open_variables(layer: Image, volume: StoredVolume, box: BoundingBox) -> xr.Dataset:
+def open_variables(layer: Image, volume: StoredArray, box: BoundingBox) -> xr.Dataset:
     """Make the variable and the coordinates of a box of one mag."""
     from wkwdask.graphs.read import box_reader
 
@@ -72,7 +72,7 @@ def open_variables(layer: Image, volume: StoredVolume, box: BoundingBox) -> xr.D
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
 
 
-def open_part(layer: Image, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
+def open_part(layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
     """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     box = volume.box
     if bounding_box is not None:

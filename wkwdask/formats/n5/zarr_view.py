@@ -18,7 +18,6 @@ from wkwdask.formats.zarr.ngff import Level as NgffLevel
 from wkwdask.formats.zarr.ngff import multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.locks import read_object
 from wkwdask.store.new_files import publish_bytes
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
-    from wkwdask.model.image import Image, Level
+    from wkwdask.model.image import Image
     from wkwdask.model.store import Store
+    from wkwdask.model.stored_array import StoredArray
 
 
 _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
@@ -171,7 +171,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
             if level.problem:
                 odd[key] = level.error(level.problem)
                 continue
-            volume = _stored(level)
+            volume = level.open()
             mode = _mode_of_all(volume) if form != CODEC else 0
             documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, _axis_names(volume), mode)
         if inside is not None and any(level.key for level in layer.levels):
@@ -251,7 +251,7 @@ def _axes(volume: StoredArray) -> str:
 
 def _image(layer: Image) -> dict[str, Any] | None:
     """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
-    arrays = [(level, _stored(level)) for level in layer.levels if not level.problem]
+    arrays = [(level, level.open()) for level in layer.levels if not level.problem]
     axes = {_axes(volume) for _, volume in arrays}
     if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
         return None
@@ -262,13 +262,6 @@ def _image(layer: Image) -> dict[str, Any] | None:
         x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(volume.origin, (a, b, c), lengths[0], strict=True))
         levels.append(NgffLevel(level.key, (a, b, c), (x, y, z)))
     return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
-
-
-def _stored(level: Level) -> StoredArray:
-    """Open the dataset of a level."""
-    volume = level.open()
-    assert isinstance(volume, StoredArray)
-    return volume
 
 
 def _mode_of_all(volume: StoredArray) -> int:

@@ -27,7 +27,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import need
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
-from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.volume import in_frame
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, local_path, splitext
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
     VoxelSize = tuple[float, float, float]
 
@@ -362,19 +363,12 @@ def _open_zarr(path: str, placing: Placing) -> Foreign:
     lengths = None if level.lengths_nm is None else _known(level.lengths_nm)
     if placing.axes is None and not level.problem and level.key:
         volume = level.open()
-        volume = _at_zero(level.open())
+        volume = in_frame(volume, volume.origin)
     else:
         volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(placing, tuple(shape), level.folder, _plain_axes(names)))
     if volume.box.is_empty:
         raise BoundsError(f"{volume.name}: the source holds no voxels: it has {volume.box.size}")
     return Foreign(replace(volume, mag=placing.mag).moved(placing.corner), lengths)
-
-
-def _at_zero(volume: StoredVolume) -> StoredArray:
-    """Give an array whose first voxel is voxel 0."""
-    assert isinstance(volume, StoredArray)
-    x, y, z = volume.origin
-    return volume.moved((-x, -y, -z))
 
 
 def _plain_axes(names: Sequence[str] | None) -> str | None:

@@ -12,7 +12,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leveled import array_image, array_level
@@ -151,7 +151,7 @@ def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folde
 
 def wkw_volume(layer: Image, mag: Mag | None = None) -> StoredArray:
     """Open a mag of a layer in WKW, by default the finest one with files."""
-    return cast("StoredArray", layer.volume(mag))
+    return layer.volume(mag)
 
 
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from wkwdask.formats.mending import RepairOptions
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.place import InPlace, Move, Place
+    from wkwdask.model.place import Move, Place
+    from wkwdask.model.placement import InPlace, Placement
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.volume import StoredVolume, Target, Volume
+    from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
 
@@ -85,7 +86,7 @@ class WebknossosFormat(ArrayFormat):
         """Find the layers that a path can mean."""
         return listed_arrays(local_path(url)) or locate(url)
 
-    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredVolume | None:
+    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredArray | None:
         """Open a mag in WKW, or give it again where no record has changed since."""
         return recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
 
@@ -135,7 +136,7 @@ class WebknossosFormat(ArrayFormat):
         """Give the folder of the layer, or one beside mags to which links lead."""
         return parent_of(image, folders)
 
-    def living(self, volume: StoredVolume, how: InPlace) -> Target:
+    def living(self, volume: StoredArray, how: InPlace) -> Placement:
         """Give a mag as what is written in its place."""
         level = DEFAULT_LEVEL if how.level is None else how.level
         return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_living=True, merges=how.merges)
@@ -149,13 +150,13 @@ class WebknossosFormat(ArrayFormat):
         dataset = image.container.dataset_folder
         return LargestId(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
-    def with_all_files(self, volume: StoredVolume) -> StoredVolume:
+    def with_all_files(self, volume: StoredArray) -> StoredArray:
         """Give a mag with all that its files hold, outside of the layer's box too."""
-        return with_all_files(cast("StoredArray", volume))
+        return with_all_files(volume)
 
-    def is_uniform(self, volume: StoredVolume) -> bool:
+    def is_uniform(self, volume: StoredArray) -> bool:
         """Tell whether all files are encoded as the header says."""
-        return is_stored_alike(cast("StoredArray", volume))
+        return is_stored_alike(volume)
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
         """Give what the JSON says; nothing is guessed of a layer without one."""

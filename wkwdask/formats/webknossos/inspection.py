@@ -27,10 +27,9 @@ from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.mend import WkwMending
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
-from wkwdask.model.translated import moved
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path

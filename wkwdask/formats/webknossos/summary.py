@@ -11,7 +11,6 @@ from wkwdask.formats.webknossos.dataset import arrays_of, is_arrays_layer, locat
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 
@@ -149,7 +148,6 @@ def _summarize_array(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
     try:
         volume = arrays_of(layer).volume(mag)
-        assert isinstance(volume, StoredArray)
         files, nbytes = volume.count_files() or (0, 0)
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))

@@ -19,7 +19,6 @@ from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
-from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, is_remote, local_path
 from wkwdask.store.remote import RemoteStore
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import Store
+    from wkwdask.model.stored_array import StoredArray
 
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
@@ -311,9 +311,7 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
         check_version({} if item is None else item.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
     level = _level(item, axes(item.shape, item.names), location, "", _At(MAG_1, None, (0, 0, 0)))
-    volume = level.open()
-    assert isinstance(volume, StoredArray)
-    return volume
+    return level.open()
 
 
 class _At(NamedTuple):

@@ -12,14 +12,15 @@ import numpy as np
 from wkwdask.errors import MissingError
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
 from wkwdask.formats.zarr.ngff import image_attributes, label_attributes, letters_of, level_of, multiscale
-from wkwdask.model.translated import in_frame
+from wkwdask.model.volume import in_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.volume import StoredVolume, Volume
+    from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.volume import Volume
 
 _CHUNK_NBYTES = 1 << 20
 _LABELS = "labels"
@@ -92,7 +93,7 @@ class VirtualGroup:
         image = multiscale(layer.name, levels, letters_of(num_channels), None if layer.voxel_size_nm is None else "nanometer")
         self.add_group(path, image_attributes(image, version="0.5", is_label=is_label, rgb=rgb))
 
-    def add_array(self, path: str, volume: StoredVolume, chunk_shape: Vec3 | None) -> None:
+    def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
         """Add a mag as an array that begins with its box."""
         array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft))
@@ -103,7 +104,7 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _chunk_shape(volume: StoredVolume) -> Vec3:
+def _chunk_shape(volume: StoredArray) -> Vec3:
     """Choose chunks of about 1 MiB: multiples of those that are stored, since the box need not begin at one."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize

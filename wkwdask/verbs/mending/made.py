@@ -13,7 +13,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.model.translated import in_frame, shifted
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
@@ -164,7 +164,7 @@ def remaking(scope: LevelScope, made: Made, lost: Iterable[Vec3] = ()) -> Remaki
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
     (plan,) = plan_framed_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
-    finer = shifted(source, plan.source_shift)
+    finer = source.moved(plan.source_shift)
     factor = finer.box.mag.step_to(coarser.box.mag)
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])
     first = source.origin
