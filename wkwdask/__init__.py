@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 # Module and names; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
 _MODULES = {
-    "api.access": "create info open read sample to_wkw write",
+    "api.access": "info open read sample",
     "api.annotations": "merge",
     "api.checks": "check_manifest diff repair verify write_manifest",
     "api.codecs": "offset_codec pad_codec tiff_shard_codec",
@@ -20,13 +20,11 @@ _MODULES = {
     "api.functions": "apply",
     "api.labels": "label_statistics",
     "api.layers": "Layer LayerMag",
-    "api.n5": "n5_as_zarr n5_store to_n5",
-    "api.precomputed": "to_precomputed",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
     "api.reshape": "compress rechunk",
     "api.segmentations": "connected_components remap remove_dust renumber",
-    "api.zarr_images": "to_zarr",
-    "api.zarr_views": "remove_zarr_view write_zarr_view zarr_view",
+    "api.writing": "create to_n5 to_precomputed to_wkw to_zarr write",
+    "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
     "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
     "ReplacedError ResumeError TaskFailedError TruncatedError UnsupportedError WkwDaskError",
@@ -60,7 +58,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
+    from wkwdask.api.access import info, open, read, sample
     from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec
@@ -71,13 +69,11 @@ if TYPE_CHECKING:
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
-    from wkwdask.api.n5 import n5_as_zarr, n5_store, to_n5
-    from wkwdask.api.precomputed import to_precomputed
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
-    from wkwdask.api.zarr_images import to_zarr
-    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
+    from wkwdask.api.writing import create, to_n5, to_precomputed, to_wkw, to_zarr, write
+    from wkwdask.api.zarr_views import n5_as_zarr, n5_store, remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,

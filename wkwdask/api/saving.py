@@ -1,72 +1,165 @@
-"""Writing an array as one level of an image, whatever the format."""
+"""Writing an array, as people have it, as one level of an image, whatever the format."""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+import dask.base
+import numpy as np
 
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.opening import open_living, place_for
+from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
+from wkwdask.geometry.mag import Vec3, vec3
+from wkwdask.graphs.write import write_now_or_later
+from wkwdask.kernels.arrays import copy_into, fold
+from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.job_records import holds_only_jobs
+from wkwdask.runs.staged import Content
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.write import lay_out_region, lay_out_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dask.delayed import Delayed
+
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.place import Destination
+    from wkwdask.runs.report import Report
+    from wkwdask.runs.staged import StagedMags
+
+_DIMS = "cxyz"
+_CUBE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
-    """How an array is saved, whatever the format."""
+class _Named:
+    """What an ``xarray.DataArray`` says of itself."""
 
-    command: str
-    """What a user asked for."""
-    existing: str
-    """What to do where the level already exists."""
-    token: str | None
-    """A name of the array's content."""
-    region: BoundingBox | Sequence[Sequence[int]] | None = None
-    """The part of a level that is there; None where a level is made."""
+    offset: Vec3
+    """Absolute voxel of element 0 along x, y, z."""
+    lengths_nm: Lengths | None
+    """Edge lengths of its voxels along x, y, z [nm], None where it does not say all of them."""
+    category: str | None
+    """What a layer of it is."""
 
 
-def _lay_out_part(array: Any, wanted: Destination, options: Any, saving: Saving, **others: Any) -> Any:
-    """Check and lay out the writing of an array into a part of a level that is there; gives what is staged, the voxels and what is trusted."""
-    from wkwdask.api.array_input import content_of, plain_array
+def _named_axes(array: Any, *, placed: bool) -> tuple[Any, _Named]:
+    """Take the array out of an ``xarray.DataArray``, in the order (c, x, y, z)."""
+    array = array.expand_dims([axis for axis in "xyz" if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0])
+    dims = [str(dim) for dim in array.dims]
+    if sorted(dims) not in (sorted("xyz"), sorted("cxyz")):
+        raise ValueError(f"the dimensions must be named x, y, z (and c), in any order, got {array.dims}; rename() them")
+    ordered = array.transpose(*(dim for dim in _DIMS if dim in dims))
+    data = ordered.data if "c" in dims else ordered.data[np.newaxis]
+    category = array.attrs.get("category")
+    category = category if category in ("color", "segmentation") else None
+    known = [] if placed else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
+    spacings = {axis: spacing_of(array.coords[axis], axis) for axis in known}
+    x, y, z = (first_voxel(spacings[axis], axis) if axis in known else 0 for axis in "xyz")
+    lengths = [spacing.length_nm for spacing in spacings.values() if spacing.length_nm is not None]
+    return data, _Named((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
-    level = getattr(options, "level", None)
-    given = {"category": wanted.category, **others, **options.given(), **({"level": None} if options.writes_level else {})}
-    refused = [name for name, value in given.items() if value is not None]
-    if refused:
-        raise ValueError(f"region= writes into a mag as it is; {', '.join(refused)}= goes with making a new one")
-    assert saving.region is not None
-    voxels, _ = plain_array(array, (0, 0, 0))
-    content = content_of(voxels, saving.token)
-    image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
-    staged = lay_out_region(image, volume, voxel_box(saving.region, volume.box.mag), content, level, saving.existing)
-    return staged, voxels, content.trusted
+
+def _plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Named]:
+    """Bring an array into the form that writers take."""
+    named = _Named((0, 0, 0), None, None)
+    if hasattr(array, "coords") and hasattr(array, "data"):
+        array, named = _named_axes(array, placed=offset is not None)
+    if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
+        raise TypeError(f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}")
+    if array.ndim not in (3, 4):
+        raise ValueError(f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}")
+    if array.ndim == 3:
+        array = array[np.newaxis]
+    if isinstance(getattr(array, "_meta", None), np.ma.MaskedArray):
+        raise TypeError("the array holds masked arrays: fill it (dask.array.ma.filled)")
+    if any(n != n for n in array.shape):
+        raise ValueError("the array's shape is not known; call its compute_chunk_sizes() first")
+    if offset is not None:
+        named = replace(named, offset=vec3(offset, "offset"))
+    if min(named.offset) < 0 and not allow_negative:
+        raise ValueError(f"offset must not be negative, got {named.offset}")
+    return array, named
 
 
-def lay_out_save(array: Any, offset: Sequence[int] | None, wanted: Destination, voxel_size: Sequence[float] | None, options: Any, saving: Saving) -> Any:
-    """Check and lay out the writing of an array; gives what is staged, the voxels and what is trusted."""
-    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
+def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
+    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them."""
+    sizes = tuple(voxel_size)
+    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+    return sizes[0], sizes[1], sizes[2]
 
-    if saving.region is not None:
-        return _lay_out_part(array, wanted, options, saving, offset=offset, voxel_size=voxel_size)
-    voxels, named = plain_array(array, offset, allow_negative=wanted.needs_container)
-    content = content_of(voxels, saving.token)
-    size = None if voxel_size is None else positive_lengths(voxel_size)
-    wanted = replace(wanted, voxel_size_nm=size, category=wanted.category or named.category)
-    is_room = not wanted.needs_container and named.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
-    place = place_for(replace(wanted, is_room=is_room))
-    if size is None and named.lengths_nm is not None:
-        place = replace(place, wanted=replace(place.wanted, array_nm=ratio_of(named.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
-    staged, notes = lay_out_write(place, named.offset, content, options, saving.existing, saving.command)
-    for note in notes:
-        warnings.warn(note, ViewerWarning, stacklevel=4)
-    return staged, voxels, content.trusted
+
+def _content_of(array: Any, token: str | None) -> Content:
+    """Describe an array, so that a later call knows it again."""
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token must be a text, got {token!r}")
+    in_memory = isinstance(array, np.ndarray)
+    fingerprint = "" if token is not None else _fingerprint(array)  # the token is compared in its place
+    return Content(array.shape, array.dtype, fingerprint, token, in_memory)
+
+
+def _fingerprint(array: Any) -> str:
+    """Hash an array in memory, shape (c, x, y, z), by cubes: the same in any memory order, without a copy of the whole; name any other one by its graph."""
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        return str(dask.base.tokenize(array))
+    digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
+    bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
+    starts = [range(0, n, _CUBE) for n in array.shape[1:]]
+    memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
+    for x, y, z in product(*starts):
+        cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
+        ordered = memory[: cube.size].reshape(cube.shape, order="F")
+        copy_into(cube, ordered)
+        digest.update(fold(ordered))
+    return digest.hexdigest()
+
+
+def save(
+    command: str, array: Any, wanted: Destination, options: Any, *, offset: Sequence[int] | None, region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    voxel_size: Sequence[float] | None = None, existing: str = "error", token: str | None = None, compute: bool = True,
+) -> Report | Delayed:  # fmt: skip
+    """Write an array as one level of an image, or into a part of one that is there; a Report, or a Delayed whose result is one."""
+    if region is not None:
+        given = {"category": wanted.category, "offset": offset, "voxel_size": voxel_size, **options.given()}
+        refused = [name for name, value in given.items() if value is not None and not (name == "level" and options.writes_level)]
+        if refused:
+            raise ValueError(f"region= writes into a mag as it is; {', '.join(refused)}= goes with making a new one")
+        offset = (0, 0, 0)
+    voxels, named = _plain_array(array, offset, allow_negative=wanted.needs_container)
+    content = _content_of(voxels, token)
+    staged: StagedMags
+    if region is not None:
+        image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
+        staged = lay_out_region(image, volume, voxel_box(region, volume.box.mag), content, getattr(options, "level", None), existing)
+    else:
+        size = None if voxel_size is None else positive_lengths(voxel_size)
+        is_room = not wanted.needs_container and named.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
+        place = place_for(replace(wanted, voxel_size_nm=size, category=wanted.category or named.category, is_room=is_room))
+        if size is None and named.lengths_nm is not None:
+            place = replace(place, wanted=replace(place.wanted, array_nm=ratio_of(named.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
+        staged, notes = lay_out_write(place, named.offset, content, options, existing, command)
+        for note in notes:
+            warnings.warn(note, ViewerWarning, stacklevel=3)
+        if staged.edit is None and not wanted.needs_container:
+            warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written
+
+
+def no_dataset_note(folder: str) -> str:
+    """Say that a mag is in no dataset, and the two ways out."""
+    dataset = dirname(dirname(folder))
+    return (
+        f"{folder}: belongs to no dataset, since there is no {dataset}/{FILE_NAME}: only the mag itself keeps its box. "
+        f"Give voxel_size=(x, y, z) in nm to make the dataset, or make it before with wkwdask.create_dataset({dataset!r}, (x, y, z))"
+    )

@@ -1,8 +1,8 @@
-"""WKW as Zarr, without a copy."""
+"""WKW and N5 as Zarr, without a copy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
@@ -141,3 +141,83 @@ def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -
         There is no such dataset.
     """
     return remove_view(locate(url), layer)
+
+
+def n5_as_zarr(
+    url: str | os.PathLike[str], *, form: Literal["n5_default", "offset"] = "n5_default", write: bool = False, remove: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Describe N5 data as Zarr v3, so that zarr-python opens the same files.
+
+    Parameters
+    ----------
+    url : str or path
+        A container, group or dataset, with or without ``n5://`` before it.
+    form : {"n5_default", "offset"}
+        The registered codec ``n5_default``, which this package brings; or the chain transpose, bytes, compressor and ``offset`` for datasets whose blocks are
+        all whole and in one mode, which is looked up.
+    write : bool
+        Write each ``zarr.json`` beside its ``attributes.json`` (local only); one that somebody else wrote is never replaced.
+    remove : bool
+        Remove what was written so.
+
+    Returns
+    -------
+    dict
+        The content of every ``zarr.json``, by its name inside of the folder: ``"zarr.json"``, ``"s0/zarr.json"``... The axes of arrays are those of N5, x
+        first. Groups with levels are OME-NGFF 0.5 images too, where all axes are spatial.
+
+    Raises
+    ------
+    ExistsError
+        A ``zarr.json`` is there that was not made of N5 attributes.
+    FormatError
+        An ``attributes.json`` or the header of a block is broken.
+    MissingError
+        There is no dataset.
+    UnsupportedError
+        Zarr has no codec for a compression, or the form cannot say how a dataset is stored.
+    ValueError
+        There is no such form, or both ``write`` and ``remove`` are asked for.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> report = wkwdask.to_n5(np.ones((100, 80, 60), np.uint16), f"{folder}/v.n5/raw")
+    >>> documents = wkwdask.n5_as_zarr(f"{folder}/v.n5")
+    >>> sorted(documents), documents["raw/zarr.json"]["codecs"][0]["name"]
+    (['raw/zarr.json', 'zarr.json'], 'n5_default')
+    """
+    from wkwdask.formats.n5.zarr_view import remove_documents, write_documents, zarr_documents
+
+    if write and remove:
+        raise ValueError("write and remove exclude each other")
+    documents = zarr_documents(url, form)
+    if write:
+        write_documents(url, documents)
+    elif remove:
+        remove_documents(url, documents)
+    return documents
+
+
+def n5_store(url: str | os.PathLike[str]) -> Any:
+    """Give a read-only Zarr store of N5 data, in which every ``zarr.json`` is made when it is asked for; nothing is written.
+
+    Parameters
+    ----------
+    url : str or path
+        A container, group or dataset, local or remote, with or without ``n5://`` before it.
+
+    Returns
+    -------
+    zarr.abc.store.Store
+        For ``zarr.open_group``, ``zarr.open_array``, ``xarray.open_zarr``...
+
+    Raises
+    ------
+    ModuleNotFoundError
+        zarr-python or a driver is not installed.
+    """
+    from wkwdask.formats.n5.zarr_store import open_n5_store
+
+    return open_n5_store(url)

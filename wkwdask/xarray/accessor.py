@@ -57,7 +57,7 @@ class WkwAccessor:
 
     def to_wkw(self, url: str | os.PathLike[str], **options: Any) -> Report:
         """Write the array as one mag; its coordinates say where it goes."""
-        from wkwdask.api.access import to_wkw
+        from wkwdask.api.writing import to_wkw
 
         report: Report = to_wkw(self._array, url, **options)
         return report

@@ -25,7 +25,7 @@ _ZARR_2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
-    """Open a store; see :func:`wkwdask.api.n5.n5_store`."""
+    """Open a store; see :func:`wkwdask.api.zarr_views.n5_store`."""
     location = location_of(url)
     if open_store(location).is_local:
         return N5Store(LocalStore(location, read_only=True))

@@ -157,7 +157,7 @@ Documents = dict[str, dict[str, Any]]
 
 
 def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
-    """Describe N5 data as Zarr v3; see :func:`wkwdask.api.n5.n5_as_zarr`."""
+    """Describe N5 data as Zarr v3; see :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
     if form not in FORMS:
         raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
     root = location_of(url)
