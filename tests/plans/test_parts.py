@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.plans.parts import plan_parts
+from wkwdask.plans.chunks import plan_parts
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 

@@ -183,11 +183,11 @@ def test_every_shard_has_its_regions(case, seed, share):
             for shard in touched:
                 places.setdefault(shard, []).append(place)
                 parts[shard] += occupied[place]
-        found = plan.occupied_shards(number, case.shard, occupied)
+        found = plan.levels[number].occupied_shards(case.shard, occupied)
         ranges = cell_range(level.box, case.shard)
         assert found.shape == tuple(len(r) for r in ranges)
         for shard in cells(level.box, case.shard):
-            slices = plan.regions_of(number, shard, case.shard)
+            slices = plan.levels[number].regions_of(shard, case.shard)
             assert occupied[slices].size == len(places[shard])
             assert occupied[slices].sum() == parts[shard]
             assert found[tuple(i - r.start for i, r in zip(shard, ranges, strict=True))] == (parts[shard] > 0)
@@ -294,7 +294,7 @@ def test_one_file_of_the_first_coarser_mag_is_a_task():
     assert plan.source_region((1, 0, 1)) == BoundingBox((2048, 0, 2048), (2048,) * 3)
     assert len(list(plan.regions(np.ones((2, 2, 2), bool)))) == 8
     assert [plan.writes_whole(n, (1024,) * 3) for n in range(3)] == [True, False, False]
-    assert [plan.regions_of(n, (0, 0, 0), (1024,) * 3) for n in range(3)] == [(slice(0, 1),) * 3, (slice(0, 2),) * 3, (slice(0, 2),) * 3]
+    assert [plan.levels[n].regions_of((0, 0, 0), (1024,) * 3) for n in range(3)] == [(slice(0, 1),) * 3, (slice(0, 2),) * 3, (slice(0, 2),) * 3]
 
 
 def test_more_workers_make_smaller_regions():

@@ -10,7 +10,7 @@ from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import find_components, id_map, id_source
 from wkwdask.model import placement, stored_array
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
-from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
+from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.store import files, locks, remote
 from wkwdask.verbs import remove, update
@@ -22,8 +22,8 @@ _LIMITS = {
     "brick_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `apply` holds at once
     "card_nbytes": [(cards, "_MOST_NBYTES")],  # read for a picture in a notebook
     "card_seconds": [(cards, "_MOST_SECONDS")],
-    "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS"), (shards, "GROUP_CHUNKS")],  # encoded together
-    "components_nbytes": [(components, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
+    "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS")],  # encoded together
+    "components_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
     "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],

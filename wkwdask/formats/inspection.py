@@ -15,6 +15,7 @@ from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, box_cells, read_located
 from wkwdask.model.placement import Placement
+from wkwdask.model.volume import in_frame
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
 from wkwdask.store.records import RECORD_NAME, read_record
@@ -358,8 +359,7 @@ class ArrayScope(LevelScope):
         return [(x, y, z) for x, y, z, *_ in self._at_own_place().stored_states().tolist()]
 
     def _at_own_place(self) -> StoredArray:
-        x, y, z = self.array.grid.origin
-        return self.array.moved((-x, -y, -z))
+        return in_frame(self.array, self.array.origin)
 
     def paths_of(self, shard: Vec3) -> list[str]:
         """Name the files that a shard has when all of it is stored."""

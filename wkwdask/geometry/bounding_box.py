@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.mag import Mag, Vec3, vec3
+from wkwdask.geometry.vectors import minus, plus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,8 +199,12 @@ class BoundingBox:
 
 def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
     """Give a box that lies elsewhere."""
-    (x, y, z), (a, b, c) = box.topleft, shift
-    return replace(box, topleft=(x + a, y + b, z + c))
+    return replace(box, topleft=plus(box.topleft, shift))
+
+
+def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
+    """Give a box in coordinates that count from a voxel."""
+    return replace(box, topleft=minus(box.topleft, origin))
 
 
 def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

@@ -18,7 +18,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.compute import compute_receipts, compute_values
 from wkwdask.graphs.runners import make, memory_per_task, run_job
-from wkwdask.plans.parts import plan_parts
+from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result
 from wkwdask.runs.journal import entry_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.plans.parts import PartPlan
+    from wkwdask.plans.chunks import PartPlan
     from wkwdask.runs.report import Report
     from wkwdask.runs.scratch import Piece
     from wkwdask.runs.staged import StagedMags

@@ -12,12 +12,12 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.opening import open_source
-from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import in_frame
-from wkwdask.plans.components import plan_components
+from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
@@ -139,8 +139,7 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
     framed = in_frame(source, made.origin)
     plan = plan_components(framed.box, Tiling(made.chunk_shape, made.shard_shape, source.dtype.itemsize), workers, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(framed, [plan.region_shape])}
-    x, y, z = made.origin
-    labelling = Labelling(framed, plan, moved(area, (-x, -y, -z)), limits, options.connectivity, options.min_voxels, made.scratch_folder)
+    labelling = Labelling(framed, plan, counted_from(area, made.origin), limits, options.connectivity, options.min_voxels, made.scratch_folder)
     staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
     return ComponentsSearch(source, labelling, staged, longer)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
-from wkwdask.geometry.bounding_box import BoundingBox, moved
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import Sets
@@ -205,9 +205,8 @@ def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOption
         default=options.default, dtype=dtype.name, input=source_token(source),
     )  # fmt: skip
     draft, made = begin(levels, options.command, settings, existing)
-    x, y, z = made.origin
     voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
-    plan = plan_bricks(moved(box, (-x, -y, -z)), Tiling(made.chunk_shape, made.shard_shape, voxel_nbytes), workers, None, draft.shape())
+    plan = plan_bricks(counted_from(box, made.origin), Tiling(made.chunk_shape, made.shard_shape, voxel_nbytes), workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
     staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
     application = Application(map_ids, (source,), plan, where=area, origin=made.origin)

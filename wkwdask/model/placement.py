@@ -25,6 +25,7 @@ from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
 from wkwdask.model.stored_array import BoxCodec, StoredArray
+from wkwdask.model.volume import in_frame
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ class Placement:
 
     def as_volume(self) -> StoredArray:
         """Return what has been published so far, for reading."""
-        x, y, z = self.array.grid.origin
-        return self.array.moved((-x, -y, -z))
+        return in_frame(self.array, self.array.grid.origin)
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Leave out voxels beyond the box."""

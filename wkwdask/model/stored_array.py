@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, ReplacedError
-from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.vectors import plus
 from wkwdask.model.codec import clip
 from wkwdask.model.naming import Found
 from wkwdask.model.states import summed_states
@@ -180,8 +181,7 @@ class StoredArray(ReadyVolume):
         """Return the array at another place."""
         if shift == (0, 0, 0):
             return self
-        grid = replace(self.grid, origin=_sum(self.grid.origin, shift))
-        return replace(self, grid=grid, part=None if self.part is None else replace(self.part, topleft=_sum(self.part.topleft, shift)))
+        return replace(self, grid=replace(self.grid, origin=plus(self.grid.origin, shift)), part=None if self.part is None else moved(self.part, shift))
 
     # -------------------------------------------------------------------------------------------- voxels
 
@@ -287,7 +287,7 @@ class StoredArray(ReadyVolume):
             c, x, y, z = map(range, counts)
             return c, x, y, z
         inside = box.intersection(self.extent)
-        touched = cell_range(replace(inside, topleft=_difference(inside.topleft, grid.origin)), grid.file[1:])
+        touched = cell_range(counted_from(inside, grid.origin), grid.file[1:])
         return range(counts[0]), *touched
 
     def is_unchanged(self) -> bool:
@@ -383,7 +383,7 @@ class StoredArray(ReadyVolume):
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""
-        return cell_range(replace(box, topleft=_difference(box.topleft, self.grid.origin)), self.grid.unit)
+        return cell_range(counted_from(box, self.grid.origin), self.grid.unit)
 
     def _files_of_units(self, units: Sequence[range]) -> Ranges:
         edges = zip(units, self.grid.unit, self.grid.origin, strict=True)
@@ -459,11 +459,3 @@ class StoredArray(ReadyVolume):
             rows[:, axis] += np.tile(shards, len(states))
             states = rows
         return states
-
-
-def _sum(place: Vec3, shift: Vec3) -> Vec3:
-    return place[0] + shift[0], place[1] + shift[1], place[2] + shift[2]
-
-
-def _difference(place: Vec3, shift: Vec3) -> Vec3:
-    return place[0] - shift[0], place[1] - shift[1], place[2] - shift[2]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.vectors import minus, plus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,10 +157,9 @@ class PlainVolume:
 
     def moved(self, shift: Vec3) -> Self:
         """Give the volume at another place."""
-        x, y, z = (a + b for a, b in zip(self.corner, shift, strict=True))  # type: ignore[attr-defined]
-        return replace(self, corner=(x, y, z), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
+        return replace(self, corner=plus(self.corner, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 
 def in_frame(volume: V, origin: Vec3) -> V:
     """Give a volume in coordinates that count from an absolute voxel of its mag."""
-    return volume.moved((-origin[0], -origin[1], -origin[2]))
+    return volume.moved(minus((0, 0, 0), origin))

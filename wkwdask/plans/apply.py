@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.vectors import doubled
 from wkwdask.plans.cells import cell_map
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
@@ -22,7 +20,9 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import Tiling
 
+
 BRICK_NBYTES = 32 << 20
+_LABEL_NBYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,7 @@ class BrickPlan(RegionGrid):
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
         """Go through the bricks of a region that touch the box, in Morton order."""
-        x, y, z = (n // m for n, m in zip(self.region_shape, self.brick_shape, strict=True))
-        x_range, y_range, z_range = cell_range(self.box, self.brick_shape)
-        _, coordinates = morton.ordered_box((0, 0, 0), (x, y, z))
-        for i, j, k in (coordinates + np.multiply(region, (x, y, z))).tolist():
-            if i in x_range and j in y_range and k in z_range:
-                yield i, j, k
+        return self.cells_in(region, self.region_shape, self.brick_shape)
 
     def brick_box(self, brick: Vec3) -> BoundingBox:
         """Give the voxels of a brick that lie in the box."""
@@ -72,12 +67,31 @@ def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec
     ((1024, 1024, 1024), (256, 256, 256))
     """
     if brick_shape is None:
-        brick_shape = tiling.chunk_shape
-        while math.prod(brick_shape) * 8 * tiling.voxel_nbytes <= BRICK_NBYTES:
-            brick_shape = (brick_shape[0] * 2, brick_shape[1] * 2, brick_shape[2] * 2)
+        brick_shape = _usual_brick(tiling)
     elif any(n & (n - 1) or n % m for n, m in zip(brick_shape, tiling.chunk_shape, strict=True)):
         raise ValueError(f"chunks must be powers of two and multiples of the target's blocks of {tiling.chunk_shape} voxels, got {brick_shape}")
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
     grown = [max(n, m) for n, m in zip(region_shape, brick_shape, strict=True)]
     return BrickPlan(box, (grown[0], grown[1], grown[2]), brick_shape)
+
+
+def plan_components(box: BoundingBox, tiling: Tiling, workers: int, region_shape: Vec3 | None = None) -> BrickPlan:
+    """Plan how a volume is labelled, where a worker holds ids besides voxels. Bricks, and so ids, do not depend on the number of workers.
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> from wkwdask.plans.regions import Tiling
+    >>> plan_components(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Tiling((32,) * 3, (1024,) * 3, 4), 2).brick_shape
+    (128, 128, 128)
+    """
+    tiling = replace(tiling, voxel_nbytes=tiling.voxel_nbytes + _LABEL_NBYTES)
+    return plan_bricks(box, tiling, workers, _usual_brick(tiling), region_shape)
+
+
+def _usual_brick(tiling: Tiling) -> Vec3:
+    shape = tiling.chunk_shape
+    while math.prod(shape) * 8 * tiling.voxel_nbytes <= BRICK_NBYTES:
+        shape = doubled(shape)
+    return shape

@@ -1,9 +1,12 @@
-"""How a volume is cut into dask chunks, and into files."""
+"""How a volume is cut into dask chunks, into files, and into the parts of files that are encoded at once."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from wkwdask.geometry.grid import borders, cell_range
 
@@ -12,6 +15,94 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+
+
+_SHARD_NBYTES = 512 << 20
+
+
+def shard_cells(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
+    """Choose how many chunks are stored or written together.
+
+    Examples
+    --------
+    >>> shard_cells((5000, 5000, 100), (64, 64, 64), 1, is_sharded=True)
+    (32, 32, 2)
+    """
+    most = _SHARD_NBYTES if is_sharded else _GROUP_NBYTES
+    cells = [1, 1, 1]
+    nbytes = chunk_shape[0] * chunk_shape[1] * chunk_shape[2] * voxel_nbytes
+    while 2 * nbytes <= most and (is_sharded or cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS):
+        axes = [axis for axis in range(3) if cells[axis] * chunk_shape[axis] < size[axis]]
+        if not axes:
+            break
+        shortest = min(axes, key=lambda n: (cells[n] * chunk_shape[n], -n))
+        cells[shortest], nbytes = cells[shortest] * 2, nbytes * 2
+    return cells[0], cells[1], cells[2]
+
+
+def given_cells(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
+    """Give the chunks of a shard that a user asks for."""
+    cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
+    if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
+        raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")
+    return cells[0], cells[1], cells[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """The parts of an array."""
+
+    part_shape: Vec3
+    """One part [voxels]: whole chunks of the target, inside one shard."""
+    touched_nbytes: int
+    """What the chunks of the array that a part touches take at most [bytes]."""
+
+
+def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
+    """Choose parts that are large and touch few chunks of the array.
+
+    Examples
+    --------
+    Sections become parts of one layer of blocks, as wide as a file.
+
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> box = BoundingBox((0, 0, 0), (2048, 2048, 512))
+    >>> plan_parts([[2048], [2048], [1] * 512], box, (32,) * 3, (1024,) * 3, 1, 128 << 20)
+    PartPlan(part_shape=(1024, 1024, 32), touched_nbytes=134217728)
+    """
+    edges = [np.cumsum([low, *axis]) for low, axis in zip(box.topleft, lengths, strict=True)]
+
+    def touched(shape: Vec3) -> int:
+        return math.prod(_touched_length(axis, step) for axis, step in zip(edges, shape, strict=True)) * voxel_nbytes
+
+    shape, nbytes = chunk_shape, touched(chunk_shape)
+    while True:
+        grown = [(touched(larger), max(larger), larger) for larger in _doublings(shape, shard_shape)]
+        fitting = [
+            (total, edge, larger) for total, edge, larger in grown if math.prod(larger) * voxel_nbytes <= part_nbytes and total <= max(nbytes, part_nbytes)
+        ]
+        if not fitting:
+            return PartPlan(shape, nbytes)
+        nbytes, _, shape = min(fitting)
+
+
+def _doublings(shape: Vec3, limit: Vec3) -> list[Vec3]:
+    """Double one axis, where the result divides a limit."""
+    x, y, z = shape
+    choices = [(2 * x, y, z), (x, 2 * y, z), (x, y, 2 * z)]
+    return [choice for choice in choices if all(n % m == 0 for n, m in zip(limit, choice, strict=True))]
+
+
+def _touched_length(edges: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> int:
+    """Give the greatest length of the chunks that one cell of a grid touches."""
+    low, high = int(edges[0]), int(edges[-1])
+    if high <= low:
+        return 0
+    starts = np.arange(low // step * step, high, step)
+    first = np.searchsorted(edges, np.maximum(starts, low), side="right") - 1
+    last = np.searchsorted(edges, np.minimum(starts + step, high), side="left")
+    return int((edges[last] - edges[first]).max())
+
 
 MANY_CHUNKS = 200_000
 _GROUP_NBYTES = 64 << 20
@@ -69,10 +160,7 @@ def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) 
 
 def num_chunks(lengths: Sequence[Sequence[int]]) -> int:
     """Count the chunks of an array."""
-    count = 1
-    for axis in lengths:
-        count *= len(axis)
-    return count
+    return math.prod(map(len, lengths))
 
 
 LARGEST_FILE_LEN = 32

@@ -13,13 +13,14 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.vectors import divide, minus, times
 from wkwdask.plans.regions import RegionGrid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import Tiling
@@ -58,13 +59,13 @@ class Pass:
     @property
     def source_region_shape(self) -> Vec3:
         """Footprint of one task in the source [voxels of the source]."""
-        return _times(self.levels[0].region_shape, self.levels[0].factor)
+        return times(self.levels[0].region_shape, self.levels[0].factor)
 
     @property
     def source_bricks_per_brick(self) -> int:
         """Source bricks that make one brick of the first level."""
         level = self.levels[0]
-        return math.prod(_times(level.brick_shape, level.factor)) // math.prod(self.source_brick_shape)
+        return math.prod(times(level.brick_shape, level.factor)) // math.prod(self.source_brick_shape)
 
     def source_region(self, region: Vec3) -> BoundingBox:
         """Give the source voxels that a task reads."""
@@ -79,22 +80,14 @@ class Pass:
         level = self.levels[0]
         box = cell_box(region, level.region_shape, level.box)
         low = [t // n for t, n in zip(box.topleft, level.brick_shape, strict=True)]
-        counts = _divide(level.region_shape, level.brick_shape)
-        per_brick = _divide(_times(level.brick_shape, level.factor), self.source_brick_shape)
+        counts = divide(level.region_shape, level.brick_shape)
+        per_brick = divide(times(level.brick_shape, level.factor), self.source_brick_shape)
         inside = cell_range(self.source_box, self.source_brick_shape)
         _, coordinates = morton.ordered_box((0, 0, 0), counts)
         for x, y, z in ((coordinates + low) * per_brick).tolist():
             for dz, dy, dx in product(*(range(n) for n in reversed(per_brick))):
                 if x + dx in inside[0] and y + dy in inside[1] and z + dz in inside[2]:
                     yield x + dx, y + dy, z + dz
-
-    def regions_of(self, level: int, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
-        """Give the place of the regions that make a shard of one level in the array of all regions that touch the box."""
-        return self.levels[level].regions_of(shard, shard_shape)
-
-    def occupied_shards(self, level: int, shard_shape: Vec3, occupied: CellMap) -> CellMap:
-        """Tell which shards of one level that touch the box have data."""
-        return self.levels[level].occupied_shards(shard_shape, occupied)
 
     def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
@@ -150,29 +143,22 @@ def plan_framed_passes(
     while first < len(mags):
         finer = source_box.mag if first == 0 else mags[first - 1]
         last = first + 1
-        while last < len(mags) and origins[last] == _times(origins[last + 1], mags[last - 1].step_to(mags[last])):
+        while last < len(mags) and origins[last] == times(origins[last + 1], mags[last - 1].step_to(mags[last])):
             last += 1
-        frame = _times(origins[first + 1], finer.step_to(mags[first]))
-        box = _moved(source_box.in_mag(finer), frame)
+        frame = times(origins[first + 1], finer.step_to(mags[first]))
+        box = counted_from(source_box.in_mag(finer), frame)
         shapes = None if region_shapes is None else region_shapes[len(passes) :]
         found = plan_passes(box, mags[first:last], tilings[first:last], workers, shapes)
-        x, y, z = (a - b for a, b in zip(origins[first], frame, strict=True))
-        passes += [replace(found[0], source_shift=(x, y, z)), *found[1:]]
+        passes += [replace(found[0], source_shift=minus(origins[first], frame)), *found[1:]]
         first = last
     return passes
-
-
-def _moved(box: BoundingBox, origin: Vec3) -> BoundingBox:
-    """Give a box in coordinates that start at a voxel."""
-    x, y, z = (a - b for a, b in zip(box.topleft, origin, strict=True))
-    return replace(box, topleft=(x, y, z))
 
 
 def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) -> Vec3:
     """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do."""
     chunk_shape = tiling.chunk_shape
     usual = max(2, _REGION_VX // max(chunk_shape))
-    edge = max(max(_divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
+    edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
     while edge > 2:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
@@ -192,7 +178,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     for factor in factors[1:]:
         if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
             break
-        steps.append((factor, _divide(steps[-1][1], factor)))
+        steps.append((factor, divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
     brick = _brick_shape(chunk_shape, factors[0], voxel_nbytes, region_shape, smallest_brick)
     levels: list[Level] = []
@@ -220,7 +206,7 @@ def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
     while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
         longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])
         shape[longest] //= 2
-    return _times((shape[0], shape[1], shape[2]), level.factor)
+    return times((shape[0], shape[1], shape[2]), level.factor)
 
 
 def _largest_factor(factors: Sequence[Vec3]) -> Vec3:
@@ -234,11 +220,3 @@ def _cube(edge: int, chunk_shape: Vec3) -> Vec3:
 
 def _smaller(a: Vec3, b: Vec3) -> Vec3:
     return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2])
-
-
-def _times(a: Vec3, b: Vec3) -> Vec3:
-    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
-
-
-def _divide(a: Vec3, b: Vec3) -> Vec3:
-    return a[0] // b[0], a[1] // b[1], a[2] // b[2]

@@ -1,7 +1,8 @@
-"""How a mag that is made is cut into regions: equal, aligned boxes of whole chunks, one task each."""
+"""How a mag that is made, or stored anew with other files, is cut into regions: equal, aligned boxes of whole chunks, one task each."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.vectors import ceil_divide, doubled
 from wkwdask.plans.cells import SparseCells, count_cells, is_large, marked_cells, moved_marks
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
 
+
+_TASKS_PER_WORKER = 3
+_LARGEST_REGION_NBYTES = 4 << 30
+_SHARDS_PER_REGION = 512
 _CODE_BITS = 20
 _FEW_SHARDS = 1 << 20
 
@@ -68,6 +74,15 @@ class RegionGrid:
             x, y, z = regions[index].tolist()
             yield x, y, z
 
+    def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
+        """Go through the cells of one shape in a cell of a larger one that touch the box, in Morton order."""
+        counts = ceil_divide(outer_shape, shape)
+        x_range, y_range, z_range = cell_range(self.box, shape)
+        _, coordinates = morton.ordered_box((0, 0, 0), counts)
+        for x, y, z in (coordinates + np.multiply(outer, counts)).tolist():
+            if x in x_range and y in y_range and z in z_range:
+                yield x, y, z
+
     def regions_of(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
         """Give the place of the regions that make a shard in the array of all regions that touch the box."""
         first = cell_range(self.box, self.region_shape)
@@ -93,3 +108,30 @@ class RegionGrid:
     def holds_whole(self, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard that it touches."""
         return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
+
+
+def plan_splicing(
+    box: BoundingBox, source_shard_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
+) -> RegionGrid:
+    """Choose the tasks that make whole shards of the shards of another volume.
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> plan_splicing(BoundingBox((0, 0, 0), (4096, 4096, 4096)), (1024,) * 3, (256,) * 3, 1, 2).region_shape
+    (1024, 1024, 1024)
+    """
+    if region_shape is None:
+        region_shape = shard_shape
+        while True:
+            larger = doubled(region_shape)
+            num_regions = math.prod(len(cells) for cells in cell_range(box, larger))
+            if (
+                num_regions < _TASKS_PER_WORKER * workers
+                or math.prod(larger) * voxel_nbytes > _LARGEST_REGION_NBYTES
+                or math.prod(larger) > _SHARDS_PER_REGION * math.prod(shard_shape)
+                or max(larger) > max(*source_shard_shape, 512)
+            ):
+                break
+            region_shape = larger
+    return RegionGrid(box, region_shape, shard_shape)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.mag import vec3
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import morton_order
 from wkwdask.plans.upsample import Upsampling
@@ -46,7 +47,7 @@ class Slabs(Upsampling):
         del shard_shape
         return self.in_order
 
-    def _cells(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
+    def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
         """Go through the cells of one shape in a cell of a larger one, file by file, and in Morton order in each."""
         ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
         cells = np.stack(np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1).reshape(-1, 3)
@@ -90,7 +91,7 @@ def _whole_pieces(box: BoundingBox, piece: Vec3, chunk_shape: Vec3) -> Vec3:
         fills = piece[axis] >= box.size[axis]
         while len(_along(box, axis, shape[axis])) > 1 if fills else shape[axis] < piece[axis]:
             shape[axis] *= 2
-    return _vec3(shape)
+    return vec3(shape)
 
 
 def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int) -> Vec3:
@@ -101,7 +102,7 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
             reading[axis] //= 2
     while 8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES and max(reading) <= _WIDEST_READING_VX:
         reading = [2 * n for n in reading]
-    return _vec3(reading)
+    return vec3(reading)
 
 
 def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
@@ -114,7 +115,7 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
         is_busy = num_regions >= _TASKS_PER_WORKER * workers or workers == 1
         larger = [axis for axis in (2, 1, 0) if region[axis] > least[axis]]
         if not larger or (is_busy and _nbytes(box, region, tiling.voxel_nbytes) <= _LARGEST_REGION_NBYTES):
-            return _vec3(region)
+            return vec3(region)
         region[max(larger, key=lambda n: region[n] // least[n])] //= 2
 
 
@@ -125,7 +126,7 @@ def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
         if math.prod(grown) * tiling.voxel_nbytes <= _BRICK_NBYTES and all(a <= min(b, c) for a, b, c in zip(grown, reading, tiling.shard_shape, strict=True)):
             brick = grown
-    return _vec3(brick)
+    return vec3(brick)
 
 
 def _along(box: BoundingBox, axis: int, length: int) -> range:
@@ -136,7 +137,3 @@ def _along(box: BoundingBox, axis: int, length: int) -> range:
 def _nbytes(box: BoundingBox, shape: Sequence[int], voxel_nbytes: int) -> int:
     """Give the most bytes that a cell of some shape takes inside a box."""
     return math.prod(min(n, m) for n, m in zip(shape, box.size, strict=True)) * voxel_nbytes
-
-
-def _vec3(values: list[int]) -> Vec3:
-    return values[0], values[1], values[2]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.vectors import ceil_divide, doubled, times
 from wkwdask.plans.cells import SparseCells, is_large, moved_marks
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
@@ -48,7 +48,7 @@ class Upsampling(RegionGrid):
     @property
     def source_cell_shape(self) -> Vec3:
         """Share of one region in the source [voxels of the source]; one voxel may be that of several regions."""
-        return _ceil_divide(self.region_shape, self.factor)
+        return ceil_divide(self.region_shape, self.factor)
 
     def source_of(self, box: BoundingBox) -> BoundingBox:
         """Give the source voxels of a part of the box."""
@@ -57,7 +57,7 @@ class Upsampling(RegionGrid):
     def occupied(self, source_cells: CellMap) -> CellMap:
         """Tell which regions that touch the box have data."""
         if isinstance(source_cells, SparseCells) or is_large(self.box, self.region_shape):
-            cell = (self.source_cell_shape[0] * self.factor[0], self.source_cell_shape[1] * self.factor[1], self.source_cell_shape[2] * self.factor[2])
+            cell = times(self.source_cell_shape, self.factor)
             return moved_marks(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
         for axis, regions in enumerate(cell_range(self.box, self.region_shape)):
             per_cell = self.source_cell_shape[axis] * self.factor[axis] // self.region_shape[axis]
@@ -66,7 +66,7 @@ class Upsampling(RegionGrid):
 
     def readings(self, region: Vec3) -> Iterator[Vec3]:
         """Go through the readings of a region that touch the box."""
-        return self._cells(region, self.region_shape, self.reading_shape)
+        return self.cells_in(region, self.region_shape, self.reading_shape)
 
     def reading_box(self, reading: Vec3) -> BoundingBox:
         """Give the voxels that are made from a reading."""
@@ -74,20 +74,11 @@ class Upsampling(RegionGrid):
 
     def bricks(self, reading: Vec3) -> Iterator[Vec3]:
         """Go through the bricks of a reading that touch the box."""
-        return self._cells(reading, self.reading_shape, self.brick_shape)
-
-    def _cells(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
-        """Go through the cells of one shape in a cell of a larger one, in Morton order."""
-        counts = _ceil_divide(outer_shape, shape)
-        x_range, y_range, z_range = cell_range(self.box, shape)
-        _, coordinates = morton.ordered_box((0, 0, 0), counts)
-        for x, y, z in (coordinates + np.multiply(outer, counts)).tolist():
-            if x in x_range and y in y_range and z in z_range:
-                yield x, y, z
+        return self.cells_in(reading, self.reading_shape, self.brick_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Add up the memory of a task [bytes]: one reading of the source, and one brick."""
-        return voxel_nbytes * (math.prod(_ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape))
+        return voxel_nbytes * (math.prod(ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape))
 
 
 def plan_upsampling(
@@ -100,7 +91,7 @@ def plan_upsampling(
     brick = _grown(tiling.chunk_shape, region_shape, lambda shape: math.prod(shape) * tiling.voxel_nbytes <= _BRICK_NBYTES)
 
     def fits(shape: Vec3) -> bool:
-        read = _ceil_divide(shape, factor)
+        read = ceil_divide(shape, factor)
         is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it did not hold a chunk
         return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
@@ -111,12 +102,7 @@ def plan_upsampling(
 def _grown(shape: Vec3, limit: Vec3, fits: Callable[[Vec3], bool]) -> Vec3:
     """Double a shape along all axes as long as it fits and is no larger than a limit, which is the shape times a power of two."""
     while shape != limit:
-        doubled = (shape[0] * 2, shape[1] * 2, shape[2] * 2)
-        if not fits(doubled):
+        if not fits(doubled(shape)):
             break
-        shape = doubled
+        shape = doubled(shape)
     return shape
-
-
-def _ceil_divide(a: Vec3, b: Vec3) -> Vec3:
-    return -(-a[0] // b[0]), -(-a[1] // b[1]), -(-a[2] // b[2])

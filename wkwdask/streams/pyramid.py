@@ -14,6 +14,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import reduce_windows
 
 if TYPE_CHECKING:
@@ -92,21 +93,21 @@ class PyramidStream:
     def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
         """Give the memory that takes the voxels of :meth:`source_box`, shape (c, x, y, z)."""
         box = self.source_box(brick)
-        corner = _times(brick, self._source_shape)
+        corner = times(brick, self._source_shape)
         return self.source_memory[(slice(None), *_slices(box, corner))]
 
     def push(self, brick: Vec3, is_zero: bool) -> Iterator[Brick]:
         """Take a source brick that was read into :meth:`source_view`, and give every brick that it completes."""
         box = self.source_box(brick)
-        yield from self._go_on(0, None if is_zero else self.source_memory, box, _times(brick, self._source_shape))
+        yield from self._go_on(0, None if is_zero else self.source_memory, box, times(brick, self._source_shape))
 
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
         """Take a source brick chunk by chunk, each reduced while it is still in the cache of the core, and give every brick that it completes."""
-        here, box, corner = self._plan.levels[0], self.source_box(brick), _times(brick, self._source_shape)
-        index = _divide(corner, _times(here.brick_shape, here.factor))
-        low, high, target_corner = box.topleft, box.bottomright, _times(index, here.brick_shape)
+        here, box, corner = self._plan.levels[0], self.source_box(brick), times(brick, self._source_shape)
+        index = divide(corner, times(here.brick_shape, here.factor))
+        low, high, target_corner = box.topleft, box.bottomright, times(index, here.brick_shape)
         opened = self._opened(0, index)
-        missing = {_times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
+        missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
         num_chunks = len(missing)
         for topleft, voxels in chunks:
             memory = self._memory_of(opened, 0, index)
@@ -122,7 +123,7 @@ class PyramidStream:
             self._reduce_channels(padded, inside, topleft, memory, target_corner, here.factor)
             self._give(padded)
         if opened.memory is not None:
-            zeros = [cell_box(_divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
+            zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
             for absent in zeros:
                 opened.memory[(slice(None), *_slices(absent.intersection(box).in_mag(here.box.mag), target_corner))] = 0
         yield from self._settle(opened, 0, index)
@@ -130,8 +131,8 @@ class PyramidStream:
     def _go_on(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, which lie in ``memory`` from ``corner`` on, into the brick of a level that they lie in."""
         here = self._plan.levels[level]
-        index = _divide(corner, _times(here.brick_shape, here.factor))
-        target_corner = _times(index, here.brick_shape)
+        index = divide(corner, times(here.brick_shape, here.factor))
+        target_corner = times(index, here.brick_shape)
         opened = self._opened(level, index)
         if memory is not None:
             self._reduce_channels(memory, box, corner, self._memory_of(opened, level, index), target_corner, here.factor)
@@ -164,7 +165,7 @@ class PyramidStream:
     def _complete(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None) -> Iterator[Brick]:
         """Send a brick out, and on into its parent."""
         here = self._plan.levels[level]
-        corner = _times(index, here.brick_shape)
+        corner = times(index, here.brick_shape)
         box = cell_box(index, here.brick_shape, here.box).intersection(here.box)
         voxels = None if memory is None else memory[(slice(None), *_slices(box, corner))]
         yield Brick(level, index, voxels, box.topleft)
@@ -180,7 +181,7 @@ class PyramidStream:
             finer_box, finer_shape = self._plan.levels[level - 1].box, self._plan.levels[level - 1].brick_shape
         else:
             finer_box, finer_shape = self._plan.source_box, self._source_shape
-        footprint = cell_box(index, _times(here.brick_shape, here.factor), finer_box)
+        footprint = cell_box(index, times(here.brick_shape, here.factor), finer_box)
         x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
         return len(x) * len(y) * len(z)
 
@@ -207,14 +208,6 @@ class PyramidStream:
     def _planar(self, shape: Vec3) -> npt.NDArray[Any]:
         """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran array."""
         return np.zeros((self._channels, *reversed(shape)), self._dtype).transpose(0, 3, 2, 1)
-
-
-def _times(a: Vec3, b: Vec3) -> Vec3:
-    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
-
-
-def _divide(a: tuple[int, ...], b: Vec3) -> Vec3:
-    return a[0] // b[0], a[1] // b[1], a[2] // b[2]
 
 
 def _slices(box: BoundingBox, corner: Vec3) -> tuple[slice, ...]:

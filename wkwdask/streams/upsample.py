@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.window.reduce import repeat_voxels
 
 if TYPE_CHECKING:
@@ -61,14 +62,10 @@ class UpsampleStream:
         planes = source[:, x, y, z].transpose(0, 3, 2, 1)
         if not planes.view(self._unsigned).any():  # every bit, so that -0.0 stays what it is
             return None
-        repeats = _vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a voxel may be larger than a brick
+        repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a voxel may be larger than a brick
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
         out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
         repeat_voxels(planes, repeats, out)
         low = [max(t * f, c) for t, f, c in zip(share.topleft, plan.factor, cell.topleft, strict=True)]
         x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, low, strict=True))
         return out.transpose(0, 3, 2, 1)[:, x, y, z]
-
-
-def _vec3(values: list[int]) -> Vec3:
-    return values[0], values[1], values[2]

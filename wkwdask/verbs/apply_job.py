@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox, moved
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.model.states import States, add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
@@ -113,7 +113,7 @@ class Application:
         box = moved(self.plan.box, self.origin)
         maps = []
         if self.where is not None:
-            maps.append(self.plan.touched_regions(moved(self.where, self._back)))
+            maps.append(self.plan.touched_regions(counted_from(self.where, self.origin)))
         if self.skips_empty:
             maps.append(self._stored(self.sources[0], region_shape, box, self.halo))
         if self.mask is not None:
@@ -130,7 +130,7 @@ class Application:
         for index in marked_cells(occupied).tolist():
             cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
             touched = _grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo).intersection(box)
-            touched = moved(touched, self._back)
+            touched = counted_from(touched, self.origin)
             low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
             mark_cells(found, low, high, self.plan.box, self.plan.region_shape)
         return found
@@ -166,10 +166,6 @@ class Application:
                     raise
             attempt += 1
             arrays = self._read(grown)  # the function may have changed them
-
-    @property
-    def _back(self) -> Vec3:
-        return -self.origin[0], -self.origin[1], -self.origin[2]
 
     def region_box(self, region: Vec3) -> BoundingBox:
         """Give the absolute voxels of a region."""

@@ -146,7 +146,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
         for level, target in enumerate(targets):
-            shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
+            shards = int(one.levels[level].occupied_shards(target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
             files = target.most_files(shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
@@ -240,7 +240,7 @@ def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3)
     if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
         return cell_map(level.box, level.region_shape, str(level.box), fill=True)
     number = len(before.levels) - 1
-    made = before.occupied_shards(number, shard_shape, occupied)
+    made = before.levels[number].occupied_shards(shard_shape, occupied)
     first = [cells.start for cells in cell_range(before.levels[number].box, shard_shape)]
     return moved_marks(made, first, shard_shape, one.source_box, one.source_region_shape)
 

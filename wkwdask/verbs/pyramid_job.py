@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.runs.job import Result, Task, voxel_nbytes
@@ -116,7 +117,7 @@ class RegionSpec(SourceSpec):
     def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
         """Sum up the files that each shard of the first mag is made from; those that several parts of a shard read count in one part alone."""
         level, target = self.plan.levels[0], self.targets[0]
-        footprint = _times(target.shard_shape, level.factor)
+        footprint = times(target.shard_shape, level.factor)
         if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
             return grouped_digests(states, self.source.shard_shape, footprint)
         region = self.plan.source_region(self.region)
@@ -179,7 +180,7 @@ class PyramidJob:
         self._occupied.append(occupied)
         self._num_started += int(occupied.sum())
         for level in range(len(plan.levels)):
-            self.tallies[first + level].expected = int(plan.occupied_shards(level, self._target(p, level).shard_shape, occupied).sum())
+            self.tallies[first + level].expected = int(plan.levels[level].occupied_shards(self._target(p, level).shard_shape, occupied).sum())
         self._num_started += sum(self.tallies[first + level].expected for level in self._joined_levels(p))
         targets = self.targets[first : first + len(plan.levels)]
         return (RegionSpec(source, plan, targets, self._method, self._ignore_zero, region, first).task() for region in plan.regions(occupied))
@@ -192,7 +193,7 @@ class PyramidJob:
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that make a file."""
         p = max(n for n, first in enumerate(self._firsts) if first <= level)
-        regions = self._passes[p].regions_of(level - self._firsts[p], shard, self.targets[level].shard_shape)
+        regions = self._passes[p].levels[level - self._firsts[p]].regions_of(shard, self.targets[level].shard_shape)
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -202,10 +203,6 @@ class PyramidJob:
                 return False
             raise source_changed(task, task.spec.states(), self.source)
         return self._gathering.is_there(result, known)
-
-
-def _times(a: Vec3, b: Vec3) -> Vec3:
-    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
 
 
 @dataclass(frozen=True, slots=True)

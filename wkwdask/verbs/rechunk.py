@@ -10,8 +10,7 @@ from wkwdask.errors import BoundsError
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import in_frame
-from wkwdask.plans.rechunk import plan_splicing
-from wkwdask.plans.regions import Tiling
+from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import check_existing, settings_of, stage

@@ -17,9 +17,10 @@ import numpy as np
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import job_root
-from wkwdask.geometry.bounding_box import BoundingBox, moved
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
 from wkwdask.model.placement import InPlace
 from wkwdask.model.states import grouped_digests
@@ -93,8 +94,7 @@ class UpdateJob:
             stored = target.as_volume().stored_states()[:, :3].tolist()
             chosen = set(grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
         elif self._box is not None:
-            x, y, z = target.origin
-            chosen = set(cells(moved(self._box.in_mag(target.box.mag), (-x, -y, -z)).intersection(target.box), target.shard_shape))
+            chosen = set(cells(counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(target.box), target.shard_shape))
         else:
             chosen = changed_shards(mag)
         touched = cell_range(target.box, target.shard_shape)
@@ -260,9 +260,9 @@ def lay_out_update(
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
         target = stored.living(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
-        x, y, z = (first * step for first, step in zip(target.origin, finer.step_to(mag), strict=True))
-        framed, old_box = in_frame(volumes[finer], (x, y, z)), _old_box(settings, finer)
-        living.append(LivingMag(target, framed, method, ignore_zero, record, None if old_box is None else moved(old_box, (-x, -y, -z))))
+        origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
+        framed = in_frame(volumes[finer], origin)
+        living.append(LivingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
         volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(living, by_content=by_content, box=box)
     dataset = None if layer.container is None else layer.container.dataset_folder

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.opening import format_of_image
-from wkwdask.geometry.bounding_box import BoundingBox, moved
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.placement import InPlace
@@ -276,8 +276,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     parent, folder = stored.hold(image, found)
     folder = files.realpath(folder) if files.islink(folder) else folder  # its locks are known by one name
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
-    x, y, z = volume.origin
-    ranges = cell_range(moved(region, (-x, -y, -z)), stored.living(volume, InPlace(folder, "", region)).shard_shape)
+    ranges = cell_range(counted_from(region, volume.origin), stored.living(volume, InPlace(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     stored.check_links(image, folder, shards)
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))

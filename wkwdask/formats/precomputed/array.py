@@ -11,6 +11,8 @@ from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_file import info_of
 from wkwdask.formats.precomputed.layouts import PrecomputedShards, SpanFiles
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import times
 from wkwdask.model.chunk_grid import ChunkGrid, Vec4, grouped_unit
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.geometry.mag import Mag
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store
@@ -92,7 +94,7 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
         naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, ".gz" if codec.packing else ""), SpanFiles()
     else:
         cells = sharding.shard_cells(scale.grid)
-        unit = _times(cells or [1 << (n - 1).bit_length() for n in scale.grid], scale.chunk_size)
+        unit = times(cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size)
         file = None if cells is None else _with(channels, unit)
         naming, layout = ShardNaming(sharding, scale.grid), PrecomputedShards(sharding, scale.grid)
         codec = replace(codec, packing="chunk" if sharding.data_encoding == "gzip" else "")
@@ -103,10 +105,6 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
 
 def _with(channels: int, lengths: Sequence[int]) -> Vec4:
     return channels, lengths[0], lengths[1], lengths[2]
-
-
-def _times(cells: Sequence[int], edges: Vec3) -> Vec3:
-    return cells[0] * edges[0], cells[1] * edges[1], cells[2] * edges[2]
 
 
 def description_of(array: StoredArray) -> ScaleDescription:

@@ -10,7 +10,7 @@ from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
-from wkwdask.plans.shards import given_cells
+from wkwdask.plans.chunks import given_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,7 +23,7 @@ from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
-from wkwdask.plans.shards import given_cells, shard_cells
+from wkwdask.plans.chunks import given_cells, shard_cells
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.store import open_store

@@ -1,0 +1,38 @@
+"""Arithmetic on three integers along x, y, z."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.mag import Vec3
+
+
+def plus(a: Vec3, b: Vec3) -> Vec3:
+    """Add."""
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def minus(a: Vec3, b: Vec3) -> Vec3:
+    """Subtract."""
+    return a[0] - b[0], a[1] - b[1], a[2] - b[2]
+
+
+def times(a: Vec3, b: Vec3) -> Vec3:
+    """Multiply."""
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+def divide(a: Vec3, b: Vec3) -> Vec3:
+    """Divide, and round down."""
+    return a[0] // b[0], a[1] // b[1], a[2] // b[2]
+
+
+def ceil_divide(a: Vec3, b: Vec3) -> Vec3:
+    """Divide, and round up."""
+    return -(-a[0] // b[0]), -(-a[1] // b[1]), -(-a[2] // b[2])
+
+
+def doubled(a: Vec3) -> Vec3:
+    """Double."""
+    return a[0] * 2, a[1] * 2, a[2] * 2
