@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
@@ -155,3 +156,8 @@ def assemble_shard(chunks, sharding):
 def parse_shard_index(raw, sharding):
     """Read a shard index: where the index of each minishard starts and ends."""
     return np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).astype(np.uint64).reshape(-1, 2).T
+
+
+def sharding_for(grid, chunk_nbytes, **options):
+    """Choose the sharding of a grid of chunks of so many bytes."""
+    return choose_sharding(grid, (1, 1, 1), num_channels=chunk_nbytes, **options)

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index
+from precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index, sharding_for
 from strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
-from wkwdask.formats.precomputed.choose_sharding import sharding_for
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.compressed_segmentation import Blocks
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
-from wkwdask.formats.precomputed.info import Scale, format_info, new_document, parse_info, with_scales
+from wkwdask.formats.precomputed.info import Scale, new_document, parse_info, with_scales
 from wkwdask.formats.precomputed.sharding import Sharding, murmurhash3, parse_minishard_index
 from wkwdask.formats.precomputed.writable import check_writable
+from wkwdask.model.json_text import format_json
 
 SIZE, OFFSET, CHUNK = (21, 13, 6), (-7, 3, 5), (8, 8, 4)  # the last chunks are cut, and the first voxel lies below 0
 ALL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
@@ -46,9 +46,9 @@ def write_volume(folder, scale, array, kind="image"):
     """Write a volume of one scale."""
     check_writable(replace(scale, sharding=None), array.dtype, len(array), kind)
     document = with_scales(new_document(kind, array.dtype, len(array)), [scale])
-    (folder / "info").write_text(format_info(document))
+    (folder / "info").write_text(format_json(document))
     (folder / scale.key).mkdir()
-    info = parse_info(format_info(document), "info")
+    info = parse_info(format_json(document), "info")
     codec = PrecomputedCodec.of(info, info.scales[0])
     chunks = {cell: codec.encode(array[_part(scale, cell)], "chunk") for cell in _cells(scale)}
     if scale.sharding is None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Url = str | os.PathLike[str]
 
 # our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
-_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 class MetadataEdit(Protocol):
@@ -263,7 +263,7 @@ class ArrayFormat:
             return False
         with files.scandir(folder) as entries:
             names = (entry.name for entry in entries if entry.name != self.level_record)
-            return all(re.fullmatch(self.level_entries, name) or _LEFT_BY_SOFTWARE.fullmatch(name) for name in names)
+            return all(re.fullmatch(self.level_entries, name) or LEFT_BY_SOFTWARE.fullmatch(name) for name in names)
 
     def record_of(self, folder: str) -> str | None:
         """Name the file that says that a folder is a level, None where it is none; its mode stands for those of all."""

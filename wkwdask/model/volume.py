@@ -132,7 +132,7 @@ class ReadyVolume:
 
 
 class PlainVolume:
-    """What a volume says that is no level of an image: images and arrays in files, whose first voxel is their ``corner``."""
+    """What a volume says that is no level of an image: images and arrays in files."""
 
     __slots__ = ()
     is_regular = False
@@ -155,9 +155,13 @@ class PlainVolume:
         """Nothing is known of them."""
         return None
 
+    def stored_states(self) -> States:
+        """Look at all files."""
+        return self.shard_states(self.box)  # type: ignore[attr-defined,no-any-return]
+
     def moved(self, shift: Vec3) -> Self:
         """Give the volume at another place."""
-        return replace(self, corner=plus(self.corner, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
+        return replace(self, origin=plus(self.origin, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 
 def in_frame(volume: V, origin: Vec3) -> V:

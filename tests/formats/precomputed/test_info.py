@@ -12,21 +12,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import vectors
+from precomputed_volumes import sharding_for
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.array import scale_array
-from wkwdask.formats.precomputed.choose_sharding import sharding_for
-from wkwdask.formats.precomputed.info import Scale, default_key, format_info, mags_of, new_document, parse_info, with_scales
+from wkwdask.formats.precomputed.info import Scale, default_key, mag_of, new_document, parse_info, with_scales
 from wkwdask.formats.precomputed.layer import VolumeSource
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.json_text import format_json
 from wkwdask.store.store import open_store
 
 ENTRY = {"key": "8_8_40", "size": [100, 90, 80], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "resolution": [8, 8, 40], "encoding": "raw"}
 DOCUMENT = {"@type": "neuroglancer_multiscale_volume", "type": "image", "data_type": "uint8", "num_channels": 1, "scales": [ENTRY]}
 SHARDING = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity", "preshift_bits": 1, "minishard_bits": 1, "shard_bits": 2}
+
+
+def _mags(info):
+    return tuple(mag_of(info, scale) for scale in info.scales)
 
 
 def _parsed(changes=(), entry=(), without=()):
@@ -133,7 +137,7 @@ def test_an_encoding_that_is_not_implemented():
     info = parse_info(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "encoding": "crackle"}, {**ENTRY, "key": "b", "resolution": [16, 16, 40]}]}), "v/info")
     with pytest.raises(UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'):
         _image(info).volume("8_8_40")
-    assert mags_of(info) == (Mag(2, 2, 1),)  # mags count from the first scale of the file, whether it can be used or not
+    assert _mags(info) == (Mag(2, 2, 1),)  # mags count from the first scale of the file, whether it can be used or not
     with pytest.raises(UnsupportedError):
         _image(info).volume(1)
     assert _image(info).find("2-2-1").key == "b"
@@ -188,7 +192,7 @@ def test_any_values(data):
         info = parse_info(json.dumps(document), "v/info")
     except FormatError:
         return
-    mags_of(info)
+    _mags(info)
     for scale in info.scales:
         with contextlib.suppress(CorruptError):  # an encoding that does not have the type
             assert scale_array(open_store("/v"), info, scale, Mag(1, 1, 1)).shard_path((0, 0, 0))
@@ -203,10 +207,10 @@ def test_any_text(text):
 def test_mags():
     resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 5.62, 28], [1e-300, 1, 1], [11.24, 11.24, 28.2])
     info = _parsed({"scales": [{**ENTRY, "key": str(n), "resolution": resolution} for n, resolution in enumerate(resolutions)]})
-    assert mags_of(info) == (Mag(1, 1, 1), Mag(2, 2, 1), Mag(4, 4, 2), None, None, None, None)
+    assert _mags(info) == (Mag(1, 1, 1), Mag(2, 2, 1), Mag(4, 4, 2), None, None, None, None)
     assert _image(info).find("4-4-2").key == "2"
     assert _image(info).find("3").details.index == 3
-    assert mags_of(_parsed({"scales": []})) == ()
+    assert _mags(_parsed({"scales": []})) == ()
 
 
 def test_a_scale_that_is_not_there():
@@ -227,38 +231,30 @@ def test_several_chunk_sizes():
         scale.with_chunk_size((1, 2, 3))
 
 
-@given(vectors(-9, 9), vectors(1, 9), vectors(1, 4))
-def test_coarser(offset, size, factors):
-    """Exactly those windows, counted from absolute voxel 0, in which some voxel lies."""
-    scale = Scale("k", size, offset, (4, 4, 4), (1, 2.5, 3), "raw", sharding_for((3, 3, 3), 1, target_shard_nbytes=4))
-    coarse = scale.coarser(factors)
-    for axis in range(3):
-        windows = {v // factors[axis] for v in range(offset[axis], offset[axis] + size[axis])}
-        assert windows == set(range(coarse.voxel_offset[axis], coarse.voxel_offset[axis] + coarse.size[axis]))
-    assert coarse.resolution == tuple(length * factor for length, factor in zip((1, 2.5, 3), factors, strict=True))
-    assert coarse.key == default_key(coarse.resolution)
-    assert coarse.shard_cells is not None
-
-
 SCALE = Scale("8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8.0, 8.0, 40.0), "raw")
 
 
+def _coarser(factor):
+    resolution = (8.0 * factor, 8.0 * factor, 40.0)
+    return replace(SCALE, key=default_key(resolution), resolution=resolution)
+
+
 def test_a_new_volume():
-    document = with_scales(new_document("segmentation", "uint64", 1), [SCALE.coarser((4, 4, 1)), SCALE, SCALE.coarser((2, 2, 1))])
+    document = with_scales(new_document("segmentation", "uint64", 1), [_coarser(4), SCALE, _coarser(2)])
     assert [entry["key"] for entry in document["scales"]] == ["8_8_40", "16_16_40", "32_32_40"]
     assert document["scales"][0] == {
         "key": "8_8_40", "size": [100, 90, 80], "resolution": [8, 8, 40], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "encoding": "raw",
     }  # fmt: skip
-    info = parse_info(format_info(document), "v/info")
+    info = parse_info(format_json(document), "v/info")
     assert (info.type, info.dtype.name, info.num_channels, len(info.scales)) == ("segmentation", "uint64", 1, 3)
-    assert "null" not in format_info(document)
+    assert "null" not in format_json(document)
 
 
 @given(st.permutations(range(5)))
 def test_scales_are_listed_finest_first(order):
     document = new_document("image", "uint8", 1)
     for n in order:
-        document = with_scales(document, [SCALE.coarser((1 << n, 1 << n, 1))])
+        document = with_scales(document, [_coarser(1 << n)])
     assert [entry["resolution"][0] for entry in document["scales"]] == [8, 16, 32, 64, 128]
 
 
@@ -273,7 +269,7 @@ def test_what_is_not_known_stays():
     assert "jpeg_quality" not in entry
     assert "sharding" not in entry
     assert before.document["scales"][0]["encoding"] == "jpeg"  # a copy was changed
-    written = format_info(document)
+    written = format_json(document)
     assert "1.10" in written
     assert "1.50" in written
     assert document["owner"] == "me"

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from precomputed_volumes import assemble_shard, parse_shard_index
+from precomputed_volumes import assemble_shard, parse_shard_index, sharding_for
 from strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_for
+from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.layouts import PrecomputedShards
 from wkwdask.formats.precomputed.sharding import (

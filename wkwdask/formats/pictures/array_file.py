@@ -217,15 +217,10 @@ class ArrayVolume(PlainVolume, ReadyVolume):
     """The array."""
     axes: str
     """Its axes: ``z``, ``y``, ``x``, and ``c`` or not; ``-`` for others, of length 1."""
-    corner: Vec3
+    origin: Vec3
     """Absolute voxel of element 0."""
     box: BoundingBox
     """Which part of it is meant [voxels of its mag]."""
-
-    @property
-    def origin(self) -> Vec3:
-        """Absolute voxel of element 0."""
-        return self.corner
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -258,7 +253,7 @@ class ArrayVolume(PlainVolume, ReadyVolume):
     @property
     def token(self) -> tuple[Any, ...]:
         """Values that change when the file is replaced."""
-        return "array", basename(self.ref.path), replace(self.ref, path=""), self.axes, self.corner, self.box
+        return "array", basename(self.ref.path), replace(self.ref, path=""), self.axes, self.origin, self.box
 
     def cropped(self, box: BoundingBox) -> ArrayVolume:
         """Give a part of the volume."""
@@ -282,13 +277,9 @@ class ArrayVolume(PlainVolume, ReadyVolume):
         del box
         return file_states([(0, 0, 0)], self.shard_path)
 
-    def stored_states(self) -> States:
-        """Look at the file."""
-        return self.shard_states(self.box)
-
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels."""
-        lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.corner, strict=True)}}
+        lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.origin, strict=True)}}
         lengths = dict(zip("cxyz", out.shape, strict=True))
         where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
         found = self.ref.read(where)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -68,10 +69,14 @@ class Form:
         """Axes of an exported array."""
         return "zyx" if self.num_channels == 1 else "czyx"
 
+    def outer(self, shape: Vec3) -> tuple[int, ...]:
+        """Turn a shape along x, y, z into that of an exported array."""
+        return (*((self.num_channels,) if self.num_channels > 1 else ()), *reversed(shape))
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
-        return (*((self.num_channels,) if self.num_channels > 1 else ()), *reversed(self.box.size))
+        return self.outer(self.box.size)
 
     def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Turn an array (c, x, y, z) into the axes of an exported one."""
@@ -79,23 +84,32 @@ class Form:
         return turned[0] if self.num_channels == 1 else turned
 
 
-class Output(Protocol):
+@dataclass(frozen=True, slots=True)
+class Output(ABC):
     """What is exported to: picklable, so that tasks carry it."""
 
-    note: ClassVar[str]
+    path: str
+    """The file or folder."""
+    form: Form
+    """What is exported."""
+    note: ClassVar[str] = ""
     """What a user should know of it."""
 
     @property
+    @abstractmethod
     def cell_shape(self) -> Vec3:
         """What one task writes [voxels]."""
 
     @property
+    @abstractmethod
     def corner(self) -> Vec3:
         """Where the grid of such cells begins [voxels]."""
 
+    @abstractmethod
     def prepare(self) -> None:
         """Make what tasks write into; doing it again changes nothing."""
 
+    @abstractmethod
     def write(self, source: Volume, box: BoundingBox) -> None:
         """Write one cell, or what of it lies in the box."""
 
@@ -108,14 +122,8 @@ def read_box(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class NpyOutput:
+class NpyOutput(Output):
     """A ``.npy`` file."""
-
-    path: str
-    """The file."""
-    form: Form
-    """What is exported."""
-    note: ClassVar[str] = ""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -175,14 +183,8 @@ def _naming(path: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrOutput:
+class ZarrOutput(Output):
     """A Zarr array of version 3: its chunks are the blocks of the source, its shards the files, as long as one fits into memory."""
-
-    path: str
-    """The folder."""
-    form: Form
-    """What is exported."""
-    note: ClassVar[str] = ""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -194,9 +196,6 @@ class ZarrOutput:
         """The lowest corner of the box: there the array begins."""
         return self.form.box.topleft
 
-    def _outer(self, shape: Vec3) -> tuple[int, ...]:
-        return (*((self.form.num_channels,) if self.form.num_channels > 1 else ()), *reversed(shape))
-
     def prepare(self) -> None:
         """Make the array, with its axes and the size and place of its voxels."""
         if files.exists(f"{self.path}/zarr.json"):
@@ -206,7 +205,7 @@ class ZarrOutput:
         if form.voxel_size_nm is not None:
             attributes["voxel_size_nm"] = list(form.voxel_size_nm)
         need("zarr", self.path).create_array(
-            self.path, shape=form.shape, dtype=form.dtype, chunks=self._outer(form.chunk_shape), shards=self._outer(self.cell_shape),
+            self.path, shape=form.shape, dtype=form.dtype, chunks=self.form.outer(form.chunk_shape), shards=self.form.outer(self.cell_shape),
             dimension_names=list(form.axes), attributes=attributes, fill_value=0, zarr_format=3,
         )  # fmt: skip
 
@@ -220,13 +219,9 @@ class ZarrOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class SectionsOutput:
+class SectionsOutput(Output):
     """A folder with one TIFF for each section, named by its z in the mag."""
 
-    path: str
-    """The folder."""
-    form: Form
-    """What is exported."""
     compression: str
     """How the TIFFs are encoded."""
     note: ClassVar[str] = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
@@ -254,7 +249,7 @@ class SectionsOutput:
             image = plane[0] if len(plane) == 1 else plane.transpose(1, 2, 0)
             tifffile.imwrite(
                 data, image, photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
-                compression=_tiff_compression(self.compression), metadata=None, **_resolution(self.form),
+                compression=None if self.compression == "raw" else self.compression, metadata=None, **_resolution(self.form),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
             )  # fmt: skip
             file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))  # what a killed process leaves goes with that folder
@@ -300,7 +295,7 @@ def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: 
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
             _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",
-            planarconfig="contig", extrasamples=(), compression=_tiff_compression(compression), metadata=metadata, **_resolution(form),
+            planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(form),
         )  # fmt: skip
 
 
@@ -349,10 +344,6 @@ def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator
                     tile[: part.shape[0], : part.shape[1]] = part
                     yield tile
         done()
-
-
-def _tiff_compression(name: str) -> str | None:
-    return None if name == "raw" else name
 
 
 def _resolution(form: Form) -> dict[str, Any]:

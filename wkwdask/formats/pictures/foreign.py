@@ -9,7 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -172,7 +172,8 @@ def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
     missing = missing_numbers(paths) if all(len(slices) == 1 for slices in of_files) else []
     notes = []
     if missing and placing.fill:
-        of_files = _with_gaps(paths, of_files, missing)
+        by_number = dict(zip(_section_numbers(paths), of_files, strict=True)) | {number: [Slice(())] for number in missing}
+        of_files = [by_number[number] for number in sorted(by_number)]
         notes.append(f"sections that are missing, filled with zeros: {_ranges(missing)}")
     stack = _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
     if missing and not placing.fill:
@@ -210,22 +211,10 @@ def missing_numbers(paths: Sequence[str]) -> list[int]:
     return sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers)) if (numbers[-1] - numbers[0]) // step < 1000 * len(numbers) else []
 
 
-def _with_gaps(paths: Sequence[str], of_files: list[list[Slice]], missing: Sequence[int]) -> list[list[Slice]]:
-    by_number = dict(zip(_section_numbers(paths), of_files, strict=True)) | {number: [Slice(())] for number in missing}
-    return [by_number[number] for number in sorted(by_number)]
-
-
 def _ranges(numbers: Sequence[int]) -> str:
     """Write down numbers, neighbours as a range."""
-    text: list[str] = []
-    first = previous = numbers[0]
-    for number in [*numbers[1:], None]:
-        if number is not None and number == previous + 1:
-            previous = number
-            continue
-        text.append(str(first) if first == previous else f"{first}-{previous}")
-        if number is not None:
-            first = previous = number
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    text = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
 
 
@@ -257,12 +246,11 @@ def _open_tiff(path: str, placing: Placing) -> Foreign:
             voxel_size = _tiff_voxel_size(tiff)
             described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
             series = series_of(tiff, path) if described or placing.axes is not None else []
-            first = series[0] if series else None
-            is_one_block = first is not None and len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
-            offset = first.dataoffset if first is not None and is_one_block else None
+            first: Any = series[0] if series else None
+            is_one_block = len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
+            offset = first.dataoffset if is_one_block else None
         if first is None:
-            foreign = _stack(slices_of(path), path, placing, [])
-            return Foreign(foreign.volume, voxel_size, foreign.notes)
+            return replace(_stack(slices_of(path), path, placing, []), voxel_size_nm=voxel_size)
         axes = placing.axes
         if offset is not None:
             letters = check_axes(series_axes(first, path, axes), first.shape, path)
@@ -274,8 +262,7 @@ def _open_tiff(path: str, placing: Placing) -> Foreign:
         letters = series_axes(first, path, None if axes is None else check_axes(axes, first.shape, path))
         with reading(path, "TIFF file"):
             slices = series_slices(series, path, letters)
-        foreign = _stack(slices, path, placing, [])
-        return Foreign(foreign.volume, voxel_size, foreign.notes)
+        return replace(_stack(slices, path, placing, []), voxel_size_nm=voxel_size)
 
 
 def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:

@@ -45,7 +45,7 @@ class ImageStack(PlainVolume):
     """Along z."""
     format: Format
     """What all of them have in common."""
-    corner: Vec3
+    origin: Vec3
     """Absolute voxel of the first pixel of the first slice."""
     box: BoundingBox
     """Which part of the stack is meant [voxels of its mag]."""
@@ -53,11 +53,6 @@ class ImageStack(PlainVolume):
     """The smallest box that can be decoded along x, y [pixels]."""
     notes: str | None = None
     """Where a slice that cannot be decoded leaves a note and reads as zeros; None where it is an error."""
-
-    @property
-    def origin(self) -> Vec3:
-        """Absolute voxel of element 0."""
-        return self.corner
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -89,16 +84,16 @@ class ImageStack(PlainVolume):
         """Values that change when a file is replaced."""
         stamps = {page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages}
         slices = tuple(tuple((basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
-        return "images", self.format, self.corner, self.box, slices
+        return "images", self.format, self.origin, self.box, slices
 
     def slice_at(self, z: int) -> Slice:
         """Give the slice of an absolute z."""
-        return self.slices[z - self.corner[2]]
+        return self.slices[z - self.origin[2]]
 
     def cropped(self, box: BoundingBox) -> ImageStack:
         """Give a part of the stack, which knows nothing of the slices outside."""
-        low, high = (z - self.corner[2] for z in (box.topleft[2], box.bottomright[2]))
-        return replace(self, slices=self.slices[low:high], corner=(*self.corner[:2], box.topleft[2]), box=box)
+        low, high = (z - self.origin[2] for z in (box.topleft[2], box.bottomright[2]))
+        return replace(self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box)
 
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether there is a slice."""
@@ -118,15 +113,11 @@ class ImageStack(PlainVolume):
         here = [(0, 0, z) for z in range(share.topleft[2], share.bottomright[2]) if self.slice_at(z).pages]
         return file_states(here, lambda index: self.slice_at(index[2]).pages[0].path)
 
-    def stored_states(self) -> States:
-        """Look at all files."""
-        return self.shard_states(self.box)
-
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels."""
         decoded = 0
         channels = slice(first_channel, first_channel + out.shape[0])
-        columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.corner[:2], out.shape[1:3], strict=True))
+        columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.origin[:2], out.shape[1:3], strict=True))
         for z in range(out.shape[3]):
             plane = out[:, :, :, z].transpose(2, 1, 0)
             pixels = self.pixels(topleft[2] + z, columns, rows)
@@ -184,14 +175,14 @@ class _Held(ImageStack):
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         """Give a part of a slice, which lies in one cell."""
-        index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.corner[:2], self.cell_shape, strict=True))
+        index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))
         if (z,) not in self.kept:
             self._keep(z)
         return self.kept.get((z, *index)) if (z, *index) in self.kept else None
 
     def _keep(self, z: int) -> None:
         """Decode a slice."""
-        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.corner, strict=True)) for at in (self.box.topleft, self.box.bottomright))
+        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.origin, strict=True)) for at in (self.box.topleft, self.box.bottomright))
         pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
         self.kept.put((z,), np.empty(0, np.uint8))
         if pixels is None:
@@ -200,7 +191,7 @@ class _Held(ImageStack):
         for x, y in product(x_cells, y_cells):
             (x0, x1), (y0, y1) = (
                 (max(low, n * edge - corner) - low, min(high, (n + 1) * edge - corner) - low)
-                for n, edge, corner, low, high in zip((x, y), self.cell_shape, self.corner[:2], (left, top), (right, bottom), strict=True)
+                for n, edge, corner, low, high in zip((x, y), self.cell_shape, self.origin[:2], (left, top), (right, bottom), strict=True)
             )
             self.kept.put((z, x, y), pixels[y0:y1, x0:x1])
 

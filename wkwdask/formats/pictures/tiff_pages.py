@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -35,23 +34,6 @@ _SHARED = 4
 _SLACK_NBYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Dialect:
-    """The sizes in which TIFF and BigTIFF differ."""
-
-    order: str
-    count: str
-    offset: str
-    tag: np.dtype[np.void]
-
-
-def _dialect(order: str, *, is_big: bool) -> _Dialect:
-    wide = "Q" if is_big else "I"
-    offset_nbytes = 8 if is_big else 4
-    fields = [("code", f"{order}u2"), ("type", f"{order}u2"), ("count", f"{order}u{offset_nbytes}"), ("value", f"V{offset_nbytes}")]
-    return _Dialect(order, order + ("Q" if is_big else "H"), order + wide, np.dtype(fields))
-
-
 def smallest_page(path: str) -> int:
     """Make sure that the directories of a TIFF file are finite, and find the smallest of its pages."""
     with files.open_file(path) as file:
@@ -65,16 +47,17 @@ class _Walk:
         self._file, self._path, self._nbytes = file, file.name, file.nbytes
         self._directories_nbytes = self._values_nbytes = 0
         head = self._read(0, 4, "header")
-        order = {b"II": "<", b"MM": ">"}.get(head[:2])
+        order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
         version = struct.unpack(f"{order}H", head[2:])[0] if order else 0
         if version not in (42, 43):
             raise CorruptError(f"{file.name}: begins with {head.hex(' ')}, expected II or MM and 42 or 43, as a TIFF file does")
-        self._dialect = _dialect(order or "<", is_big=version == 43)
-        self._first = 8 if version == 43 else 4
+        width, offset, count = (8, "Q", "Q") if version == 43 else (4, "I", "H")  # BigTIFF, or TIFF
+        self._order, self._count, self._offset, self._offset_nbytes = order, f"{order}{count}", f"{order}{offset}", width
+        self._tag = np.dtype([("code", f"{order}u2"), ("type", f"{order}u2"), ("count", f"{order}u{width}"), ("value", f"V{width}")])
 
     def smallest(self) -> int:
         """Walk along the chain of pages, and to what lies below each."""
-        sizes, following = [], self._offset_at(self._first, "header")
+        sizes, following = [], self._offset_at(self._offset_nbytes, "header")
         while following:
             following, below, num_pixels = self._directory(following)
             sizes.append(num_pixels)
@@ -89,15 +72,14 @@ class _Walk:
         return data
 
     def _offset_at(self, offset: int, what: str) -> int:
-        value: int = struct.unpack(self._dialect.offset, self._read(offset, struct.calcsize(self._dialect.offset), what))[0]
+        value: int = struct.unpack(self._offset, self._read(offset, self._offset_nbytes, what))[0]
         return value
 
     def _directory(self, offset: int) -> tuple[int, list[int], int]:
         """Look at one directory, and return the offsets of the next one and of those below it, and the number of its pixels."""
-        kind = self._dialect
-        start = offset + struct.calcsize(kind.count)
-        (num_tags,) = struct.unpack(kind.count, self._read(offset, start - offset, "directory"))
-        tags = np.frombuffer(self._read(start, num_tags * kind.tag.itemsize, f"directory of {num_tags} tags"), kind.tag)
+        start = offset + struct.calcsize(self._count)
+        (num_tags,) = struct.unpack(self._count, self._read(offset, start - offset, "directory"))
+        tags = np.frombuffer(self._read(start, num_tags * self._tag.itemsize, f"directory of {num_tags} tags"), self._tag)
         self._directories_nbytes += start - offset + tags.nbytes
         if self._directories_nbytes > self._nbytes:
             raise CorruptError(f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}")
@@ -116,7 +98,7 @@ class _Walk:
         """Read a width or height, 0 where there is none."""
         for tag in tags[tags["code"] == code][:1]:
             kind = _LENGTHS.get(int(tag["type"]))
-            return 0 if kind is None else int(struct.unpack_from(self._dialect.order + kind, bytes(tag["value"]).ljust(8, b"\0"))[0])
+            return 0 if kind is None else int(struct.unpack_from(self._order + kind, bytes(tag["value"]).ljust(8, b"\0"))[0])
         return 0
 
     def _sub_directories(self, count: int, item_nbytes: int, value: bytes) -> list[int]:
@@ -124,9 +106,9 @@ class _Walk:
         nbytes = count * item_nbytes
         if item_nbytes not in (4, 8) or nbytes > self._nbytes:
             return []
-        at = struct.unpack(self._dialect.offset, value)[0]
+        at = struct.unpack(self._offset, value)[0]
         data = value[:nbytes] if nbytes <= len(value) else self._read(at, nbytes, "list of directories") if at + nbytes <= self._nbytes else b""
-        offsets: list[int] = np.frombuffer(data, f"{self._dialect.order}u{item_nbytes}").tolist()
+        offsets: list[int] = np.frombuffer(data, f"{self._order}u{item_nbytes}").tolist()
         return [offset for offset in offsets if 8 <= offset < self._nbytes]
 
 

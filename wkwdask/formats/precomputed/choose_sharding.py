@@ -78,12 +78,7 @@ def choose_sharding(
         )
     x, y, z = (-(-n // edge) for n, edge in zip(shape, chunk, strict=True))
     chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
-    return sharding_for((x, y, z), chunk_nbytes, target_shard_nbytes=target_shard_nbytes, data_encoding=data_encoding_of(encoding))
-
-
-def sharding_for(grid: Vec3, chunk_nbytes: int, *, target_shard_nbytes: int = TARGET_SHARD_NBYTES, data_encoding: str = "gzip") -> Sharding:
-    """Choose the sharding of a grid of chunks; see :func:`choose_sharding`."""
-    return _sharding(grid, max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, data_encoding)
+    return _sharding((x, y, z), max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, encoding)
 
 
 def sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
@@ -94,23 +89,13 @@ def sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
     if (x, y, z) not in possible:
         shapes = ", ".join("x".join(str(n * edge) for n, edge in zip(cells, scale.chunk_size, strict=True)) for cells in possible)
         raise ValueError(f"a shard of {shape} voxels is no range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
-    return _sharding(grid, possible.index((x, y, z)), data_encoding_of(scale.encoding))
+    return _sharding(grid, possible.index((x, y, z)), scale.encoding)
 
 
-def _sharding(grid: Vec3, bits: int, data_encoding: str) -> Sharding:
-    """Make a sharding whose shards hold as many chunks as so many bits tell apart."""
+def _sharding(grid: Vec3, bits: int, encoding: str) -> Sharding:
+    """Make a sharding whose shards hold as many chunks as so many bits tell apart; gzip does not make images smaller."""
     total = len(compressed_morton.bit_axes(grid))
     within = min(total, bits)
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
+    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"
     return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
-
-
-def data_encoding_of(encoding: str) -> str:
-    """Say how chunks of an encoding are best stored in shards: gzip does not make images smaller.
-
-    Examples
-    --------
-    >>> data_encoding_of("raw"), data_encoding_of("jpeg")
-    ('gzip', 'raw')
-    """
-    return "raw" if encoding in images.ENCODINGS else "gzip"

@@ -6,7 +6,7 @@ Streams are written by the package compresso and read here: the package believes
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,39 +29,18 @@ _WRONG = {
 _STEPS = ((4, 4, 1), (8, 8, 1))  # windows to write; the second ones where there are too many different ones of the first
 
 
-class _Header(NamedTuple):
-    """The header of a stream, without its first four bytes."""
-
-    version: int
-    """1 with an index of planes, else 0."""
-    itemsize: int
-    """Bytes of an id."""
-    shape: Vec3
-    """Voxels along x, y, z."""
-    steps: Vec3
-    """Voxels of a window along x, y, z."""
-    num_ids: int
-    """How many ids follow."""
-    num_values: int
-    """How many windows follow."""
-    num_locations: int
-    """How many words about voxels on borders follow."""
-    connectivity: int
-    """4 or 6."""
-
-
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
     """Decode a chunk."""
     from wkwdask.kernels.codecs import compresso_compiled
 
     where = f"{source}: byte {offset}"
-    header = _parse_header(data, where)
-    if header.shape != shape or header.itemsize != dtype.itemsize:
-        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {header.shape} of {header.itemsize} bytes")
-    stored = np.dtype(f"<u{header.itemsize}")
-    window_nbytes = _window_nbytes(header.steps)
-    lengths = [header.num_ids * stored.itemsize, header.num_values * window_nbytes, header.num_locations * stored.itemsize]
-    rest = len(data) - _HEADER.size - sum(lengths) - _index_nbytes(header)
+    has_index, itemsize, found, steps, (num_ids, num_values, num_locations), connectivity = _parse_header(data, where)
+    if found != shape or itemsize != dtype.itemsize:
+        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {found} of {itemsize} bytes")
+    stored = np.dtype(f"<u{itemsize}")
+    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)
+    lengths = [num_ids * itemsize, num_values * window_nbytes, num_locations * itemsize]
+    rest = len(data) - _HEADER.size - sum(lengths) - (_index_nbytes(shape) if has_index else 0)
     if rest < 0:
         raise TruncatedError(f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says")
     window = np.dtype(f"<u{window_nbytes}")
@@ -73,8 +52,8 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
         at += length
     ids, values, locations, windows = parts
     out, is_border = np.empty(shape[::-1], np.uint64), np.empty(shape[::-1], np.uint8)
-    is_covered = compresso_compiled.decode_borders(windows, values, header.steps, is_border)
-    what = compresso_compiled.decode_ids(is_border, ids, locations, header.connectivity, out) if is_covered else _WINDOWS
+    is_covered = compresso_compiled.decode_borders(windows, values, steps, is_border)
+    what = compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out) if is_covered else _WINDOWS
     if what:
         raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_WRONG[what]}")
     return out.astype(dtype, copy=False).transpose(2, 1, 0)[None]
@@ -95,7 +74,8 @@ def encode(array: npt.NDArray[Any], source: str) -> bytes:
     raise FormatError(f"{source}: compresso cannot encode a chunk of {voxels.shape} voxels: {problem}")
 
 
-def _parse_header(data: bytes, where: str) -> _Header:
+def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3, int]:
+    """Read whether there is an index of planes, bytes of an id, voxels, voxels of a window, numbers of ids, windows and words about borders, connectivity."""
     if not data.startswith(_MAGIC):
         raise CorruptError(f"{where}: no compresso stream: it starts with {bytes(data[:4])!r}")
     if len(data) < _HEADER.size:
@@ -104,16 +84,11 @@ def _parse_header(data: bytes, where: str) -> _Header:
     if version > 1 or itemsize not in (1, 2, 4, 8) or not 1 <= sx * sy * sz <= 64 or connectivity not in (4, 6):
         found = f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity {connectivity}"
         raise CorruptError(f"{where}: a compresso stream that cannot be: {found}")
-    return _Header(version, itemsize, (nx, ny, nz), (sx, sy, sz), num_ids, num_values, num_locations, connectivity)
+    return version == 1, itemsize, (nx, ny, nz), (sx, sy, sz), (num_ids, num_values, num_locations), connectivity
 
 
-def _window_nbytes(steps: Vec3) -> int:
-    bits = steps[0] * steps[1] * steps[2]
-    return next(nbytes for nbytes in (1, 2, 4, 8) if bits <= 8 * nbytes)
-
-
-def _index_nbytes(header: _Header) -> int:
+def _index_nbytes(shape: Vec3) -> int:
     """Give the length of the index at the end of a stream: two numbers for each plane, which are only needed to decode some planes."""
-    most = 2 * header.shape[0] * header.shape[1]
+    most = 2 * shape[0] * shape[1]
     width = 1 if most < 0xFF else 2 if most < 0xFFFF else 4 if most < 0xFFFFFFFF else 8
-    return 2 * header.shape[2] * width if header.version else 0
+    return 2 * shape[2] * width

@@ -10,13 +10,15 @@ from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
-from wkwdask.formats.precomputed.naming import file_sizes, is_scale, scale_file, scale_stray
+from wkwdask.formats.precomputed.naming import file_sizes, scale_file, scale_stray
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.image import Found
 from wkwdask.model.place import Destination
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
+from wkwdask.store import files
+from wkwdask.store.provenance import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,8 +77,8 @@ class PrecomputedFormat(ArrayFormat):
         return inspect_volume(url, mags)
 
     def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is a scale and nothing else."""
-        return is_scale(folder)
+        """Tell whether a folder is a scale and nothing else: chunks or shards, records and left-overs."""
+        return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or scale_file(folder) is not None) and not scale_stray(folder)
 
     def record_of(self, folder: str) -> str | None:
         """Name a chunk or shard, since scales are described elsewhere."""
@@ -98,11 +100,11 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
-    files, nbytes = file_sizes(image.details.store.below(level.key), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
+    count, nbytes = file_sizes(image.details.store.below(level.key), is_sharded=scale.sharding is not None) if image.details.store.is_local else (None, None)
     box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
     sharding = describe_sharding(scale)
     return ScaleSummary(
-        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, files, nbytes
+        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, count, nbytes
     )  # fmt: skip
 
 
@@ -120,8 +122,9 @@ def describe_sharding(scale: Scale) -> str:
     if sharding is None:
         return ""
     shape = "murmur shards" if sharding.hash != "identity" else "shards that are no boxes"
-    if scale.shard_cells is not None:
-        shape = f"shards of {' x '.join(str(cells * edge) for cells, edge in zip(scale.shard_cells, scale.chunk_size, strict=True))} voxels"
+    cells = sharding.shard_cells(scale.grid)
+    if cells is not None:
+        shape = f"shards of {' x '.join(str(n * edge) for n, edge in zip(cells, scale.chunk_size, strict=True))} voxels"
     return shape if sharding.data_encoding == "raw" else f"{shape}, {sharding.data_encoding}"
 
 

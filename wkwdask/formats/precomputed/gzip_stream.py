@@ -68,11 +68,6 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
                 out = imagecodecs.gzip_decode(data, out=said)
                 if len(out) == said:
                     return out
-    return _decompress_slowly(data, largest, source, offset)
-
-
-def _decompress_slowly(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress a stream by zlib, which knows where a broken one breaks."""
     out = decompress_streams(GZIP, data, largest, source, offset)
     if len(out) > largest:
         raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more bytes, expected at most {largest}")

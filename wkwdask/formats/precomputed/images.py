@@ -16,8 +16,6 @@ from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
@@ -44,7 +42,10 @@ def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: 
     if width * height != x * y * z:
         raise CorruptError(f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
     try:
-        image = _decoder(imagecodecs, encoding)(data)
+        if encoding == "jxl":
+            image = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
+        else:
+            image = imagecodecs.png_decode(data) if encoding == "png" else imagecodecs.jpeg8_decode(data)
     except MemoryError:
         raise
     except Exception as error:  # whatever the library thinks of bytes of other people
@@ -128,14 +129,6 @@ def jxl_distance(quality: float) -> float:
     return round(53 / 3000 * quality * quality - 23 / 20 * quality + 25, 6)
 
 
-def _decoder(imagecodecs: Any, encoding: str) -> Callable[[bytes], npt.NDArray[Any]]:
-    if encoding == "png":
-        return lambda data: imagecodecs.png_decode(data)
-    if encoding == "jpeg":
-        return lambda data: imagecodecs.jpeg8_decode(data)
-    return lambda data: imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
-
-
 _JXL_CODESTREAM = b"\xff\x0a"
 _JXL_CONTAINER = b"\x00\x00\x00\x0cJXL \r\n\x87\n"
 _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
@@ -153,8 +146,9 @@ def jxl_size(data: bytes) -> tuple[int, int]:
             _jxl_dimensions(bits)
         if bits.take(2):
             raise CorruptError("a JPEG XL image that moves, or has a preview")
-    _skip_jxl_depth(bits)
-    bits.take(1)
+    is_float = bits.take(1)
+    bits.choose(((0, 32), (0, 16), (0, 24), (6, 1)) if is_float else ((0, 8), (0, 10), (0, 12), (6, 1)))
+    bits.take(5 if is_float else 1)
     extra = bits.choose(((0, 0), (0, 1), (4, 2), (12, 1)))
     if extra > 1:
         raise CorruptError(f"a JPEG XL image with {extra} channels besides its colors")
@@ -215,11 +209,3 @@ def _jxl_dimensions(bits: _Bits) -> tuple[int, int]:
         numerator, denominator = _JXL_RATIOS[ratio - 1]
         return height * numerator // denominator, height
     return (8 * (bits.take(5) + 1) if is_small else bits.choose(forms)), height
-
-
-def _skip_jxl_depth(bits: _Bits) -> None:
-    if bits.take(1):
-        bits.choose(((0, 32), (0, 16), (0, 24), (6, 1)))
-        bits.take(4)
-    else:
-        bits.choose(((0, 8), (0, 10), (0, 12), (6, 1)))

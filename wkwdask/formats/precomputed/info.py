@@ -7,16 +7,17 @@ a default, what is not understood is kept, and a scale that cannot be used leave
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.errors import CorruptError
 from wkwdask.formats.precomputed.sharding import Sharding, format_sharding, parse_sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.json_text import Problems, format_json, parse_object
+from wkwdask.model.json_text import Problems, parse_object
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 
 if TYPE_CHECKING:
@@ -75,11 +76,6 @@ class Scale:
         x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.chunk_size, strict=True))
         return x, y, z
 
-    @property
-    def shard_cells(self) -> Vec3 | None:
-        """Chunks along x, y, z that one shard holds; one chunk without sharding, None where shards are no boxes."""
-        return (1, 1, 1) if self.sharding is None else self.sharding.shard_cells(self.grid)
-
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
         """Choose one of the chunk sizes that the scale is stored in."""
         wanted = vec3(chunk_size, "chunk_size")
@@ -87,24 +83,6 @@ class Scale:
         if wanted not in stored:
             raise ValueError(f"scale {self.key!r} has no chunks of {wanted} voxels, but of {' and '.join(str(size) for size in stored)}")
         return replace(self, chunk_size=wanted)
-
-    def coarser(self, factors: Sequence[int]) -> Scale:
-        """Describe the scale whose voxels each span a window of this one's; windows are anchored at absolute voxel 0.
-
-        Examples
-        --------
-        >>> fine = Scale("4_4_40", (10, 10, 10), (3, -3, 0), (64, 64, 64), (4, 4, 40), "raw")
-        >>> coarse = fine.coarser((2, 2, 1))
-        >>> coarse.key, coarse.voxel_offset, coarse.size
-        ('8_8_40', (1, -2, 0), (6, 6, 10))
-        """
-        steps = vec3(factors, "factors")
-        low = vec3([first // step for first, step in zip(self.voxel_offset, steps, strict=True)])
-        high = [-(-(first + n) // step) for first, n, step in zip(self.voxel_offset, self.size, steps, strict=True)]
-        size = vec3([end - start for start, end in zip(low, high, strict=True)])
-        x, y, z = (float(length) * step for length, step in zip(self.resolution, steps, strict=True))
-        scale = replace(self, key=default_key((x, y, z)), size=size, voxel_offset=low, resolution=(x, y, z), hidden=False, entry={})
-        return scale if self.sharding is None else replace(scale, sharding=self.sharding.fitted(scale.grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +102,6 @@ class OddScale:
     entry: Any = field(default=None, repr=False, compare=False)
     """What the JSON says."""
 
-    def refuse(self) -> NoReturn:
-        """Say that it cannot be used."""
-        raise (UnsupportedError if self.is_unsupported else CorruptError)(self.problem)
-
 
 @dataclass(frozen=True, slots=True)
 class VolumeInfo:
@@ -139,7 +113,7 @@ class VolumeInfo:
     """Type of one channel, in native byte order."""
     num_channels: int
     """Values per voxel."""
-    scales: tuple[Scale, ...]
+    scales: tuple[Scale, ...] = ()
     """All scales that can be used, as they are listed; each with its first chunk size."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """All that the JSON says."""
@@ -212,7 +186,11 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Od
         problems.add(f"{path}.key", "a folder", key)
     size = _triple(entry.get("size"), f"{path}.size", 1, problems)
     offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_LARGEST, problems)
-    chunk_sizes = _chunk_sizes(entry.get("chunk_sizes"), f"{path}.chunk_sizes", problems)
+    sizes = entry.get("chunk_sizes")
+    if not isinstance(sizes, list) or not sizes:
+        problems.add(f"{path}.chunk_sizes", "a list of chunk sizes", sizes)
+        sizes = []
+    chunk_sizes = tuple(_triple(one, f"{path}.chunk_sizes[{number}]", 1, problems) for number, one in enumerate(sizes))
     resolution = _resolution(entry.get("resolution"), f"{path}.resolution", problems)
     encoding = _encoding(entry.get("encoding"), f"{path}.encoding", problems, missing)
     block_size = None
@@ -244,13 +222,6 @@ def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:
     return 1, 1, 1
 
 
-def _chunk_sizes(value: Any, path: str, problems: Problems) -> tuple[Vec3, ...]:
-    if isinstance(value, list) and value:
-        return tuple(_triple(item, f"{path}[{index}]", 1, problems) for index, item in enumerate(value))
-    problems.add(path, "a list of chunk sizes", value)
-    return ()
-
-
 def _resolution(value: Any, path: str, problems: Problems) -> Lengths | None:
     if isinstance(value, list) and len(value) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _LARGEST for n in value):
         return value[0], value[1], value[2]
@@ -278,36 +249,29 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
         problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))
 
 
-def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
-    """Give the mag of each scale: its resolution, divided by that of the first scale of the file.
-
-    Examples
-    --------
-    >>> entry = {"size": [9, 9, 9], "chunk_sizes": [[8, 8, 8]], "encoding": "raw"}
-    >>> scales = [{**entry, "key": str(length), "resolution": [length, length, 40]} for length in (11.24, 22.48, 30)]
-    >>> import json
-    >>> mags_of(parse_info(json.dumps({"data_type": "uint8", "scales": scales}), "info"))
-    (Mag(1, 1, 1), Mag(2, 2, 1), None)
-    """
-    base = base_resolution(info)
-    return tuple(None if base is None else _mag(scale.resolution, base) for scale in info.scales)
-
-
-def mag_of_odd(info: VolumeInfo, odd: OddScale) -> Mag | None:
-    """Give the mag of a scale that cannot be used, None where it has none."""
-    base = base_resolution(info)
-    return None if base is None or odd.resolution is None else _mag(odd.resolution, base)
-
-
 def base_resolution(info: VolumeInfo) -> Lengths | None:
     """Give the resolution of the first scale of the file, which may be an odd one."""
     listed: list[Scale | OddScale] = sorted([*info.scales, *info.odd], key=lambda scale: scale.index)
     return listed[0].resolution if listed else None
 
 
-def _mag(resolution: Lengths, base: Lengths) -> Mag | None:
+def mag_of(info: VolumeInfo, scale: Scale | OddScale) -> Mag | None:
+    """Give the mag of a scale: its resolution, divided by that of the first scale of the file; None where it has none.
+
+    Examples
+    --------
+    >>> entry = {"size": [9, 9, 9], "chunk_sizes": [[8, 8, 8]], "encoding": "raw"}
+    >>> scales = [{**entry, "key": str(length), "resolution": [length, length, 40]} for length in (11.24, 22.48, 30)]
+    >>> import json
+    >>> info = parse_info(json.dumps({"data_type": "uint8", "scales": scales}), "info")
+    >>> [mag_of(info, scale) for scale in info.scales]
+    [Mag(1, 1, 1), Mag(2, 2, 1), None]
+    """
+    base = base_resolution(info)
+    if base is None or scale.resolution is None:
+        return None
     factors = []
-    for length, unit in zip(resolution, base, strict=True):
+    for length, unit in zip(scale.resolution, base, strict=True):
         ratio = length / unit
         power = round(ratio) if ratio < 2 << _LARGEST_POWER else 0
         if power < 1 or power & (power - 1) or power > 1 << _LARGEST_POWER or abs(ratio / power - 1) > _TOLERANCE:
@@ -330,11 +294,6 @@ PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
     """Make the document of a volume without scales."""
     return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
-
-
-def format_info(document: dict[str, Any]) -> str:
-    """Write a document; numbers that were read keep their digits."""
-    return format_json(document)
 
 
 def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
@@ -394,10 +353,9 @@ def same_resolution(lengths: Lengths, others: Lengths) -> bool:
 
 def _first_coarser(entries: list[Any], resolution: Lengths) -> int:
     """Find the place of the first entry whose voxels are larger."""
-    volume = resolution[0] * resolution[1] * resolution[2]
     for place, entry in enumerate(entries):
         lengths = _lengths(entry)
-        if lengths is not None and lengths[0] * lengths[1] * lengths[2] > volume:
+        if lengths is not None and math.prod(lengths) > math.prod(resolution):
             return place
     return len(entries)
 

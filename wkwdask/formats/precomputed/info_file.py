@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, format_info, parse_info, with_scales, without_scales
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, parse_info, with_scales, without_scales
+from wkwdask.model.json_text import format_json
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file, remove_dead_lock, update_json
 from wkwdask.store.lru import Lru
@@ -58,11 +59,12 @@ def find_info(folder: str) -> VolumeInfo | None:
 
 def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
     """Change the ``info`` of a volume; it appears whole, and no process that honours the lock overwrites what another one wrote."""
-    update_json(f"{folder}/{FILE_NAME}", lambda: _document(find_info(folder)), change, format_info, new)
 
+    def read() -> dict[str, Any] | None:
+        info = find_info(folder)
+        return None if info is None else info.document
 
-def _document(info: VolumeInfo | None) -> dict[str, Any] | None:
-    return None if info is None else info.document
+    update_json(f"{folder}/{FILE_NAME}", read, change, format_json, new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class InfoEdit(MetadataEdit):
         with locked_file(path, f"making of {path}"):
             files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
             if not files.lexists(path):
-                publish_bytes(path, format_info(self.provenance).encode())
+                publish_bytes(path, format_json(self.provenance).encode())
 
     def check_writable(self) -> None:
         """Make sure, before any work, that ``info`` can be changed after it."""
@@ -118,7 +120,7 @@ class InfoEdit(MetadataEdit):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> InfoEdit:
         """Read the form that a publish record holds."""
-        info = parse_info(format_info(value["info"]), value["folder"])
+        info = parse_info(format_json(value["info"]), value["folder"])
         return cls(value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"])
 
 

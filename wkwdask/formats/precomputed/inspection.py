@@ -6,12 +6,13 @@ import os
 import stat
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.inspection import ArrayScope, LayerScope, Scope, by_written_units
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.inspection import ArrayCheck, ArrayScope, LayerScope, Scope, by_written_units
 from wkwdask.formats.leftovers import temporary_fault
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
@@ -32,59 +33,47 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
     from wkwdask.model.stored_array import StoredArray
 
 
-_KNOWN_FILES = ("provenance",)
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleListing:
-    """What is in the folder of a scale."""
-
-    chunks: tuple[tuple[Vec3, int], ...]
-    """Files of chunks: their cells, and the place of their endings in ``SUFFIXES``."""
-    shards: tuple[int, ...]
-    """Numbers of shards."""
-    faults: tuple[Fault, ...]
-    """Names that should not be there."""
-
-    def __len__(self) -> int:
-        return len(self.chunks) + len(self.shards)
-
-
-def list_scale(volume: StoredArray, others: Sequence[StoredArray] = ()) -> ScaleListing:
-    """List the files of a scale."""
-    folder, naming = volume.folder, volume.naming
+def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
+    """List the files of a scale, cells of chunks and the places of their endings in ``SUFFIXES``, or numbers of shards; and names that should not be there."""
+    folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
-        return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder"),))
+        return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
     if not files.isdir(folder):
-        there = files.lexists(folder)
-        return ScaleListing((), (), (Fault("folder.no_folder", folder, "a file", "a folder"),) if there else ())
+        return [], [Fault("folder.no_folder", folder, "a file", "a folder")] if files.lexists(folder) else []
+    found: list[Any]
     try:
-        found = naming.files(volume.store) if isinstance(naming, SpanNaming) else None
-        shards = naming.files(volume.store) if isinstance(naming, ShardNaming) else {}
-        known = {entry.name for entries in shards.values() for entry in entries}
-        known |= {entry.name for entry in (() if found is None else found.entries)}
-        known |= {entry.name for other in others if isinstance(other.naming, SpanNaming) for entry in other.naming.files(other.store).entries}
-        faults = list(_strays(folder, known, found is not None))
+        known = {entry.name for other in others if isinstance(other.naming, SpanNaming) for entry in other.naming.files(other.store).entries}
+        if isinstance(naming, SpanNaming):
+            chunks = naming.files(array.store)
+            known |= {entry.name for entry in chunks.entries}
+            rows = sorted(zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True))
+            found = [((x, y, z), suffix) for (z, y, x), suffix in rows]
+            twice = [
+                Fault("chunk.twice", f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}", f"chunk {cell} is also stored under another ending", "one file")
+                for (previous, _), (cell, suffix) in pairwise(found)
+                if cell == previous
+            ]
+        else:
+            assert isinstance(naming, ShardNaming)
+            shards = naming.files(array.store)
+            known |= {entry.name for entries in shards.values() for entry in entries}
+            found = sorted(shards)
+            twice = [
+                Fault("shard.twice", min(entry.path for entry in entries), f"shard {shard} is also stored in the obsolete layout", "one of them")
+                for shard, entries in shards.items()
+                if len(entries) > 1 and any(entry.name.endswith(".shard") for entry in entries)
+            ]
+        strays = list(_strays(folder, known, "the name of a chunk of the grid" if isinstance(naming, SpanNaming) else "the name of a shard"))
     except OSError as error:
-        return ScaleListing((), (), (Fault("folder.unreadable", folder, os.strerror(error.errno or 0)),))
-    for shard, entries in shards.items():
-        kinds = {entry.name.rpartition(".")[2] for entry in entries}
-        if "shard" in kinds and len(kinds) > 1:
-            faults.append(Fault("shard.twice", min(entry.path for entry in entries), f"shard {shard} is also stored in the obsolete layout", "one of them"))
-    chunks: list[tuple[Vec3, int]] = []
-    if found is not None:
-        rows = sorted(zip(found.cells[:, ::-1].tolist(), found.suffixes.tolist(), strict=True))
-        chunks = [((x, y, z), suffix) for (z, y, x), suffix in rows]
-        faults += _twice(folder, naming, chunks)
-    return ScaleListing(tuple(chunks), tuple(sorted(shards)), tuple(faults))
+        return [], [Fault("folder.unreadable", folder, os.strerror(error.errno or 0))]
+    return found, strays + twice
 
 
-def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
+def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
     with files.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name not in known)
     for name in names:
@@ -92,93 +81,56 @@ def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
         leftover = temporary_fault(path)
         if leftover is not None:
             yield leftover
-        elif _looks_like_data(name):
-            yield Fault("name.unread", path, name, "the name of a chunk of the grid" if is_alone else "the name of a shard")
+        elif name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum()):
+            yield Fault("name.unread", path, name, expected)
         elif not name.startswith(".wkwdask"):
             yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
 
 
-def _looks_like_data(name: str) -> bool:
-    return name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum())
-
-
-def _twice(folder: str, naming: Any, chunks: Sequence[tuple[Vec3, int]]) -> Iterator[Fault]:
-    previous: Vec3 | None = None
-    for cell, suffix in chunks:
-        if cell == previous:
-            path = f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}"
-            yield Fault("chunk.twice", path, f"chunk {cell} is also stored under another ending", "one file")
-        previous = cell
-
-
-@dataclass(frozen=True, slots=True)
-class PrecomputedCheck:
+@dataclass(frozen=True)
+class PrecomputedCheck(ArrayCheck):
     """How the files of one scale are to be checked; small to pickle."""
 
-    volume: StoredArray
-    """The scale."""
-    decode: bool
-    """Whether chunks are decoded."""
-    find_largest: bool = False
-    """Whether the largest value is looked for."""
-
-    @property
-    def folder(self) -> str:
-        """The scale's folder."""
-        return self.volume.folder
-
-    def check_files(self, files: Sequence[tuple[Vec3, int] | int]) -> Findings:
-        """Check chunks that are files, as :class:`ScaleListing` lists them, and shards."""
+    def check_files(self, files: Sequence[Any]) -> Findings:
+        """Check chunks that are files, and shards, as :func:`list_scale` lists them."""
         return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
-        volume, codec, naming = self.volume, self._codec, self.volume.naming
+        array, codec, naming = self.array, self.array.codec, self.array.naming
+        assert isinstance(codec, PrecomputedCodec)
         assert isinstance(naming, SpanNaming)
         name = naming.stem((0, *cell)) + suffix
-        path = f"{volume.folder}/{name}"
-        size, fault = _looked_at(path)
-        if size is None:
-            return Findings(() if fault is None else (fault,), 0 if fault is None else 1)
+        path = f"{array.folder}/{name}"
+        size = _looked_at(path)
+        if not isinstance(size, int):
+            return Findings() if size is None else Findings((size,), 1)
+        voxel = self._voxel((0, *cell))
         if not size:
-            return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=self._corner(cell)),), 1)
-        shape = volume.grid.shape_at((0, *cell))
+            return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=voxel),), 1)
+        shape = array.grid.shape_at((0, *cell))
         largest = codec.largest_nbytes(shape)
         try:
             if not self.decode:
-                self._check_raw_size(size, suffix, shape)
+                if codec.encoding == "raw" and not suffix and size != largest:
+                    raise CorruptError(f"{size} bytes, expected {largest}")
                 return Findings((), 1, size)
-            (data,) = volume.store.read_whole([name], largest_file(largest))
+            (data,) = array.store.read_whole([name], largest_file(largest))
             if data is None:  # removed meanwhile
                 return Findings()
             data = decompress_file(data, name, path, largest, codec, shape)
-            return Findings((), 1, size, 1, self._largest(codec.decode(data, shape, path)))
+            return Findings((), 1, size, 1, self.largest_of(codec.decode(data, shape, path)))
         except (FormatError, UnsupportedError) as error:
-            fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=self._corner(cell))
+            fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=voxel)
         except OSError as error:
             fault = Fault("file.unreadable", path, os.strerror(error.errno or 0))
         return Findings((fault,), 1, size)
 
-    @property
-    def _codec(self) -> PrecomputedCodec:
-        assert isinstance(self.volume.codec, PrecomputedCodec)
-        return self.volume.codec
-
-    def _check_raw_size(self, size: int, suffix: str, shape: Vec4) -> None:
-        """Compare the size of a raw chunk with its voxels, without reading it."""
-        expected = self._codec.largest_nbytes(shape)
-        if self._codec.encoding == "raw" and not suffix and size != expected:
-            raise (TruncatedError if size < expected else CorruptError)(f"{size} bytes, expected {expected}")
-
-    def _largest(self, voxels: npt.NDArray[Any]) -> int | None:
+    def largest_of(self, voxels: npt.NDArray[Any]) -> int | None:
+        """Give the largest value, None where it is not looked for."""
         return int(voxels.max()) if self.find_largest and voxels.size else None
 
-    def _corner(self, cell: Sequence[int]) -> Vec3:
-        """Give the lowest absolute voxel of a chunk."""
-        x, y, z = (int(n) * edge + first for n, edge, first in zip(cell, self.volume.chunk_shape, self.volume.origin, strict=True))
-        return x, y, z
-
     def _check_shard(self, number: int) -> Findings:
-        layout, store = self.volume.layout, self.volume.store
+        layout, store = self.array.layout, self.array.store
         assert isinstance(layout, PrecomputedShards)
         name = layout.sharding.shard_name(number)
         path = store.path_of(name)
@@ -195,19 +147,17 @@ class PrecomputedCheck:
             return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
 
 
-def _looked_at(path: str) -> tuple[int | None, Fault | None]:
-    """Give the size of a file, or what is wrong with it; neither where it has vanished."""
+def _looked_at(path: str) -> int | Fault | None:
+    """Give the size of a file, or what is wrong with it; None where it has vanished."""
     try:
         status = files.stat(path)
     except FileNotFoundError:
-        if files.islink(path):
-            return None, Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file")
-        return None, None
+        return Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file") if files.islink(path) else None
     except OSError as error:
-        return None, Fault("file.unreadable", path, os.strerror(error.errno or 0))
+        return Fault("file.unreadable", path, os.strerror(error.errno or 0))
     if not stat.S_ISREG(status.st_mode):
-        return None, Fault("file.no_file", path, "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file", "a file")
-    return status.st_size, None
+        return Fault("file.no_file", path, "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file", "a file")
+    return status.st_size
 
 
 class _ShardCheck:
@@ -274,25 +224,26 @@ class _ShardCheck:
         for n in np.flatnonzero(foreign).tolist():
             place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
             what = f"chunk {ids[n]} in minishard {minishard}"
-            self._faults.add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._corner(cells[n].tolist()), offset))
+            self._faults.add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._voxel((0, *cells[n].tolist())), offset))
         good: npt.NDArray[np.bool_] = ~outside & ~foreign
         return good
 
     def _check_chunk(self, chunk: int, offset: int, size: int) -> None:
-        volume = self._check.volume
+        array = self._check.array
         x, y, z = compressed_morton.decode([chunk], self._shard.layout.counts)[0].tolist()
+        cell = 0, x, y, z
         if not size:
-            self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
+            self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._voxel(cell), offset))
             return
         if not self._check.decode:
             return
         try:
             found = self._shard.read([(offset, offset + size)])
             data = b"" if found is None else found[0]
-            largest = self._check._largest(volume.codec.decode(data, volume.grid.shape_at((0, x, y, z)), self._path, offset))
+            largest = self._check.largest_of(array.codec.decode(data, array.grid.shape_at(cell), self._path, offset))
         except (FormatError, UnsupportedError) as error:
             text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
-            self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))
+            self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._voxel(cell), offset))
             return
         self._blocks += 1
         self._largest = largest if self._largest is None else max(self._largest, largest or 0)
@@ -316,25 +267,26 @@ class ScaleScope(ArrayScope):
     """One scale in one chunk size."""
 
     title: str
-    listing: ScaleListing
+    found: Sequence[Any]
+    """Its files, as :func:`list_scale` lists them."""
 
     @property
     def name(self) -> str:
         """Its mag or key, and its chunk size where there are several."""
         return self.title
 
-    def files(self) -> Sequence[tuple[Vec3, int] | int]:
+    def files(self) -> Sequence[Any]:
         """List chunks that are files, or shards."""
-        return self.listing.chunks or self.listing.shards
+        return self.found
 
-    def files_of(self, shard: Vec3) -> list[tuple[Vec3, int] | int]:
+    def files_of(self, shard: Vec3) -> list[Any]:
         """List the chunks of a group, or the shard."""
         there = [found for found in self._listed() if found.entry.path in set(self.paths_of(shard))]
         naming = self.array.naming
         if isinstance(naming, SpanNaming):
             return [((found.file[1], found.file[2], found.file[3]), found.variant) for found in there]
         numbers = {int(basename(found.entry.path).partition(".")[0], 16) for found in there}
-        return [number for number in self.listing.shards if number in numbers]
+        return [number for number in self.found if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
         """Decode all chunks."""
@@ -371,15 +323,15 @@ def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault])
     volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
     scopes = []
     for number, volume in enumerate(volumes):
-        listing = list_scale(volume, [other for other in volumes if other is not volume])
+        found, odd = list_scale(volume, [other for other in volumes if other is not volume])
         if not number:
-            faults += listing.faults
+            faults += odd
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
         scopes.append(
-            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, listing)
+            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, found)
         )
     folder = volumes[0].folder
-    if not any(len(scope.listing) for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
+    if not any(scope.found for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
     return scopes
 

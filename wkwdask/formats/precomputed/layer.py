@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.precomputed.array import description_of, scale_array
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of_odd, mags_of, with_scales
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of, with_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
@@ -76,11 +76,12 @@ class VolumeSource:
 
     def levels(self) -> Iterator[Level]:
         """List the scales, in the order of ``info`` and those last that cannot be used."""
-        for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True):
+        for scale in self.info.scales:
+            mag = mag_of(self.info, scale)
             yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)
         for odd in self.info.odd:
             error = UnsupportedError if odd.is_unsupported else CorruptError
-            yield Level(odd.key, self.store.path_of(odd.key), None, mag_of_odd(self.info, odd), odd.resolution, odd.problem, error, odd)
+            yield Level(odd.key, self.store.path_of(odd.key), None, mag_of(self.info, odd), odd.resolution, odd.problem, error, odd)
 
     def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
         """Open one of the scales of ``info``, in absolute voxels."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from wkwdask.model.layout import HELD_NBYTES, Shards, SingleFiles, StoredChunk
 from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterator
 
     import numpy.typing as npt
 
@@ -105,74 +105,44 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Prec
     is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))  # no other encoding begins like it
     if name.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
-    if name.endswith(".br"):
-        return _decompressed(lambda codecs, room: codecs.brotli_decode(data, out=room), data, "Brotli", largest, path)
-    if name.endswith(".zstd"):
-        return _decompressed(lambda codecs, room: codecs.zstd_decode(data, out=room), data, "Zstandard", largest, path)
-    if name.endswith(".xz"):
-        return _no_more(decompress_streams(XZ, data, largest, path, 0), data, "xz", largest, path)
-    if name.endswith(".bz2"):
-        return _no_more(decompress_streams(BZIP2, data, largest, path, 0), data, "bzip2", largest, path)
+    if name.endswith((".br", ".zstd")):
+        codecs, what = need("imagecodecs", path, "precomputed"), "Brotli" if name.endswith(".br") else "Zstandard"
+        decode = codecs.brotli_decode if name.endswith(".br") else codecs.zstd_decode
+        try:
+            out: bytes = decode(data, out=min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that gives at most {largest}: {error}") from None
+        return out
+    if name.endswith((".xz", ".bz2")):
+        kind, what = (XZ, "xz") if name.endswith(".xz") else (BZIP2, "bzip2")
+        out = decompress_streams(kind, data, largest, path, 0)
+        if len(out) > largest:
+            raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
+        return out
     return data
-
-
-def _decompressed(decode: Any, data: bytes, what: str, largest: int, path: str) -> bytes:
-    codecs = need("imagecodecs", path, "precomputed")
-    try:
-        out: bytes = decode(codecs, min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that gives at most {largest}: {error}") from None
-    return out
-
-
-def _no_more(out: bytes, data: bytes, what: str, largest: int, path: str) -> bytes:
-    if len(out) > largest:
-        raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
-    return out
 
 
 # ------------------------------------------------------------------------------------------------ shards
 
 
-@dataclass(frozen=True, slots=True)
 class OpenShard:
     """A shard that is open for reading, one file, or two in the obsolete layout; as a file it is the one with the chunks."""
 
-    file: StoredFile
-    """The shard, or what follows the shard index."""
-    layout: PrecomputedShards
-    """How it is laid out."""
-    index_file: StoredFile
-    """Where the shard index is: the same file, or one of its own."""
-
-    @property
-    def name(self) -> str:
-        """Its path or URL, for errors."""
-        return self.file.name
+    def __init__(self, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
+        self.file, self.layout, self.index_file, self.name = file, layout, index_file, file.name
+        self.read, self.read_end, self.read_into = file.read, file.read_end, file.read_into
 
     @property
     def nbytes(self) -> int | None:
-        """Its size, None where the store does not know it."""
+        """Its size, None where the store does not know it yet."""
         return self.file.nbytes
 
     @property
     def state(self) -> Hashable:
         """A value that changes when the file is replaced."""
         return self.file.state
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges."""
-        return self.file.read(ranges)
-
-    def read_end(self, nbytes: int) -> bytes | None:
-        """Read the last bytes."""
-        return self.file.read_end(nbytes)
-
-    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        """Fill memory from a byte on."""
-        return self.file.read_into(memory, offset)
 
     def __enter__(self) -> Self:
         return self

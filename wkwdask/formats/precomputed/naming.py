@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from wkwdask.formats.format import LEFT_BY_SOFTWARE
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.naming import Found, KeyNaming, Listed
 from wkwdask.store import files
-from wkwdask.store.provenance import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
-_NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
+_NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and no more than an integer of 64 bits holds
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _KINDS = ("shard", "index", "data")
@@ -119,13 +119,11 @@ class SpanNaming(KeyNaming):
                 suffixes.append(SUFFIXES.index(named[7] or ""))
                 entries.append(entry)
         bounds = np.array(numbers, object).reshape(-1, 3, 2)
-        is_long = (np.frompyfunc(len, 1, 1)(bounds) > 18).any(axis=(1, 2)) if len(bounds) else np.zeros(0, np.bool_)
-        bounds[is_long] = "-9"
         spans = bounds.astype(np.int64) - np.array(self.offset)[:, np.newaxis]
         edge, size = np.array(self.chunk), np.array(self.size)
         cells, rest = np.divmod(spans[:, :, 0], edge)
         good = (rest == 0) & (cells >= 0) & (spans[:, :, 0] < size) & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
-        kept = np.flatnonzero(good.all(axis=1) & ~is_long)
+        kept = np.flatnonzero(good.all(axis=1))
         return ChunkFiles(cells[kept], [entries[n] for n in kept.tolist()], np.array(suffixes, np.int64)[kept])
 
 
@@ -212,37 +210,23 @@ def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:
 
 _RANGE = r"-?\d+--?\d+"
 _DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")
-# our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
-_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
-
-
-def is_scale(folder: str) -> bool:
-    """Tell whether a folder is a scale and nothing else, so that it can be replaced: chunks or shards, records and left-overs."""
-    is_one = files.isfile(f"{folder}/{PROVENANCE_NAME}") or scale_file(folder) is not None
-    return is_one and next(_strays(folder), None) is None
 
 
 def scale_file(folder: str) -> str | None:
     """Find a chunk or shard in a folder, None where there is none."""
-    return next((entry.path for entry in _entries(folder) if _is_data_file(entry)), None)
+    return next((entry.path for entry, is_data in _entries(folder) if is_data), None)
 
 
 def scale_stray(folder: str) -> str:
     """Name something in a folder that is no part of a scale, an empty text where there is nothing."""
-    return next(_strays(folder), "")
+    return next((entry.path for entry, is_data in _entries(folder) if not is_data and not LEFT_BY_SOFTWARE.fullmatch(entry.name)), "")
 
 
-def _strays(folder: str) -> Iterator[str]:
-    return (entry.path for entry in _entries(folder) if not _is_data_file(entry) and not _LEFT_BY_SOFTWARE.fullmatch(entry.name))
-
-
-def _is_data_file(entry: StoredEntry) -> bool:
-    return _DATA_FILE.fullmatch(entry.name) is not None and entry.is_file()
-
-
-def _entries(folder: str) -> Iterator[StoredEntry]:
+def _entries(folder: str) -> Iterator[tuple[StoredEntry, bool]]:
+    """List a folder, and tell what is a chunk or shard."""
     try:
         with files.scandir(folder) as entries:
-            yield from entries
+            for entry in entries:
+                yield entry, _DATA_FILE.fullmatch(entry.name) is not None and entry.is_file()
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -9,7 +9,7 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, default_key, mags_of, new_document, same_resolution, scale_entry
+from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
 from wkwdask.formats.precomputed.sharding import Sharding
@@ -19,6 +19,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
 from wkwdask.store.store import open_store
@@ -27,11 +28,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    import numpy as np
-
-    from wkwdask.formats.precomputed.info import OddScale, VolumeInfo
+    from wkwdask.formats.precomputed.info import OddScale
     from wkwdask.formats.precomputed.options import PrecomputedOptions
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import Destination, LevelSpec
@@ -41,18 +39,6 @@ KINDS = {"color": "image", "segmentation": "segmentation"}
 """What ``info`` calls a category."""
 _BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
-
-
-@dataclass(frozen=True, slots=True)
-class VolumeType:
-    """What all scales of a volume have in common."""
-
-    kind: str
-    """``"image"`` or ``"segmentation"``."""
-    dtype: np.dtype[Any]
-    """Type of one channel."""
-    num_channels: int
-    """Values per voxel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +57,47 @@ class VolumePlace(FolderPlace):
         folders = tuple(self.folder_of(scale.key) for scale in scales)
         warnings: list[str] = []
         for scale, folder in zip(scales, folders, strict=True):
-            warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=options.force)
+            warnings += check_writable(scale, volume.dtype, volume.num_channels, volume.type, force=options.force)
             self._check_free(scale, folder, existing)
         packing, store = "file" if options.file_compression else "", open_store(self.folder)
         targets = tuple(
             scale_placement(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
-        settings = {"type": volume.kind, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
-        edit = InfoEdit(self.folder, tuple(scales), new_document(volume.kind, volume.dtype, volume.num_channels), PROVENANCE)
+        settings = {"type": volume.type, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
+        edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
         before = _scale_of(like)
+        alike = scales[0] if before is None or options.chunk_shape else replace(scales[0], chunk_sizes=before.chunk_sizes)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
-            is_as_before=before is not None and options.compression is None and _is_as_before(scales[0], before, options),
+            is_as_before=before is not None and options.compression is None and before == alike,
             loss=None if before is None else _loss(scales[0], before),
         )  # fmt: skip
 
-    def _type(self, spec: LevelSpec) -> VolumeType:
-        """Give the type of the volume, and make sure that it is that of the scales which are there."""
+    def _type(self, spec: LevelSpec) -> VolumeInfo:
+        """Describe the volume without its scales, and make sure that their type is that of those which are there."""
         native = spec.dtype.newbyteorder("=")
         kind = None if self.wanted.category is None else KINDS.get(self.wanted.category, self.wanted.category)
         if kind not in (None, *KINDS.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
-            return VolumeType(kind or default_kind(native, spec.num_channels), native, spec.num_channels)
-        volume = VolumeType(kind or self.info.type, native, spec.num_channels)
-        there = VolumeType(self.info.type, self.info.dtype, self.info.num_channels)
-        if volume != there:
+            return VolumeInfo(kind or ("segmentation" if holds_ids(native, spec.num_channels) else "image"), native, spec.num_channels)
+        volume, there = VolumeInfo(kind or self.info.type, native, spec.num_channels), self.info
+        if (volume.type, volume.dtype, volume.num_channels) != (there.type, there.dtype, there.num_channels):
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: the volume is {there.kind} of {there.num_channels} x {there.dtype.name}, "
-                f"what is written {volume.kind} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
+                f"{self.folder}/{FILE_NAME}: the volume is {there.type} of {there.num_channels} x {there.dtype.name}, "
+                f"what is written {volume.type} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
             )
         return volume
 
-    def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeType, like: Volume | None) -> Scale:
+    def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeInfo, like: Volume | None) -> Scale:
         """Describe a new scale."""
         before = _scale_of(like)
         if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
-            return _new_scale(options, self.key_for(resolution), spec.box, resolution, volume)
+            encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
+            plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)  # options say the chunk
+            return stored_like(plain, options.of_new(), volume)
         step = like.box.mag.step_to(spec.box.mag)
         x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
         scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
@@ -129,7 +117,7 @@ class VolumePlace(FolderPlace):
             if lengths is None:
                 raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
             return lengths
-        resolution = self.resolution_of(mag)
+        resolution = self._resolution_of(mag, self.info)
         if self.wanted.given_nm is not None and not same_resolution(resolution, lengths_in(mag, self.wanted.given_nm)):
             raise ValueError(
                 f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
@@ -144,19 +132,16 @@ class VolumePlace(FolderPlace):
     def folder_of(self, key: str) -> str:
         """Say where a scale is or will be."""
         source = f"{self.folder}/{FILE_NAME}"
-        folder = self._path(key)
+        folder = normpath(f"{self.folder}/{key}")
         if not is_below(folder, self.folder) or folder == self.folder:
             raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
-        alike = [scale for scale in self._listed if self._path(scale.key) == folder]
+        alike = [scale for scale in self._listed if normpath(f"{self.folder}/{scale.key}") == folder]
         if len(alike) > 1 or any(scale.key != key for scale in alike):
             places = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in alike)
             raise UnsupportedError(f"{source}: {places} {'have' if len(alike) > 1 else 'has'} the folder of scale {key!r}, in whose place nothing is written")
         if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in alike):
             raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; whoever may do so takes that out')
         return folder
-
-    def _path(self, key: str) -> str:
-        return normpath(f"{self.folder}/{key}")
 
     @property
     def _listed(self) -> tuple[Scale | OddScale, ...]:
@@ -168,58 +153,33 @@ class VolumePlace(FolderPlace):
         """Keys of all scales that ``info`` lists, those that cannot be used too."""
         return {scale.key for scale in self._listed}
 
-    def scale_like(self, resolution: Lengths) -> Scale | None:
-        """Find the scale of a resolution, None where there is none that can be used."""
-        scales = () if self.info is None else self.info.scales
-        return next((scale for scale in scales if same_resolution(scale.resolution, resolution)), None)
-
     def key_for(self, resolution: Lengths) -> str:
         """Choose the key of a scale: that of the one with its resolution, else the usual one."""
-        known = self.scale_like(resolution)
-        if known is not None:
-            return known.key
+        for scale in () if self.info is None else self.info.scales:
+            if same_resolution(scale.resolution, resolution):
+                return scale.key
         key = default_key(resolution)
         if key in self.listed_keys:
             raise ExistsError(f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm")
         return key
 
-    def resolution_of(self, mag: Mag) -> Lengths:
+    def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
         """Give the edge lengths of a voxel of a mag [nm]: those that its scale states, else multiples of those of mag 1."""
-        scales = () if self.info is None else self.info.scales
-        mags = () if self.info is None else mags_of(self.info)
-        known = [(its_mag, scale) for its_mag, scale in zip(mags, scales, strict=True) if its_mag is not None]
-        for its_mag, scale in known:
+        known = [(its_mag, scale.resolution) for scale in info.scales if (its_mag := mag_of(info, scale)) is not None]
+        for its_mag, resolution in known:
             if its_mag == mag:
-                return scale.resolution
+                return resolution
         if not known:
             raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
-        base, scale = known[0]
-        x, y, z = (length * n / m for length, n, m in zip(scale.resolution, mag.factors, base.factors, strict=True))
+        base, resolution = known[0]
+        x, y, z = (length * n / m for length, n, m in zip(resolution, mag.factors, base.factors, strict=True))
         return x, y, z
-
-
-def _new_scale(options: PrecomputedOptions, key: str, box: BoundingBox, resolution: Lengths, volume: VolumeType) -> Scale:
-    """Describe a scale that is not made of another one."""
-    stored = options.of_new()
-    encoding = options.encoding or _default_encoding(volume)
-    chunk: Any = stored.chunk_shape
-    blocks = _BLOCK_SIZE if encoding == "compressed_segmentation" else None
-    hints = _quality_hint(encoding, options.quality)
-    scale = Scale(key, box.size, box.topleft, chunk, resolution, encoding, None, blocks, chunk_sizes=(chunk,), options=hints)
-    sharding = _given_sharding(stored.shard_shape, scale, volume)
-    _check_compress(options.file_compression, sharding)
-    return replace(scale, sharding=sharding)
 
 
 def _scale_of(volume: Volume | None) -> Scale | None:
     """Return the scale that a volume is, None where it is none."""
     known = volume.identity if isinstance(volume, StoredArray) else None
     return known.scale if isinstance(known, ScaleDescription) else None
-
-
-def _is_as_before(scale: Scale, before: Scale, options: PrecomputedOptions) -> bool:
-    """Tell whether a scale is described as before; several chunk sizes become one only where that is asked for."""
-    return before == (scale if options.chunk_shape else replace(scale, chunk_sizes=before.chunk_sizes))
 
 
 def _loss(scale: Scale, before: Scale) -> str | None:
@@ -231,66 +191,38 @@ def _loss(scale: Scale, before: Scale) -> str | None:
     return f"scale {before.key!r} is decoded and encoded as {scale.encoding} once more, which changes its voxels"
 
 
-def _given_sharding(asked: Any, scale: Scale, volume: VolumeType) -> Sharding | None:
-    """Return the sharding that a user asks for: a shape, whether there is one, or one as it is."""
-    if asked is False or isinstance(asked, Sharding):
-        return asked or None
-    if asked is True:
-        return choose_sharding(scale.size, scale.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=scale.encoding)
-    if not isinstance(asked, tuple):
-        raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
-    return sharding_of_shape(asked, scale)
-
-
-def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeType) -> Scale:
+def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
     """Describe a scale of the same voxels that is stored as a user asks for."""
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}
-    hints |= _quality_hint(encoding, options.quality)
+    if options.quality is not None:
+        if encoding not in _QUALITIES:
+            raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
+        hints[_QUALITIES[encoding]] = options.quality
     chunk_size = options.chunk_shape or scale.chunk_size
     blocks = (scale.block_size or _BLOCK_SIZE) if encoding == "compressed_segmentation" else None
     new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
     sharding = _sharding(scale, new, options, volume)
-    _check_compress(options.file_compression, sharding)
+    if sharding is not None and options.file_compression is not None:
+        raise ValueError("compression= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
     return replace(new, sharding=sharding)
 
 
-def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeType) -> Sharding | None:
+def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:
     """Choose how chunks are put into shards: as they are, where that is asked for and still makes boxes."""
-    asked = options.shard_shape
-    if asked is False or (asked is None and scale.sharding is None):
-        return None
-    if asked not in (None, True):
-        return _given_sharding(asked, new, volume)
+    asked: Any = options.shard_shape
     before = scale.sharding
+    if asked is False or (asked is None and before is None):
+        return None
+    if isinstance(asked, Sharding):
+        return asked
+    if asked not in (None, True):
+        if not isinstance(asked, tuple):
+            raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
+        return sharding_of_shape(asked, new)
     if before is not None and (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding) and before.shard_cells(scale.grid) is not None:
         return before.fitted(new.grid)
-    return _given_sharding(True, new, volume)
-
-
-def _quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
-    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for."""
-    if quality is None:
-        return {}
-    if encoding not in _QUALITIES:
-        raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
-    return {_QUALITIES[encoding]: quality}
-
-
-def _check_compress(compress: str | None, sharding: Sharding | None) -> None:
-    """Make sure that files of chunks can be compressed like that."""
-    if sharding is not None and compress is not None:
-        raise ValueError("compression= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
-
-
-def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
-    """Guess what a volume is that nobody named: integers of 32 bits and more are a segmentation."""
-    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "image"
-
-
-def _default_encoding(volume: VolumeType) -> str:
-    """Choose how a volume is encoded."""
-    return "compressed_segmentation" if volume.kind == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
+    return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:
