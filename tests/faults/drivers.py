@@ -31,7 +31,7 @@ from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs import job as jobs
-from wkwdask.runs import job_folder, journal
+from wkwdask.runs import journal
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.verbs import foreign_import, rechunk
@@ -213,7 +213,12 @@ def stopping(log, num_tasks, error):
 def ending_while_folders_are_removed(name, code):
     """From now on, end the process with an exit code when the folder of a job is cleared away and one of its entries is gone."""
 
+    remove_tree = files.remove_tree
+
     def remove(folder):
+        if not os.path.basename(folder).startswith(".wkwdask-job-"):
+            remove_tree(folder)
+            return
         path = f"{folder}/{name}"
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -221,7 +226,7 @@ def ending_while_folders_are_removed(name, code):
             os.unlink(path)
         os._exit(code)
 
-    job_folder.remove_tree = remove
+    files.remove_tree = remove
 
 
 def this_owner(command):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from formats.webknossos import test_datasource_documents as documents
+from support.inside import without_exchange
 
 import wkwdask
 
@@ -102,9 +103,9 @@ def test_references(l4, tmp_path, relative):
     agree(webknossos.Dataset.open(made.path), made.path)
 
 
-def test_where_names_cannot_be_swapped(l4, monkeypatch):
-    monkeypatch.setattr("wkwdask.verbs.wkw.dataset_edit.exchange", lambda first, second: False)
-    wkwdask.open_dataset(l4).rename_layer("segmentation", "cells")
+def test_where_names_cannot_be_swapped(l4):
+    with without_exchange():
+        wkwdask.open_dataset(l4).rename_layer("segmentation", "cells")
     assert (l4 / "segmentation").is_dir()
     agree(webknossos.Dataset.open(l4), l4)
 

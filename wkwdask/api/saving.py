@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask.base
 import numpy as np
 
-from wkwdask.errors import ViewerWarning
+from wkwdask.errors import ReplacedError, ViewerWarning
 from wkwdask.formats.opening import open_living, place_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
@@ -139,8 +139,16 @@ def save(
     content = _content_of(voxels, token)
     staged: StagedMags
     if region is not None:
-        image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
-        staged = lay_out_region(image, volume, voxel_box(region, volume.box.mag), content, getattr(options, "level", None), existing)
+        part, level = region, getattr(options, "level", None)
+
+        def lay_out() -> StagedMags:
+            image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
+            return lay_out_region(image, volume, voxel_box(part, volume.box.mag), content, level, existing)
+
+        try:
+            staged = lay_out()
+        except ReplacedError:  # a job that was killed is completed now
+            staged = lay_out()
     else:
         size = None if voxel_size is None else positive_lengths(voxel_size)
         is_room = not wanted.needs_container and named.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))

@@ -169,7 +169,7 @@ def open_source(
     if image.container is not None and allow_external:
         image = with_external(image)
     volume: Volume = image.volume(mag or found.mag or default(image))
-    if not volume.has_shards():
+    if image.container is not None and not volume.has_shards():  # elsewhere an array without files is known to be all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume
 

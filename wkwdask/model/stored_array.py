@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
 
 
+_FIRST_TRIED = 16
 _SAMPLED_FILES = 256
 _TRIED_FILES = 1 << 10  # beyond, folders are listed, which leaves out absent ones at once
 
@@ -304,7 +305,11 @@ class StoredArray(ReadyVolume):
 
     def has_shards(self) -> bool:
         """Check whether any file is stored; of an array that cannot be listed this is taken to be so."""
-        return not self.can_list or next(self._listed(), None) is not None
+        if not self.can_list:
+            return True
+        assert self.naming is not None
+        first = islice(self.naming.keys(self._files(self.box)), _FIRST_TRIED)  # no folder of many files is listed where one of these is there
+        return any(True for file, _ in first for _ in self.naming.found(self.store, file)) or next(self._listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
         """Count the files of the box, and estimate their bytes by the sizes of some of them; None where they cannot be listed."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import format_of_image
+from wkwdask.formats.record_paths import RecordPaths
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.place import LevelSpec
@@ -18,10 +19,12 @@ from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs.job_records import job_folders
 from wkwdask.runs.parts import Gathering
+from wkwdask.runs.publishing import Publication
 from wkwdask.runs.report import Report
 from wkwdask.runs.scratch import read_piece
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of, stage_array
+from wkwdask.runs.staged import StagedMags, check_existing, finish_what_was_left, settings_of, stage_array
 from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
@@ -279,12 +282,16 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     ranges = cell_range(counted_from(region, volume.origin), stored.living(volume, InPlace(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     stored.check_links(image, folder, shards)
+    dataset = None if image.container is None else image.container.dataset_folder
+    if any(Publication(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
+        finish_what_was_left(parent, folder, _REGION, dataset)
+        raise ReplacedError(f"{folder}: the job that was killed while it replaced the mag is completed now; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
     target = stored.living(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, stored.note_of_part(image), draft.settings, existing, goes_on_by_itself=False,
-        not_compared=content.not_compared, region=shards, dataset=None if image.container is None else image.container.dataset_folder, volume=volume,
+        not_compared=content.not_compared, region=shards, dataset=dataset, volume=volume,
     )  # fmt: skip
 
 
