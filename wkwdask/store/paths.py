@@ -28,7 +28,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
     text = os.fspath(url)
     if not text:
         raise ValueError("a path is empty")  # it would mean the current folder
-    if not _is_path(text):
+    if not is_valid_path(text):
         raise ValueError(f"{text!r}: not a valid path: it holds a NUL byte or half of a character")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
@@ -52,7 +52,7 @@ def need_file_system(path: str, what: str) -> None:
         raise UnsupportedError(f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process")
 
 
-def _is_path(text: str) -> bool:
+def is_valid_path(text: str) -> bool:
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

@@ -11,17 +11,15 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import format_of_image
-from wkwdask.formats.record_paths import RecordPaths
+from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
-from wkwdask.runs.job_folder import JobFolder
-from wkwdask.runs.job_records import job_folders
+from wkwdask.runs.job_folder import JobFolder, Publication
 from wkwdask.runs.parts import Gathering
-from wkwdask.runs.publishing import Publication
 from wkwdask.runs.report import Report
 from wkwdask.runs.scratch import read_piece
 from wkwdask.runs.staged import StagedMags, check_existing, finish_what_was_left, settings_of, stage_array

@@ -300,7 +300,12 @@ def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | N
 
 def _axes_of(placing: Placing, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
     """Take the axes that a user gives, else those that the file tells, else the usual ones."""
-    return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
+    try:
+        return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
+    except ValueError as error:
+        if found and not placing.axes:
+            raise CorruptError(str(error)) from None
+        raise
 
 
 def _open_npy(path: str, placing: Placing) -> Foreign:

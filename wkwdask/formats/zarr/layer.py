@@ -20,7 +20,7 @@ from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, is_remote, local_path
+from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
 from wkwdask.store.remote import RemoteStore
 from wkwdask.store.store import open_store, trusting
 
@@ -77,7 +77,7 @@ class Node:
         said = self.document.get("dtype" if self.record == ".zarray" else "data_type")
         try:
             return np.dtype(said) if isinstance(said, str) else None
-        except TypeError:
+        except (TypeError, UnicodeEncodeError):
             return None
 
     @property
@@ -94,7 +94,7 @@ class Node:
 
     def member(self, key: str) -> Node | None:
         """Read what a group holds by a name, None where there is nothing."""
-        if key.startswith("/") or ".." in key.split("/"):
+        if key.startswith("/") or ".." in key.split("/") or not is_valid_path(key):
             raise CorruptError(f"{self.store.url}: expected a path inside of the group, found {key!r}")
         return read_node(self.store.path_of(key))
 
