@@ -24,7 +24,7 @@ from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
-from wkwdask.runs.job import Result, run_serially
+from wkwdask.runs.job import Result
 from wkwdask.runs.journal import Journal, JournaledJob
 from wkwdask.runs.tally import ladder_records
 from wkwdask.verbs.pyramid_job import PyramidJob
@@ -32,7 +32,7 @@ from wkwdask.verbs.pyramid_job import PyramidJob
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["PretendedJob", "num_workers", "run_job", "run_serially"]
+__all__ = ["PretendedJob", "num_workers", "run_job"]
 
 FILE_VX = 1024
 _BLOCK_LEN = 32

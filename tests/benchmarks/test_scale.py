@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.serial import run_serially
 
 from .scale_command import Cluster, Sight, Watch
-from .scale_job import PretendedJob, run_serially
+from .scale_job import PretendedJob
 
 
 @pytest.mark.parametrize(("files_per_edge", "workers"), [(1, 1), (3, 2), (4, 64)])

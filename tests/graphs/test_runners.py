@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from local_cluster import local_cluster
 from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
+from support.serial import run_serially
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
@@ -25,7 +26,7 @@ from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import shard_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
-from wkwdask.runs.job import Result, run_serially
+from wkwdask.runs.job import Result
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
 from wkwdask.verbs.pyramid_job import PyramidJob

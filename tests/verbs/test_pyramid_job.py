@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_volume import MemoryTarget, make_volume, read_whole, store_of
 from strategies import vectors
+from support.serial import run_serially
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import ResumeError
@@ -24,7 +25,6 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
-from wkwdask.runs.job import run_serially
 from wkwdask.runs.journal import JournaledJob
 from wkwdask.streams import pyramid as stream_module
 from wkwdask.verbs.pyramid_job import PyramidJob, RegionSpec

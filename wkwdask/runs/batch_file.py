@@ -127,17 +127,12 @@ def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[A
     """Write tasks down; the file appears whole, and its index after it."""
     offset, index = 0, []
     waiting, key = iter(tasks), user_key(make=True)
-    file = NewFile(path)
-    try:
+    with NewFile(path) as file:
         while members := list(islice(waiting, group)):
             data = dumps(members)
             file.write(data, offset)
             index.append((offset, len(data), len(members), signature(key, f"{path} {offset} {len(members)}", data)))
             offset += len(data)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
     publish_bytes(path + _INDEX_SUFFIX, json.dumps({"groups": index}).encode())
     return sum(count for _, _, count, _ in index)
 

@@ -9,16 +9,15 @@ import contextlib
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wkwdask.errors import SpaceWarning
 from wkwdask.runs.batch_file import HandedOver
 from wkwdask.runs.tolerant import Tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
-    from wkwdask.runs.job import Job
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
     from wkwdask.runs.tally import ShardTally
@@ -46,13 +45,6 @@ class Phase:
     """The target, if an earlier phase changed it."""
 
 
-class Runner(Protocol):
-    """A function that runs all tasks of a job, such as ``wkwdask.graphs.runners.run_job``."""
-
-    def __call__(self, job: Job, title: str, *, here: bool = ..., tolerance: Tolerance | None = ..., folder: str | None = ...) -> None:
-        """Run them."""
-
-
 class Work(ABC, Generic[R]):
     """A call that runs tasks and returns a result."""
 
@@ -70,8 +62,8 @@ class Work(ABC, Generic[R]):
         """End an attempt that failed."""
 
 
-def drive(work: Work[R], run: Runner) -> R:
-    """Run a work to its end."""
+def drive(work: Work[R], run: Callable[..., None]) -> R:
+    """Run a work to its end; tasks run as ``wkwdask.graphs.runners.run_job`` runs them."""
     done = work.start()
     if done is not None:
         return done

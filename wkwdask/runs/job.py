@@ -100,17 +100,6 @@ def run_task(task: Task) -> Result:
         raise
 
 
-def run_serially(job: Job) -> None:
-    """Run a job in this thread, in order: the reference for every other runner."""
-    waiting = [iter(job.tasks())]
-    while waiting:
-        task = next(waiting[-1], None)
-        if task is None:
-            waiting.pop()
-        else:
-            waiting.append(iter(job.receive(task, run_task(task))))
-
-
 def give_up(error: Exception) -> None:
     """Mark an error that its task has tried to get around often enough: it is not tried again. The user's part of its traceback is kept."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]

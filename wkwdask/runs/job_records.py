@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, LockedError
 from wkwdask.formats.publication import RECORD_NAME, published_folders, read_publication
 from wkwdask.formats.record_paths import RecordPaths, dataset_around, job_folders
-from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import BATCH_NAME
 from wkwdask.runs.journal import has_journal
@@ -127,19 +126,9 @@ def job_owner(root: str) -> Owner | None:
         return None
 
 
-def job_targets(root: str) -> tuple[str, ...]:
-    """Give the folders that a job writes."""
-    return tuple(targets_of(root))
-
-
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
     """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
     return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
-
-
-def targets_of_jobs(parent: str) -> set[str]:
-    """Give the folders that jobs in a layer write, whatever became of them."""
-    return {target for root, _ in job_folders(parent) for target in targets_of(root)}
 
 
 def check_no_job(parent: str) -> None:
@@ -157,7 +146,7 @@ def is_kept_for_later(root: str) -> bool:
 
 def region_of(root: str) -> ShardBox | None:
     record = read_plan(root)
-    return None if record is None or record["region"] is None else _shard_box(record["region"])
+    return None if record is None or record["region"] is None else ShardBox.from_json(record["region"])
 
 
 def age_seconds(root: str) -> float:
@@ -186,13 +175,8 @@ def read_plan(root: str) -> dict[str, Any] | None:
             if not isinstance(record.setdefault(name, None), kinds):
                 raise TypeError(f"{name} is {record[name]!r}")
         if record["region"] is not None:
-            _shard_box(record["region"])
+            ShardBox.from_json(record["region"])
     return record
-
-
-def _shard_box(region: Any) -> ShardBox:
-    low, high = region
-    return ShardBox(vec3(low), vec3(high))
 
 
 def holds_locks(root: str, job: str) -> bool:
@@ -222,4 +206,5 @@ def _is_made_by_jobs(layer_folder: str) -> bool:
         return True
     except NotADirectoryError:
         return False
-    return not names or {f"{layer_folder}/{name}" for name in names} <= targets_of_jobs(layer_folder)
+    written = {target for root, _ in job_folders(layer_folder) for target in targets_of(root)}
+    return not names or {f"{layer_folder}/{name}" for name in names} <= written

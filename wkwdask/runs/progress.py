@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _PROGRESS = "progress-"
-_FAILURES = "failures-"
+FAILURES = "failures-"
 _SUFFIX = ".jsonl"
 _KEPT_LINES = 10_000
 _FAR = 1 << 16
@@ -57,8 +57,10 @@ class Failure:
 class Lines:
     """Appends lines to a file, which is made with the first of them, as long as that works."""
 
-    def __init__(self, make: Callable[[], files.Output | None]) -> None:
-        self._make = make
+    def __init__(self, path: str, prefix: str = "") -> None:
+        """Go on with a file; with a prefix, make the next free one in a folder."""
+        self._path = path
+        self._prefix = prefix
         self._output: files.Output | None = None
         self._is_made = False
         self._is_cut = False
@@ -66,7 +68,8 @@ class Lines:
     def append(self, record: dict[str, Any]) -> None:
         """Add one line, in one piece."""
         if not self._is_made:
-            self._output, self._is_made = self._make(), True
+            self._output = _open_next(self._path, self._prefix) if self._prefix else _open(self._path, exclusive=False)
+            self._is_made = True
         if self._output is None:
             return
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
@@ -79,21 +82,6 @@ class Lines:
         if self._output is not None:
             with contextlib.suppress(OSError):
                 self._output.close()
-
-
-def progress_lines(folder: str) -> Lines:
-    """Give the next file of progress lines in a job's folder."""
-    return Lines(lambda: _open_next(folder, _PROGRESS))
-
-
-def failure_lines(folder: str) -> Lines:
-    """Give the next file of failed tasks in a job's folder."""
-    return Lines(lambda: _open_next(folder, _FAILURES))
-
-
-def named_lines(path: str) -> Lines:
-    """Go on with a file of lines that a user named."""
-    return Lines(lambda: _open(path, exclusive=False))
 
 
 def _open_next(folder: str, prefix: str) -> files.Output | None:
@@ -130,7 +118,7 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 def read_failures(folder: str) -> list[Failure]:
     """Read which tasks of a job failed, and were not finished later."""
     found: dict[str, Failure] = {}
-    for _, path in sorted(files.numbered(folder, _FAILURES, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, FAILURES, _SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
                 failure = _failure(record)
@@ -147,11 +135,6 @@ def _failure(record: dict[str, Any]) -> Failure:
     if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
         raise TypeError("expected a task and a time")
     return failure
-
-
-def failure_record(failure: Failure) -> dict[str, Any]:
-    """Write down a failed task."""
-    return asdict(failure)
 
 
 def keep_progress(folder: str, mag: str) -> None:
@@ -417,7 +400,7 @@ def _chosen_seconds() -> float | None:
 
 def _files_of(folder: str | None) -> list[Lines]:
     path = os.environ.get(FILE_VARIABLE)
-    return ([] if folder is None else [progress_lines(folder)]) + ([named_lines(path)] if path else [])
+    return ([] if folder is None else [Lines(folder, _PROGRESS)]) + ([Lines(path)] if path else [])
 
 
 def _is_terminal() -> bool:

@@ -44,9 +44,8 @@ def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, 
     """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
     path = f"{folder}/{name}"
     files.make_folders_below(dirname(folder), folder)
-    file = NewFile(path, flush=False)
     found, offset = [], 0
-    try:
+    with NewFile(path, flush=False) as file:
         for part, box, channels, voxels in pieces:
             values = np.asfortranarray(voxels).ravel("K").view(np.uint8)
             if not values.any():
@@ -55,10 +54,6 @@ def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, 
             file.write(data, offset)
             found.append(Piece(part, box, channels, path, offset, len(data)))
             offset += len(data)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.runs.job_folder import JobFolder, NewMag
-from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, job_targets
+from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, targets_of
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
@@ -100,7 +100,7 @@ class StagedMags:
     def _was_publishing(self) -> bool:
         """Check whether a job ended while some of the mags appeared: the start of the next one finishes that first."""
         ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
-        return any(set(job_targets(root)) & set(self.folders) for root in ended)
+        return any(set(targets_of(root)) & set(self.folders) for root in ended)
 
     def remove_leftovers(self) -> None:
         """Remove what dead jobs left in the layer, where this one has nothing to do."""
@@ -344,9 +344,9 @@ class Draft:
         """Return a shape that the interrupted start chose, None for a new job."""
         return None if self.before is None else vec3(self.before[name])
 
-    def shapes(self, name: str = "regions") -> list[Vec3] | None:
+    def shapes(self) -> list[Vec3] | None:
         """Return the shapes that the interrupted start chose, one per mag or pass; None for a new job."""
-        return None if self.before is None else [vec3(shape) for shape in self.before[name]]
+        return None if self.before is None else [vec3(shape) for shape in self.before["regions"]]
 
     def mags(self, targets: Sequence[Placement], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
         """Stage the mags."""

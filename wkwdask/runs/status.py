@@ -12,12 +12,12 @@ from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.formats.registry import location_of
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import read_batch
-from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
+from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, problem_of, targets_of
 from wkwdask.runs.journal import entries_of, read_journal
 from wkwdask.runs.progress import describe, describe_count, read_failures, read_progress
 from wkwdask.runs.report import Report, format_nbytes
 from wkwdask.store import files
-from wkwdask.store.paths import abspath, basename, dirname, local_path
+from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
@@ -145,18 +145,14 @@ def _folders(path: str) -> Iterator[str]:
 def _jobs_in(folder: str) -> Iterator[FoundJob]:
     for root, state in job_states(folder):
         try:
-            yield FoundJob(root, state, job_owner(root), job_targets(root), read_batch(root), problem_of(root) if state is JobState.REFUSED else "")
+            yield FoundJob(root, state, job_owner(root), tuple(targets_of(root)), read_batch(root), problem_of(root) if state is JobState.REFUSED else "")
         except CorruptError as error:
             yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
 
 
 def _is_about(job: FoundJob, path: str) -> bool:
     """Tell whether a job writes a path or what is in it; one whose records cannot be read may."""
-    return any(_lies_in(target, path) for target in job.targets) or (job.state is JobState.REFUSED and _lies_in(job.root, dirname(path)))
-
-
-def _lies_in(target: str, path: str) -> bool:
-    return target == path or target.startswith(f"{path}/")
+    return any(is_below(target, path) for target in job.targets) or (job.state is JobState.REFUSED and is_below(job.root, dirname(path)))
 
 
 def status_of(job: FoundJob) -> JobStatus:

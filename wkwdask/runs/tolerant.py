@@ -7,14 +7,14 @@ import pickle
 import socket
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.runs import job as jobs
 from wkwdask.runs.job import is_given_up, kept_trace, take_marks
-from wkwdask.runs.progress import Failure, failure_lines, failure_record
+from wkwdask.runs.progress import FAILURES, Failure, Lines
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from wkwdask.runs.job import Job, Result, Task
-    from wkwdask.runs.progress import Lines, Progress
+    from wkwdask.runs.progress import Progress
 
 EXIT_CODE = 3
 """What a command exits with where some tasks failed and all others were done."""
@@ -178,8 +178,8 @@ class TolerantJob:
         if len(self._listed) < _LISTED:
             self._listed.append(failure)
         if self._folder is not None:
-            self._lines = self._lines or failure_lines(self._folder)
-            self._lines.append(failure_record(failure))
+            self._lines = self._lines or Lines(self._folder, FAILURES)
+            self._lines.append(asdict(failure))
         self.progress.count_failure()
 
     def __enter__(self) -> Self:

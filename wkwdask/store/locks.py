@@ -181,6 +181,12 @@ class ShardBox:
         """Tell whether any shard lies in both."""
         return all(max(a, b) < min(c, d) for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True))
 
+    @classmethod
+    def from_json(cls, value: Any) -> ShardBox:
+        """Read the two corners."""
+        low, high = value
+        return cls(vec3(low), vec3(high))
+
 
 @dataclass(frozen=True, slots=True)
 class Lock:
@@ -207,25 +213,22 @@ def lock_path(target: str, job: str | None = None) -> str:
 def locks_of(target: str) -> list[Lock]:
     """List the locks of a folder, those of dead jobs too."""
     folder, name = split(target)
-    found = []
-    whole = read_owner(lock_path(target))
-    if whole is not None:
-        found.append(Lock(lock_path(target), whole, None))
+    paths = [lock_path(target)]
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
-        paths = sorted(entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX))
-        found += [lock for lock in map(_region_lock, paths) if lock is not None]
-    return found
+        paths += sorted(entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX))
+    return [lock for lock in map(_read_lock, paths) if lock is not None]
 
 
-def _region_lock(path: str) -> Lock | None:
-    record = _read(path)
-    if record is None:
-        return None
+def _read_lock(path: str) -> Lock | None:
+    """Read a lock, or who owns a job's folder; None where there is no such file."""
     try:
-        low, high = record.pop("region")
-        return Lock(path, Owner.from_json(record, dirname(path)), ShardBox(vec3(low), vec3(high)))
-    except (KeyError, OverflowError, TypeError, ValueError):
-        raise _unreadable(path) from None
+        record = read_record(path)
+        if record is None:
+            return None
+        region = ShardBox.from_json(record.pop("region")) if "region" in record or path.endswith(_REGION_SUFFIX) else None
+        return Lock(path, Owner.from_json(record, dirname(path)), region)
+    except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
+        raise LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here") from None
 
 
 def is_lock(name: str) -> bool:
@@ -268,7 +271,9 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
         while not create_whole(lock, data):
             if not _break_dead(lock):
                 if time.monotonic() > until:
-                    raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
+                    raise LockedError(
+                        f"{path}: another process changes it: {_holder(lock) or 'a lock that cannot be read'}; if you know that it is dead, remove {lock}"
+                    )
                 time.sleep(random.uniform(0.002, 0.02))
         _remove_dead_temporaries(lock)
         yield
@@ -327,11 +332,6 @@ def _holder(lock: str) -> Owner | None:
         return None
 
 
-def _describe_holder(lock: str) -> str:
-    holder = _holder(lock)
-    return "a lock that cannot be read" if holder is None else str(holder)
-
-
 def release_lock(target: str, owner: Owner) -> None:
     """Remove the locks on a folder that are still the owner's."""
     _remove(lock.path for lock in locks_of(target) if lock.owner == owner)
@@ -370,21 +370,10 @@ def remove_stale_lock(path: str) -> None:
         _remove([path])
 
 
-def lock_owner(path: str) -> Owner | None:
-    """Read who holds the lock of a mag or of some of its shards, None where there is no such file."""
-    if not path.endswith(_REGION_SUFFIX):
-        return read_owner(path)
-    lock = _region_lock(path)
-    return None if lock is None else lock.owner
-
-
 def read_owner(path: str) -> Owner | None:
     """Read who owns a lock or a job's folder, None where there is no such file."""
-    record = _read(path)
-    try:
-        return None if record is None else Owner.from_json({name: value for name, value in record.items() if name != "region"}, dirname(path))
-    except (KeyError, TypeError, ValueError):
-        raise _unreadable(path) from None
+    lock = _read_lock(path)
+    return None if lock is None else lock.owner
 
 
 def write_owner(path: str, owner: Owner) -> None:
@@ -395,17 +384,6 @@ def write_owner(path: str, owner: Owner) -> None:
 def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> bytes:
     boxes = {} if region is None else {"region": [region.low, region.high]}
     return json.dumps({**owner.to_json(dirname(path)), **boxes}).encode()
-
-
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        return read_record(path)
-    except CorruptError:
-        raise _unreadable(path) from None
-
-
-def _unreadable(path: str) -> LockedError:
-    return LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here")
 
 
 @contextlib.contextmanager

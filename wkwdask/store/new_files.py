@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from wkwdask.store.paths import dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -96,6 +97,16 @@ class NewFile:
         if self._flush and flush_folder:
             files.fsync(self._folder)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Give the file its name, or remove it after an error."""
+        if kind is None:
+            self.publish()
+        else:
+            self.discard()
+
     def discard(self) -> None:
         """Remove the temporary file."""
         self._output.close()
@@ -115,25 +126,14 @@ def _is_equal(first: str, second: str) -> bool:
 
 def publish_bytes(path: str, data: bytes) -> None:
     """Write a small file that appears whole."""
-    file = NewFile(path)
-    try:
+    with NewFile(path) as file:
         file.write(data, 0)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
 
 
 def copy_file(path: str, new: str) -> None:
     """Copy a file to a free place."""
-    with files.open_file(path) as source:
-        file = NewFile(new)
-        try:
-            file.copy_from(source, source.nbytes)
-        except BaseException:
-            file.discard()
-            raise
-        file.publish()
+    with files.open_file(path) as source, NewFile(new) as file:
+        file.copy_from(source, source.nbytes)
 
 
 def move(path: str, new: str) -> None:
@@ -158,19 +158,12 @@ def create_whole(path: str, data: bytes) -> bool:
     folder, name = split(path)
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"  # goes with remove_temporaries, whatever is killed here
     try:
-        _write(temporary, data)
+        with contextlib.closing(files.create(temporary)) as output:
+            output.write(memoryview(data), 0)
         return _link(temporary, path, data)
     finally:
         with contextlib.suppress(FileNotFoundError):
             files.unlink(temporary)
-
-
-def _write(path: str, data: bytes) -> None:
-    output = files.create(path)
-    try:
-        output.write(memoryview(data), 0)
-    finally:
-        output.close()
 
 
 def _link(temporary: str, path: str, data: bytes) -> bool:
@@ -192,13 +185,12 @@ def _create_in_place(path: str, data: bytes) -> bool:
         output = files.create(path)
     except FileExistsError:
         return False
-    try:
-        output.write(memoryview(data), 0)
-    except BaseException:  # a full disk: an empty lock would never go
-        files.unlink(path)
-        raise
-    finally:
-        output.close()
+    with contextlib.closing(output):
+        try:
+            output.write(memoryview(data), 0)
+        except BaseException:  # a full disk: an empty lock would never go
+            files.unlink(path)
+            raise
     return True
 
 

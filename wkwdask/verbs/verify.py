@@ -16,7 +16,7 @@ from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_records import JobState, job_states, problem_of
 from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
-from wkwdask.store.locks import is_lock, lock_owner
+from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import basename
 from wkwdask.verbs.mending.made import finer_levels, how_made, is_sampled, recompute_specs
 
@@ -277,7 +277,7 @@ def job_leftovers(folder: str, *, has_levels: bool) -> Iterator[Fault]:
 
 def _judge_lock(path: str) -> Iterator[Fault]:
     try:
-        owner = lock_owner(path)
+        owner = read_owner(path)
     except LockedError:
         yield Fault("leftover.lock", path, UNREADABLE_LOCK)
         return
