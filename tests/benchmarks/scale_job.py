@@ -26,7 +26,7 @@ from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
 from wkwdask.runs.journal import Journal, JournaledJob
-from wkwdask.runs.tally import ladder_records
+from wkwdask.runs.parts import ladder_records
 from wkwdask.verbs.pyramid_job import PyramidJob
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.progress import read_failures, read_progress
 from wkwdask.runs.tolerant import Tolerance
-from wkwdask.store.provenance import PROGRESS_NAME
+from wkwdask.store.records import PROGRESS_NAME
 
 distributed = pytest.importorskip("distributed")
 

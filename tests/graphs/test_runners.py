@@ -27,8 +27,7 @@ from wkwdask.graphs.write import shard_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
-from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.store.records import RECORD_NAME
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME
 from wkwdask.verbs.pyramid_job import PyramidJob
 from wkwdask.verbs.write import WriteJob
 

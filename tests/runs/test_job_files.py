@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.runs import journal as module
 from wkwdask.runs.batch_file import Share, write_shares
 from wkwdask.runs.journal import Journal, has_journal, read_journal
-from wkwdask.runs.scratch import read_piece, set_aside
+from wkwdask.runs.parts import read_piece, set_aside
 
 
 def entries(folder):

@@ -33,8 +33,7 @@ from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
 from wkwdask.runs.journal import read_journal
 from wkwdask.store import files, locks
 from wkwdask.store.locks import Owner, lock_holder
-from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.store.records import RECORD_NAME
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME
 from wkwdask.store.slurm import SlurmJob
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}

@@ -33,7 +33,7 @@ from wkwdask.runs.progress import (
     read_failures,
     read_progress,
 )
-from wkwdask.store.provenance import PROGRESS_NAME
+from wkwdask.store.records import PROGRESS_NAME
 
 LINE = re.compile(
     r"a title: \d+/\d+ tasks(, \d+\.\d [GM]iB in)?(, \d+\.\d [GM]iB out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"

@@ -21,7 +21,7 @@ from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.states import add_digests, describe, digest, digests, grouped_digests
-from wkwdask.runs.tally import ShardTally, ladder_records, tally_of
+from wkwdask.runs.parts import ShardTally, ladder_records, tally_of
 from wkwdask.store.files import file_states
 from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
 

@@ -7,8 +7,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report
-from wkwdask.runs.tally import ShardTally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

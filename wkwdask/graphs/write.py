@@ -22,9 +22,8 @@ from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result
 from wkwdask.runs.journal import entry_of
+from wkwdask.runs.parts import set_aside, tally_of
 from wkwdask.runs.report import format_nbytes
-from wkwdask.runs.scratch import set_aside
-from wkwdask.runs.tally import tally_of
 from wkwdask.verbs.write import PART_NBYTES, AssembleJob, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
     from wkwdask.plans.chunks import PartPlan
+    from wkwdask.runs.parts import Piece
     from wkwdask.runs.report import Report
-    from wkwdask.runs.scratch import Piece
     from wkwdask.runs.staged import StagedMags
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work

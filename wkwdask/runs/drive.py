@@ -18,9 +18,9 @@ from wkwdask.runs.tolerant import Tolerance
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    from wkwdask.runs.parts import ShardTally
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.runs.tally import ShardTally
 
 R = TypeVar("R")
 

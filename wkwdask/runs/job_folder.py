@@ -41,7 +41,7 @@ from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname
-from wkwdask.store.provenance import read_provenance, write_provenance
+from wkwdask.store.records import read_provenance, write_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

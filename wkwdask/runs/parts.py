@@ -1,21 +1,34 @@
-"""Shards that are written whole by one task, or in parts by several: how bricks reach them, and what is joined when."""
+"""Shards that are written whole by one task, or in parts by several: how bricks reach them, what is joined when, and what was written so far.
+
+Voxels that are there before the other voxels of their part are set aside in scratch files.
+"""
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import lz4.block
 import numpy as np
 
-from wkwdask.errors import ResumeError
-from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.model.states import describe
+from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
+from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.model.receipts import greatest, least
+from wkwdask.model.states import describe, grouped_digests
 from wkwdask.runs.job import Result, Task
-from wkwdask.runs.tally import ShardTally
+from wkwdask.runs.report import MagReport
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import dirname
+from wkwdask.store.records import RECORD_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -166,3 +179,131 @@ def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     return ResumeError(
         f'{task.name}: the source has changed since the job was interrupted ({describe(states, source.shard_path)}); existing="overwrite" starts anew'
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Voxels of one chunk of an array that belong to one part."""
+
+    part: Vec3
+    """Index of the part."""
+    box: BoundingBox
+    """Where they go."""
+    channels: tuple[int, int]
+    """Their channels, half-open."""
+    path: str
+    """The scratch file."""
+    offset: int
+    """First byte in it."""
+    nbytes: int
+    """Compressed length [bytes]."""
+
+
+def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[Piece, ...]:
+    """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
+    path = f"{folder}/{name}"
+    files.make_folders_below(dirname(folder), folder)
+    found, offset = [], 0
+    with NewFile(path, flush=False) as file:
+        for part, box, channels, voxels in pieces:
+            values = np.asfortranarray(voxels).ravel("K").view(np.uint8)
+            if not values.any():
+                continue
+            data = lz4.block.compress(values, store_size=True)
+            file.write(data, offset)
+            found.append(Piece(part, box, channels, path, offset, len(data)))
+            offset += len(data)
+    return tuple(found)
+
+
+def read_piece(piece: Piece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Read the voxels of a piece."""
+    with files.open_stream(piece.path) as file:
+        file.seek(piece.offset)
+        data = file.read(piece.nbytes)
+    shape = (piece.channels[1] - piece.channels[0], *piece.box.size)
+    try:
+        return np.frombuffer(lz4.block.decompress(data), dtype).reshape(shape, order="F")
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise CorruptError(f"{piece.path}: byte {piece.offset}: {len(data)} bytes are not the {piece.box} that were set aside: {error}") from None
+
+
+class ShardTally:
+    """Adds up the receipts of the shards of a target."""
+
+    def __init__(self, target: Placement, expected: int) -> None:
+        self.target = target
+        self.expected = expected
+        self._rows = array("q")
+        self._files = 0
+        self._nbytes = 0
+        self.voxels = 0
+        self._minimum: Any = None
+        self._maximum: Any = None
+        self._nonzero: BoundingBox | None = None
+        self._is_known = True
+
+    def add(self, receipt: Receipt) -> None:
+        """Take the receipt of a whole shard."""
+        self._rows.extend((*receipt.shard, receipt.nbytes, receipt.mtime_ns, receipt.sources))
+        self._files += receipt.files if receipt.path is not None else 0
+        self._nbytes += receipt.nbytes
+        self.voxels += receipt.voxels
+        if receipt.minimum is not None and receipt.maximum is not None:
+            self._widen(receipt.minimum, receipt.maximum)
+        elif receipt.path is not None:
+            self._is_known = False
+        if receipt.nonzero is not None:
+            self._nonzero = receipt.nonzero if self._nonzero is None else self._nonzero.union(receipt.nonzero)
+
+    def _widen(self, low: float, high: float) -> None:
+        self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all receipts have come."""
+        return len(self._rows) == self.expected * RECORD_COLUMNS
+
+    @property
+    def shards(self) -> npt.NDArray[np.int64]:
+        """One row per shard that a receipt came for, see ``wkwdask.store.records``."""
+        return np.array(self._rows, np.int64).reshape(-1, RECORD_COLUMNS)
+
+    def check(self) -> None:
+        """Make sure that each shard came once."""
+        found = len(np.unique(self.shards[:, :3], axis=0))
+        if not self.is_complete or found != self.expected:
+            raise IncompleteWriteError(f"{self.target.folder}: receipts for {found} files, expected {self.expected}")
+
+    def report(self, folder: str, *, whole: bool = True) -> MagReport:
+        """Say what was written."""
+        voxels = self.target.box.volume if whole else self.voxels
+        minimum, maximum = self._minimum, self._maximum
+        if self.voxels < voxels:
+            minimum, maximum = least(minimum, 0), greatest(maximum, 0)
+        if not self._is_known:
+            minimum = maximum = None
+        nonzero = None if self._nonzero is None else moved(self._nonzero, self.target.origin)
+        return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, nonzero)
+
+
+def tally_of(target: Placement, receipts: Iterable[Receipt]) -> ShardTally:
+    """Add up the receipts of a target of which every shard is written."""
+    tally = ShardTally(target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape)))
+    for receipt in receipts:
+        tally.add(receipt)
+    return tally
+
+
+def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
+    """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before."""
+    rows = [tally.shards for tally in tallies]
+    for n, (finer, coarser) in enumerate(pairwise(tallies)):
+        factor = finer.target.box.mag.step_to(coarser.target.box.mag)
+        if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
+            continue  # the files of the two do not lie on one grid
+        footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
+        stored = rows[n][rows[n][:, 3] > 0]
+        sources = grouped_digests(stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2]))
+        rows[n + 1][:, 5] = [sources.get((x, y, z), 0) for x, y, z in rows[n + 1][:, :3].tolist()]
+    return rows

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.runs.journal import keys_of, read_journal
 from wkwdask.store import files
-from wkwdask.store.provenance import PROGRESS_NAME
+from wkwdask.store.records import PROGRESS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

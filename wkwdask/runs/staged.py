@@ -17,14 +17,13 @@ from wkwdask.model.parsing import reading
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, targets_of
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
+from wkwdask.runs.parts import ladder_records
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
-from wkwdask.runs.tally import ladder_records
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename
-from wkwdask.store.provenance import PROVENANCE_NAME, read_provenance
-from wkwdask.store.records import RECORD_NAME, write_record
+from wkwdask.store.records import PROVENANCE_NAME, RECORD_NAME, read_provenance, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.runs.job_records import UnfinishedJob
     from wkwdask.runs.journal import ResumableJob
-    from wkwdask.runs.tally import ShardTally
+    from wkwdask.runs.parts import ShardTally
     from wkwdask.store.locks import ShardBox
 
 

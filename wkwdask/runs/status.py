@@ -18,7 +18,7 @@ from wkwdask.runs.progress import describe, describe_count, read_failures, read_
 from wkwdask.runs.report import Report, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.paths import abspath, basename, dirname, is_below, local_path
-from wkwdask.store.provenance import read_provenance
+from wkwdask.store.records import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import check_existing, settings_of, stage
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
-from wkwdask.store.provenance import read_provenance
+from wkwdask.store.records import read_provenance
 from wkwdask.verbs.compare import CompareJob, EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
 from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence

@@ -29,13 +29,12 @@ from wkwdask.plans.pyramid import check_steps, plan_pass
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.report import Report, counted
-from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
-from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
-from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
+from wkwdask.store.records import PROVENANCE_NAME, RECORD_COLUMNS, RECORD_NAME, read_making, read_provenance, read_record, write_provenance, write_record
 from wkwdask.verbs.pyramid import choose_mags, choose_method
 from wkwdask.verbs.pyramid_job import LivingMag, RegionSpec, changed_shards, factor_of, footprint
 from wkwdask.verbs.sources import box_setting, known_by, open_to_build

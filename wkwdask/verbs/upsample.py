@@ -20,8 +20,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, settings_of, stage
 from wkwdask.store.paths import is_remote
-from wkwdask.store.provenance import read_provenance
-from wkwdask.store.records import RECORD_COLUMNS, read_record
+from wkwdask.store.records import RECORD_COLUMNS, read_provenance, read_record
 from wkwdask.verbs.region_job import UpsampleJob, is_current
 from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence
 

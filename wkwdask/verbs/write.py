@@ -19,11 +19,9 @@ from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publication
-from wkwdask.runs.parts import Gathering
+from wkwdask.runs.parts import Gathering, ShardTally, read_piece
 from wkwdask.runs.report import Report
-from wkwdask.runs.scratch import read_piece
 from wkwdask.runs.staged import StagedMags, check_existing, finish_what_was_left, settings_of, stage_array
-from wkwdask.runs.tally import ShardTally
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import RECORD_NAME, merge_record
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.runs.scratch import Piece
+    from wkwdask.runs.parts import Piece
     from wkwdask.runs.staged import Content
 
 PART_NBYTES = 128 << 20

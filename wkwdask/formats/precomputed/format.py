@@ -18,7 +18,7 @@ from wkwdask.model.image import Found
 from wkwdask.model.place import Destination
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
 from wkwdask.store import files
-from wkwdask.store.provenance import PROVENANCE_NAME
+from wkwdask.store.records import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, is_remote, local_path, split
-from wkwdask.store.provenance import read_provenance
+from wkwdask.store.records import read_provenance
 from wkwdask.store.store import open_store, trusting
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from wkwdask.model.faults import Fault, Findings
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
-from wkwdask.store.provenance import read_provenance
-from wkwdask.store.records import RECORD_NAME, read_record
+from wkwdask.store.records import RECORD_NAME, read_provenance, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -19,8 +19,7 @@ from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
-from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME, read_box
-from wkwdask.store.records import RECORD_NAME
+from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME, read_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
-from wkwdask.store.provenance import read_making
+from wkwdask.store.records import read_making
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.compare import Differences, find_differences
 
