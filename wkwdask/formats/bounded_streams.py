@@ -12,7 +12,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_XZ_MEMORY_NBYTES = 256 << 20
+XZ_MEMORY_NBYTES = 256 << 20
 
 
 class Stream(NamedTuple):
@@ -26,7 +26,7 @@ class Stream(NamedTuple):
 
 
 BZIP2 = Stream("bzip2", bz2.BZ2Decompressor, (OSError, ValueError))
-XZ = Stream("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES), lzma.LZMAError)
+XZ = Stream("xz", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY_NBYTES), lzma.LZMAError)
 ZLIB = Stream("zlib", zlib.decompressobj, zlib.error)
 GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 

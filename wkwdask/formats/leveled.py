@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import ratio_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
+
+
+class Placed(NamedTuple):
+    """Where an array lies among the others of its image."""
+
+    axes: str
+    """A letter for each axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another one of length 1."""
+    mag: Mag | None
+    """Its mag relative to the finest one, None where the ratio is no power of two."""
+    lengths_nm: Lengths | None
+    """Edge lengths of its voxels [nm], None where nobody says them."""
+    offset: Vec3
+    """Absolute voxel of the mag at which it starts."""
+
+
+def letters_of_axes(names: Iterable[str]) -> list[str]:
+    """Give the letter of each axis by its name, ``-`` for one that is neither x, y, z nor channels."""
+    return [name if name in ("x", "y", "z") else "c" if name in ("c", "channel", "ch") else "-" for name in names]
 
 
 def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:

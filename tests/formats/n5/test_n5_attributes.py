@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.n5.attributes import DTYPES, is_dataset, parse_attributes, parse_dataset
+from wkwdask.formats.leveled import Placed
+from wkwdask.formats.n5.attributes import DTYPES, is_dataset, parse_dataset
 from wkwdask.formats.n5.metadata_edit import LevelPlace, axis_names, dataset_document, with_level
-from wkwdask.formats.n5.placement import Placed, axes_of, level_attributes, level_names, place_levels
+from wkwdask.formats.n5.placement import axes_of, level_attributes, level_names, place_levels
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.json_text import parse_object
 
 GOOD = {"dimensions": [100, 200, 300], "blockSize": [64, 64, 64], "dataType": "uint16", "compression": {"type": "gzip", "level": -1}}
 
@@ -22,7 +24,7 @@ def dataset(**changes):
 
 
 def test_record():
-    found = parse_dataset(parse_attributes(json.dumps({**GOOD, "n5": "4.0.0", "mine": 5}), "f"), "f")
+    found = parse_dataset(parse_object(json.dumps({**GOOD, "n5": "4.0.0", "mine": 5}), "f"), "f")
     assert (found.dimensions, found.block_size, found.dtype.name) == ((100, 200, 300), (64, 64, 64), "uint16")
     assert found.grid == (2, 4, 5)
     assert found.to_json() == GOOD

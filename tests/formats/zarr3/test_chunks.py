@@ -30,7 +30,7 @@ def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
     encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
-    document = encoding.document((3, 3, 1), None, {})
+    document = encoding.document((3, 3, 1), {})
     codecs, codec = document["codecs"], zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec
     array = zarr.create_array(str(tmp_path / "a"), shape=(2, 1, 3, 3), chunks=(2, 2, 3, 4), dtype="int16", serializer=codecs[0], compressors=codecs[1:])
     (tmp_path / "a" / "c" / "0" / "0" / "0").mkdir(parents=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.n5.compression import Compression, parse_compression
-from wkwdask.model.json_text import Problems, parse_object
+from wkwdask.model.json_text import Problems
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
@@ -55,11 +55,6 @@ class N5Dataset:
         """Give what ``attributes.json`` says of it."""
         lengths = {"dimensions": list(self.dimensions), "blockSize": list(self.block_size)}
         return {**lengths, "dataType": self.dtype.name, "compression": self.compression.to_json()}
-
-
-def parse_attributes(content: str | bytes, source: str) -> dict[str, Any]:
-    """Read the content of an ``attributes.json``, of a dataset or any group; errors as for :func:`wkwdask.model.json_text.parse_object`."""
-    return parse_object(content, source)
 
 
 def is_dataset(document: dict[str, Any]) -> bool:

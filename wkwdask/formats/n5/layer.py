@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,11 @@ from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, basename, is_remote, local_path
+from wkwdask.store.paths import UrlName, basename
 from wkwdask.store.store import open_store, trusting
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
@@ -28,20 +28,15 @@ if TYPE_CHECKING:
 PREFIX = "n5://"
 FORMAT = "n5"
 NAME = UrlName((PREFIX,), ("n5",))
-stripped, is_named_n5, location_of = NAME.stripped, NAME.is_in, NAME.location
+stripped, location_of = NAME.stripped, NAME.location
 _INHERITED_FROM = 3  # folders above a group of which attributes are looked at
 _MOST_LEVELS = 64
 _DEEPEST = 12
 _MOST_GROUPS = 100_000
 
 
-def is_n5(url: object) -> bool:
-    """Tell whether something is an N5 container, group or dataset: by its name, or a local folder by its ``attributes.json``; one with WKW in it is not."""
-    if is_named_n5(url):
-        return True
-    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
-        return False
-    path = local_path(url)
+def is_n5(path: str) -> bool:
+    """Tell by its ``attributes.json`` whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
     if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
         return False

@@ -1,4 +1,8 @@
-"""What a job changes in the ``attributes.json`` of the groups above an N5 dataset once that is there."""
+"""Writing ``attributes.json``: what a new dataset says of itself, and what its group says of all levels once a job has made them.
+
+Places are written as ``transform`` (centres of voxels, axes as numpy lists them), as WEBKNOSSOS, Janelia's software and xarray-ome-ngff read them; factors and
+the size of voxels also as ``downsamplingFactors``, ``scales`` and ``pixelResolution``, as n5-viewer, BigDataViewer and Neuroglancer do.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,8 @@ from wkwdask.formats.n5.placement import level_number
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file
-from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.paths import dirname, split
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
@@ -82,12 +85,12 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
 def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlace) -> dict[str, Any]:
     """Add a level to what a group says of all, or replace it; everything else is kept."""
     changed = copy.deepcopy(group)
-    images = changed.get("multiscales")
-    if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
-        images = changed["multiscales"] = [{"name": "", "datasets": []}]
-    entries = [entry for entry in images[0]["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    entries.append({"path": name, "transform": place.transform(num_axes)})
-    images[0]["datasets"] = sorted(entries, key=_size)
+    image = _image_of(changed)
+    if image is None:
+        image = {"name": "", "datasets": []}
+        changed["multiscales"] = [image]
+    entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
+    image["datasets"] = sorted([*entries, {"path": name, "transform": place.transform(num_axes)}], key=_size)
     changed["axes"] = axis_names(num_axes)
     if place.base_lengths_nm is not None:
         changed["pixelResolution"] = _resolution(place.base_lengths_nm, num_axes)
@@ -102,14 +105,21 @@ def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlac
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Take levels off what a group says of all; everything else is kept."""
     changed = copy.deepcopy(group)
-    images = changed.get("multiscales")
-    if isinstance(images, list) and images and isinstance(images[0], dict) and isinstance(images[0].get("datasets"), list):
-        images[0]["datasets"] = [entry for entry in images[0]["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
+    image = _image_of(changed)
+    if image is not None:
+        image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
     numbers = {level_number(name) for name in names}
     for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
         while isinstance(listed, list) and len(listed) - 1 in numbers:  # those of the others are known by their places
             listed.pop()
     return changed
+
+
+def _image_of(group: dict[str, Any]) -> dict[str, Any] | None:
+    """Find what ``multiscales`` says, None where it lists no datasets."""
+    images = group.get("multiscales")
+    image = images[0] if isinstance(images, list) and images else None
+    return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
 
 
 def _size(entry: dict[str, Any]) -> float:
@@ -120,20 +130,9 @@ def _size(entry: dict[str, Any]) -> float:
         return 0.0
 
 
-def format_attributes(document: dict[str, Any]) -> str:
-    """Write attributes; numbers that were read keep their digits."""
-    return format_json(document)
-
-
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote."""
-    path = files.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
-    with locked_file(path, f"change of {path}"):
-        files.remove_temporaries(*split(path))  # whoever wrote one held this lock, and is dead
-        current = read_attributes(FolderStore(folder))
-        after = change(current or {})
-        if current is None or after != current:
-            publish_bytes(path, format_attributes(after).encode())
+    """Change the ``attributes.json`` of a group, or make it."""
+    update_json(f"{folder}/{FILE_NAME}", lambda: read_attributes(FolderStore(folder)), change, format_json, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +140,7 @@ class N5Edit(MetadataEdit):
     """What the groups above datasets are to say once these are there."""
 
     kind: ClassVar[str] = "n5 attributes"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("root", "group")
-    """Values of :meth:`to_json` that are folders."""
     root: str
     """The container; where it says no version of N5, it gets one."""
     group: str | None
@@ -171,13 +168,10 @@ class N5Edit(MetadataEdit):
             if files.isdir(changed) and not files.is_writable(changed):
                 raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
 
-    def check_current(self) -> None:
-        """Do nothing: other attributes are kept."""
-
     def to_json(self) -> dict[str, Any]:
         """Give the form that a publish record holds."""
         levels = [{"name": name, "mag": place.mag.factors, "offset": place.offset, "lengths": place.base_lengths_nm} for name, place in self.levels]
-        return {"kind": self.kind, "root": self.root, "group": self.group, "num_axes": self.num_axes, "levels": levels}
+        return {**MetadataEdit.to_json(self), "levels": levels}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> N5Edit:

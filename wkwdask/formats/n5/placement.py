@@ -14,32 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.leveled import Placed, letters_of_axes
 from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
-    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
 
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _DEFAULT_AXES = "xyzct"
-_CHANNELS = ("c", "channel", "ch")
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A dataset among the others of its group."""
-
-    axes: str
-    """A letter for each axis, first to last: ``x``, ``y``, ``z``, ``c``, or ``-`` for another one of length 1."""
-    mag: Mag | None
-    """Its mag relative to the group's finest one, None where the ratio is no power of two."""
-    lengths_nm: Lengths | None
-    """Edge lengths of its voxels [nm], None where nobody says them."""
-    offset: Vec3
-    """Absolute voxel of the mag at which it starts."""
 
 
 def level_number(name: str) -> int | None:
@@ -71,7 +56,7 @@ def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> s
     """Say which axis is which."""
     rank = len(dataset.dimensions)
     names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
-    letters = [name if name in ("x", "y", "z") else "c" if name in _CHANNELS else "-" for name in names]
+    letters = letters_of_axes(names)
     odd = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
     if odd or "x" not in letters:
         what = f"an axis {names[odd[0]]!r} of length {dataset.dimensions[odd[0]]}" if odd else "no axis x"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
-from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attributes, parse_dataset
+from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.layer import location_of
 from wkwdask.formats.n5.zarr_view import array_document, group_document
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
+from wkwdask.model.json_text import parse_object
 from wkwdask.store.store import open_store, remote_options
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ class N5Store(WrapperStore[Any]):
 
     async def _attributes(self, prefix: str) -> dict[str, Any] | None:
         raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())
-        if raw is None:
-            return None
-        return parse_attributes(raw.to_bytes(), f"{prefix}{FILE_NAME}")
+        return None if raw is None else parse_object(raw.to_bytes(), f"{prefix}{FILE_NAME}")
 
     async def _holds_something(self, prefix: str) -> bool:
         if not self._store.supports_listing:

@@ -22,7 +22,6 @@ from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
 from wkwdask.model.extras import need
-from wkwdask.model.json_text import parse_object
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
@@ -74,7 +73,6 @@ class _Files(Mapping[str, Any]):
         return files.count_tree(self._folder)[0]
 
 
-_LARGEST_DOCUMENT = 64 << 20
 _NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
@@ -129,12 +127,6 @@ def open_array(url: str) -> Any:
     from wkwdask.formats.zarr.codecs.bounded import bound_decoders
 
     return bound_decoders(array)
-
-
-def read_document(store: Store, name: str) -> dict[str, Any] | None:
-    """Read a document, None where it is absent."""
-    (raw,) = store.read_whole([name], _LARGEST_DOCUMENT)
-    return None if raw is None else parse_object(raw, store.path_of(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.formats.bounded_streams import BZIP2, ZLIB, Stream, decompress_streams
+from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.model.chunk_grid import by_name, in_order
 from wkwdask.model.codec import ChunkCodec
@@ -25,16 +25,23 @@ if TYPE_CHECKING:
 
     from wkwdask.model.chunk_grid import Vec4
 
-
 PLACE = "chunk"
-_XZ_MEMORY_NBYTES = 256 << 20
-_BLOSC_HEADER_NBYTES, _LZ4_HEADER_NBYTES = 16, 4
+_STATED = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
+"""Compressions whose headers state how many bytes they give: their names, the length of a header, and where it says so."""
 
 
 def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk."""
+    """Decode a compressed chunk, which gives no more bytes than a chunk may have, whatever it claims."""
     try:
-        out = _DECODERS[kind](data, most, options, decode)
+        if kind == "gzip":
+            out: Any = decompress_gzip(data, most, PLACE, 0)
+        elif kind == "zstd":
+            out = _zstd(data, most)
+        elif kind in _STATED:
+            _check_stated(kind, data, most)
+            out = decode(data)
+        else:
+            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, most, PLACE, 0)
     except FormatError as error:
         raise ValueError(str(error)) from None
     if memoryview(out).nbytes > most:
@@ -42,30 +49,13 @@ def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int
     return out
 
 
-def _gzip(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_gzip(data, most, PLACE, 0)
-
-
-def _zlib(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_streams(ZLIB, data, most, PLACE, 0)
-
-
-def _bz2(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
-    return decompress_streams(BZIP2, data, most, PLACE, 0)
-
-
-def _lzma(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del decode
+def _lzma(options: Mapping[str, Any]) -> Stream:
     form, filters = options.get("format", lzma.FORMAT_XZ), options.get("filters")
-    memory = None if form == lzma.FORMAT_RAW else _XZ_MEMORY_NBYTES
-    return decompress_streams(Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError), data, most, PLACE, 0)
+    memory = None if form == lzma.FORMAT_RAW else XZ_MEMORY_NBYTES
+    return Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError)
 
 
-def _zstd(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> bytes:
-    del options, decode
+def _zstd(data: bytes, most: int) -> bytes:
     imagecodecs = need("imagecodecs", PLACE, "zarr")
     try:
         out: bytes = imagecodecs.zstd_decode(data, out=max(most, 1))
@@ -74,33 +64,18 @@ def _zstd(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> by
     return out
 
 
-def _blosc(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> Any:
-    del options
-    _check_stated(data, _BLOSC_HEADER_NBYTES, 4, most, "Blosc")
-    stored = int.from_bytes(data[12:16], "little")
-    if stored > len(data):
-        raise ValueError(f"{PLACE}: Blosc data of {stored} bytes, but {len(data)} are stored")
-    return decode(data)
-
-
-def _lz4(data: bytes, most: int, options: Mapping[str, Any], decode: Any) -> Any:
-    del options
-    _check_stated(data, _LZ4_HEADER_NBYTES, 0, most, "LZ4")
-    return decode(data)
-
-
-def _check_stated(data: bytes, header_nbytes: int, at: int, most: int, name: str) -> None:
+def _check_stated(kind: str, data: bytes, most: int) -> None:
     """Refuse data whose header states more bytes than a chunk has: the library allocates what it states."""
+    name, header_nbytes, at = _STATED[kind]
     stated = int.from_bytes(data[at : at + 4], "little")
     if len(data) < header_nbytes or stated > most:
         raise ValueError(f"{PLACE}: {name} data of {len(data)} bytes that state {stated} bytes, expected at most {most}")
+    stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
+    if stored > len(data):
+        raise ValueError(f"{PLACE}: Blosc data of {stored} bytes, but {len(data)} are stored")
 
 
-_DECODERS: dict[str, Callable[[bytes, int, Mapping[str, Any], Any], Any]] = {
-    "gzip": _gzip, "zlib": _zlib, "bz2": _bz2, "lzma": _lzma, "zstd": _zstd, "blosc": _blosc, "lz4": _lz4,
-}  # fmt: skip
-
-KINDS = tuple(_DECODERS)
+KINDS = ("gzip", "zlib", "bz2", "lzma", "zstd", "blosc", "lz4")
 """Compressors whose output is bounded, by the names of numcodecs."""
 
 
@@ -121,7 +96,6 @@ def _crc32c() -> Any:
         return need("crc32c", "the index of a Zarr shard", "zarr").crc32c
 
 
-_CRC32C_NBYTES = 4
 _FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
@@ -185,7 +159,7 @@ class ZarrCodec(ChunkCodec):
         """Return how many bytes a stage was given at most."""
         most = self.nbytes * (_FILTERED if self.filters else 1)
         for kind, _ in self.stages[:n]:
-            most += _CRC32C_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
+            most += CHECKSUM_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
         return most
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
@@ -204,9 +178,9 @@ def _undone(kind: str, settings: str, data: Any, most: int) -> Any:
     """Undo one stage."""
     if kind == "crc32c":
         raw = bytes(data)
-        if len(raw) < _CRC32C_NBYTES or checksum(raw[:-_CRC32C_NBYTES]) != raw[-_CRC32C_NBYTES:]:
+        if len(raw) < CHECKSUM_NBYTES or checksum(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
             raise ValueError("its checksum is wrong")
-        return raw[:-_CRC32C_NBYTES]
+        return raw[:-CHECKSUM_NBYTES]
     codec = _compressor(kind, settings)
     return decode_bounded(kind, json.loads(settings), bytes(data), most, codec.decode) if kind in KINDS else codec.decode(data)
 
@@ -222,10 +196,9 @@ def stages_of(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...
     found = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})
-        if name == "crc32c" or name not in KINDS:
-            if name != "crc32c":
-                return None
-        elif name == "blosc" and isinstance(settings.get("shuffle"), str):
+        if name not in (*KINDS, "crc32c"):
+            return None
+        if name == "blosc" and isinstance(settings.get("shuffle"), str):
             settings = {key: settings[key] for key in ("cname", "clevel", "shuffle", "blocksize") if key in settings}
             if settings["shuffle"] not in _SHUFFLES:
                 return None

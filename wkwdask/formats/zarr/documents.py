@@ -58,9 +58,9 @@ def is_view(path: str) -> bool:
 FILE_NAME = "zarr.json"
 
 
-def axis_names(num_channels: int) -> list[str]:
-    """Name the axes of an array; one channel has none."""
-    return list("czyx" if num_channels > 1 else "zyx")
+def letters_of(num_channels: int) -> str:
+    """Give a letter for each axis of an array as it is stored here; one channel has no axis."""
+    return "czyx" if num_channels > 1 else "zyx"
 
 
 def outer_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
@@ -87,7 +87,7 @@ def array_document(
         "fill_value": 0.0 if dtype.kind == "f" else 0,
         "codecs": codecs,
         "attributes": attributes,
-        "dimension_names": axis_names(num_channels),
+        "dimension_names": list(letters_of(num_channels)),
         "storage_transformers": [],
     }
 
@@ -102,6 +102,6 @@ def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
     return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]
 
 
-def format_document(document: dict[str, Any]) -> bytes:
+def format_document(document: dict[str, Any]) -> str:
     """Write a document."""
-    return json.dumps(document, indent=2).encode()
+    return json.dumps(document, indent=2)

@@ -8,7 +8,7 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.leveled import found_images
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record, array_stray, is_array
-from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, is_image, is_level, is_zarr
+from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.place import PREFIX, image_place, is_zarr_image
@@ -54,7 +54,7 @@ class ZarrFormat(ArrayFormat):
 
     def is_placed(self, url: Url) -> bool:
         """Tell whether it is named as Zarr, or an image or a level of one."""
-        return NAME.is_in(url) or is_image(url) or is_level(url)
+        return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
     def place(self, wanted: Destination) -> Place:
         """Find out what is where levels are wanted."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.leveled import array_image, array_level
+from wkwdask.formats.leveled import Placed, array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
@@ -17,7 +18,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
-from wkwdask.model.levels import Lengths, mag_of
+from wkwdask.model.levels import mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
@@ -27,7 +28,6 @@ from wkwdask.store.store import open_store, trusting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
@@ -72,19 +72,18 @@ class Node:
             return tuple(shape)
 
     @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """Type of its values, None where they are no numbers."""
-        said = self.document.get("dtype" if self.record == ".zarray" else "data_type")
-        try:
-            return np.dtype(said) if isinstance(said, str) else None
-        except (TypeError, UnicodeEncodeError):
-            return None
+    def said_dtype(self) -> Any:
+        """What the document says of the type of its values."""
+        return self.document.get("dtype" if self.record == ".zarray" else "data_type")
 
     @property
-    def said_dtype(self) -> str:
-        """What the document calls the type of its values."""
-        said = self.document.get("dtype" if self.record == ".zarray" else "data_type")
-        return str(said.get("name", said) if isinstance(said, dict) else said)
+    def dtype(self) -> np.dtype[Any] | None:
+        """Type of its values, None where they are no numbers that are read."""
+        try:
+            dtype = np.dtype(self.said_dtype) if isinstance(self.said_dtype, str) else None
+        except (TypeError, UnicodeEncodeError):
+            return None
+        return dtype if dtype is not None and dtype.kind in _KINDS else None
 
     @property
     def names(self) -> list[str] | None:
@@ -115,9 +114,8 @@ def read_node(location: str) -> Node | None:
             trusted = trusting(store, record)
             attributes, listing = trusted.read_whole(_DOCUMENTS[3:], _LARGEST_DOCUMENT)
             listed = {} if listing is None else _parsed(listing, store, ".zmetadata").get("metadata")
-            names = [name.rpartition("/")[0] for name in listed] if isinstance(listed, dict) else []
-            found = {} if attributes is None else _parsed(attributes, store, ".zattrs")
-            return Node(trusted, record, _parsed(raw, store, record), found, _members(dict.fromkeys(names)))
+            members = _members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)
+            return Node(trusted, record, _parsed(raw, store, record), {} if attributes is None else _parsed(attributes, store, ".zattrs"), members)
     return None
 
 
@@ -142,28 +140,24 @@ def _members(found: Any) -> tuple[str, ...]:
 PREFIX = "zarr://"
 FORMAT = "zarr"
 NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
-stripped, is_named_zarr, location_of = NAME.stripped, NAME.is_in, NAME.location
-_RECORDS = ("zarr.json", ".zarray", ".zgroup")
+location_of = NAME.location
 _DEEPEST = 6
 _KINDS = "biuf"
 _LARGEST = 1 << 53
 
 
-def is_zarr(url: object) -> bool:
-    """Tell whether something is a Zarr array or group: by its name, or a local folder by what it holds; one with WKW in it is not."""
-    if is_named_zarr(url):
-        return True
-    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
-        return False
-    path = local_path(url)
+def is_zarr(path: str) -> bool:
+    """Tell whether a local folder is a Zarr array or group; one with WKW in it is not."""
     if files.isfile(f"{path}/.zarray"):  # whose many folders are not looked at
         return not is_wkw_itself(path)
-    return any(files.isfile(f"{path}/{name}") for name in _RECORDS) and not holds_wkw(path)
+    return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not holds_wkw(path)
 
 
 def is_plain_zarr(url: object) -> bool:
-    """Tell whether something is a Zarr array or group that is named by its path alone, as any array in a folder."""
-    return not is_named_zarr(url) and is_zarr(url)
+    """Tell whether something is a local Zarr array or group that is named by its path alone, as any array in a folder."""
+    if NAME.is_in(url) or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        return False
+    return is_zarr(local_path(url))
 
 
 def is_image(path: str | os.PathLike[str]) -> bool:
@@ -174,13 +168,6 @@ def is_image(path: str | os.PathLike[str]) -> bool:
     return image is not None and {"x", "y", "z"} <= set(image.axes)
 
 
-def is_level(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a local Zarr array is one that an OME-NGFF image above it lists."""
-    folder, _, name = location_of(path).rpartition("/")
-    above = _image_above(f"{folder}/{name}")
-    return above is not None and any(level.key == name for level in above.levels)
-
-
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Find what a Zarr array or group holds."""
     location = location_of(url)
@@ -188,28 +175,27 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     if item is None:
         raise MissingError(f"{location}: no Zarr array or group here")
     name = basename(location)
-    if not item.is_array:
-        found = tuple(_of_group(item, location, name, 0))
-        if not found:
-            raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
-        return found
-    above = _image_above(location)
-    if above is not None and any(level.key == name for level in above.levels):
-        return (replace(above, key=name),)
-    return (_of_array(item, location, name),)
+    if item.is_array:
+        return (image_of_level(location) or _of_array(item, location, name),)
+    found = tuple(_of_group(item, location, name, 0))
+    if not found:
+        raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
+    return found
 
 
-def _image_above(location: str) -> Image | None:
-    """Open the image that an array is a level of, None where there is none."""
-    folder = location.rpartition("/")[0]
-    if is_remote(location) or not any(files.isfile(f"{folder}/{name}") for name in _RECORDS):
+def image_of_level(location: str) -> Image | None:
+    """Open the local OME-NGFF image that lists an array, with that as the level that is meant; None where there is none."""
+    folder, _, name = location.rpartition("/")
+    if is_remote(location) or not any(files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]):
         return None
     try:
         group = read_node(folder)
         image = None if group is None or group.is_array else parse_image(group.attributes, folder)
     except (CorruptError, UnsupportedError):
         return None
-    return None if group is None or image is None else _of_image(group, image, folder, basename(folder))
+    if group is None or image is None or all(level.path != name for level in image.levels):
+        return None
+    return replace(_of_image(group, image, folder, basename(folder)), key=name)
 
 
 def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
@@ -224,40 +210,25 @@ def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Ima
     if image is not None:
         yield _of_image(group, image, location, name)
         return
-    for key, item in _members_of(group, location):
+    store = group.store
+    names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
+    for key in names:
         place, below = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
             with reading(place, "Zarr array or group"):
-                layers = tuple(_of_member(item, place, below, depth))
+                layers = tuple(_of_member(group, key, place, below, depth))
         except WkwDaskError as error:  # it leaves the others alone
             layers = (array_image(FORMAT, place, below, [Level("", place, problem=str(error), error=type(error))]),)
         yield from layers
 
 
-def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[Image]:
-    if isinstance(item, CorruptError):
-        raise item
-    if item.is_array:
-        if len(item.shape) > 1 and item.dtype is not None and item.dtype.kind in _KINDS:
+def _of_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
+    item = group.member(key) if is_remote(location) or files.isdir(location) else None
+    if item is not None and item.is_array:
+        if len(item.shape) > 1 and item.dtype is not None:
             yield _of_array(item, location, name)
-    elif depth < _DEEPEST:
+    elif item is not None and depth < _DEEPEST:
         yield from _of_group(item, location, name, depth + 1)
-
-
-def _members_of(group: Node, location: str) -> list[tuple[str, Any]]:
-    """List what a group holds by name: arrays, groups, and errors in place of those that cannot be read."""
-    store = group.store
-    names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
-    found: list[tuple[str, Any]] = []
-    for name in names:
-        item: Node | CorruptError | None
-        try:
-            item = group.member(name) if is_remote(location) or files.isdir(f"{location}/{name}") else None
-        except CorruptError as error:
-            item = error
-        if item is not None:
-            found.append((name, item))
-    return found
 
 
 def _of_image(group: Node, image: NgffImage, location: str, name: str) -> Image:
@@ -265,41 +236,36 @@ def _of_image(group: Node, image: NgffImage, location: str, name: str) -> Image:
     arrays: list[tuple[Node, str]] = []
     kept, odd = [], []
     for level in image.levels:
+        place = f"{location}/{level.path}"
+        error: WkwDaskError | None = None
         try:
             item = group.member(level.path)
             if item is None or not item.is_array:
                 raise KeyError
-            arrays.append((item, axes_of(item.shape, image.axes or item.names or "tczyx"[-len(item.shape) :], f"{location}/{level.path}")))
+            arrays.append((item, axes_of(item.shape, image.axes or item.names or "tczyx"[-len(item.shape) :], place)))
             kept.append(level)
         except (KeyError, FileNotFoundError):
-            odd.append(
-                Level(level.path, f"{location}/{level.path}", problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError)
-            )
-        except UnsupportedError as error:
-            odd.append(Level(level.path, f"{location}/{level.path}", problem=str(error), error=UnsupportedError))
-        except CorruptError as error:
-            odd.append(
-                Level(level.path, f"{location}/{level.path}", problem=f"{location}/{level.path}: not readable as array: {reason_of(error)}", error=CorruptError)
-            )
-    used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
-    places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
-    base = (_written_here(arrays[0][0].attributes).mag if arrays else None) or MAG_1
-    levels = [
-        _level(item, letters, f"{location}/{level.path}", level.path, _At(_times(place.mag, base), place.lengths_nm, place.offset))
-        for level, (item, letters), place in zip(kept, arrays, places, strict=True)
-    ]
+            error = MissingError(f"{place}: not found, though the image lists it")
+        except UnsupportedError as unsupported:
+            error = unsupported
+        except CorruptError as corrupt:
+            error = CorruptError(f"{place}: not readable as array: {reason_of(corrupt)}")
+        if error is not None:
+            odd.append(Level(level.path, place, problem=str(error), error=type(error)))
+    levels = []
+    if kept:
+        base = _written_here(arrays[0][0], "").mag or MAG_1  # another mag than 1 in exports of a part of a pyramid
+        places = place_levels(replace(image, levels=tuple(kept)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
+        for level, (item, _), placed in zip(kept, arrays, places, strict=True):
+            mag = None if placed.mag is None else mag_of([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
+            levels.append(_level(item, f"{location}/{level.path}", level.path, placed._replace(mag=mag)))
     return array_image(FORMAT, location, name, [*levels, *odd], category="segmentation" if image.is_labels else None)
-
-
-def _times(mag: Mag | None, base: Mag) -> Mag | None:
-    """Give the mag of an array, where the finest one says that it is another mag than 1, as exports of a part of a pyramid do."""
-    return None if mag is None else mag_of([float(a * b) for a, b in zip(mag.factors, base.factors, strict=True)])
 
 
 def _of_array(item: Node, location: str, name: str) -> Image:
     """Make the layer of one array, with what its attributes say of its place."""
-    letters = axes_of(item.shape, item.names or (), location)
-    return array_image(FORMAT, location, name, [_level(item, letters, location, "", _written_here(item.attributes))], "")
+    placed = _written_here(item, axes_of(item.shape, item.names or (), location))
+    return array_image(FORMAT, location, name, [_level(item, location, "", placed)], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
@@ -310,46 +276,42 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
     if item is None or not item.is_array:
         check_version({} if item is None else item.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
-    level = _level(item, axes(item.shape, item.names), location, "", _At(MAG_1, None, (0, 0, 0)))
-    return level.open()
+    return _level(item, location, "", Placed(axes(item.shape, item.names), MAG_1, None, (0, 0, 0))).open()
 
 
-class _At(NamedTuple):
-    mag: Mag | None
-    lengths_nm: Lengths | None
-    offset: Vec3
-
-
-def _written_here(attributes: dict[str, Any]) -> _At:
-    """Read what an export of a mag says of it."""
-    try:
+def _written_here(item: Node, axes: str) -> Placed:
+    """Read what an export of a mag says of it; what makes no sense says nothing."""
+    attributes = item.attributes
+    placed = Placed(axes, MAG_1, None, (0, 0, 0))
+    odd = (KeyError, TypeError, ValueError)
+    with suppress(*odd):
         x, y, z = (float(length) for length in attributes["voxel_size_nm"])
-        lengths: Lengths | None = (x, y, z) if min(x, y, z) > 0 else None
-    except (KeyError, TypeError, ValueError):
-        lengths = None
-    try:
-        mag = Mag.parse(attributes["mag"])
-    except (KeyError, TypeError, ValueError):
-        mag = MAG_1
-    try:
-        return _At(mag, lengths, vec3(attributes["offset_vx"]))
-    except (KeyError, TypeError, ValueError):
-        return _At(mag, lengths, (0, 0, 0))
+        placed = placed._replace(lengths_nm=(x, y, z) if min(x, y, z) > 0 else None)
+    with suppress(*odd):
+        placed = placed._replace(mag=Mag.parse(attributes["mag"]))
+    with suppress(*odd):
+        placed = placed._replace(offset=vec3(attributes["offset_vx"]))
+    return placed
 
 
-def _level(item: Node, letters: str, location: str, key: str, at: _At) -> Level:
+def _level(item: Node, location: str, key: str, placed: Placed) -> Level:
     """Describe an array that is open."""
-    mag = at.mag
-    if item.dtype is None or item.dtype.kind not in _KINDS:
-        return Level(key, location, mag=mag, problem=f"{location}: holds {item.said_dtype}, expected whole or real numbers", error=UnsupportedError)
-    if max(item.shape, default=0) > _LARGEST:
-        return Level(key, location, mag=mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {item.shape}", error=UnsupportedError)
-    try:
-        volume = zarr_array(item.store, item.record, item.document, letters)
-    except NotImplementedError as error:
-        return Level(key, location, mag=mag, problem=f"{location}: {error}", error=UnsupportedError)
-    except (ModuleNotFoundError, OSError, WkwDaskError):
-        raise
-    except Exception as error:  # what zarr-python raises of metadata that it does not take
-        return Level(key, location, mag=mag, problem=f"{item.path}: cannot be read: {reason_of(error)}", error=CorruptError)
-    return array_level(key, replace(volume, mag=mag or MAG_1, lengths_nm=at.lengths_nm), mag, at.offset)
+    error: Exception
+    if item.dtype is None:
+        said = item.said_dtype
+        name = said.get("name", said) if isinstance(said, dict) else said
+        error = UnsupportedError(f"{location}: holds {name}, expected whole or real numbers")
+    elif max(item.shape, default=0) > _LARGEST:
+        error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {item.shape}")
+    else:
+        try:
+            volume = zarr_array(item.store, item.record, item.document, placed.axes)
+            volume = replace(volume, mag=placed.mag or MAG_1, lengths_nm=placed.lengths_nm)
+            return array_level(key, volume, placed.mag, placed.offset)
+        except NotImplementedError as unknown:
+            error = UnsupportedError(f"{location}: {unknown}")
+        except (ModuleNotFoundError, OSError, WkwDaskError):
+            raise
+        except Exception as odd:  # what zarr-python raises of metadata that it does not take
+            error = CorruptError(f"{item.path}: cannot be read: {reason_of(odd)}")
+    return Level(key, location, mag=placed.mag, problem=str(error), error=type(error))

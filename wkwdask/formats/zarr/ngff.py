@@ -1,4 +1,8 @@
-"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Reads versions 0.1 to 0.5 and refuses others. Opens nothing."""
+"""OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5 are read, 0.4 and 0.5 written. Opens nothing.
+
+The specification does not say where in a voxel its coordinates lie; what is written are those of its centre, and coordinate 0 is the centre of voxel 0 of mag
+1, as most readers take it. A voxel of mag m covers m voxels of mag 1, so that its centre lies (m - 1) / 2 of these further: each level has a translation.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.leveled import Placed, letters_of_axes
 from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
@@ -19,11 +24,14 @@ if TYPE_CHECKING:
 
 
 VERSIONS = ("0.5", "0.4")
+"""Those that are written."""
+LABELS = "labels"
+"""The group in an image that lists its labels."""
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class PyramidLevel:
     """One array of a pyramid."""
 
     path: str
@@ -34,7 +42,7 @@ class Level:
     """The centre of its voxel 0 along x, y, z."""
 
 
-def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> Level:
+def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> PyramidLevel:
     """Place the array of a mag.
 
     Examples
@@ -46,36 +54,22 @@ def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> 
     size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
     lengths = lengths_in(mag, size)
     shift = [first * length + (factor - 1) / 2 * one for first, length, factor, one in zip(topleft, lengths, mag.factors, size, strict=True)]
-    return Level(path, lengths, (shift[0], shift[1], shift[2]))
+    return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
 
-def letters_of(num_channels: int) -> str:
-    """Give a letter for each axis of an array as it is stored here; one channel has no axis."""
-    return "czyx" if num_channels > 1 else "zyx"
-
-
-def _axis_entry(letter: str, unit: str | None) -> dict[str, str]:
-    return {"name": "c", "type": "channel"} if letter == "c" else {"name": letter, "type": "space", **({"unit": unit} if unit else {})}
-
-
-def _dataset_entry(level: Level, axes: str) -> dict[str, Any]:
-    """Write what ``datasets`` says of a level."""
-    steps = [
-        {"type": "scale", "scale": _along(axes, level.lengths, 1.0)},
-        {"type": "translation", "translation": _along(axes, level.translation, 0.0)},
-    ]
-    return {"path": level.path, "coordinateTransformations": steps}
-
-
-def _along(axes: str, lengths: Lengths, of_channels: float) -> list[float]:
-    of_axes = {"c": of_channels, **dict(zip("xyz", lengths, strict=True))}
-    return [float(of_axes[letter]) for letter in axes]
-
-
-def multiscale(name: str, levels: Iterable[Level], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
+def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
     """Write one image of ``multiscales``."""
-    datasets = with_entries([], (_dataset_entry(level, axes) for level in levels))
-    return {"name": name, "axes": [_axis_entry(letter, unit) for letter in axes], "datasets": datasets}
+    datasets = []
+    for level in levels:
+        scale, shift = {"c": 1.0, **dict(zip("xyz", level.lengths, strict=True))}, {"c": 0.0, **dict(zip("xyz", level.translation, strict=True))}
+        steps = [
+            {"type": "scale", "scale": [float(scale[letter]) for letter in axes]},
+            {"type": "translation", "translation": [float(shift[letter]) for letter in axes]},
+        ]
+        datasets.append({"path": level.path, "coordinateTransformations": steps})
+    space = {"type": "space", "unit": unit} if unit else {"type": "space"}
+    named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in axes]
+    return {"name": name, "axes": named, "datasets": with_entries([], datasets)}
 
 
 def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -104,10 +98,8 @@ def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
     return {"ome": {"version": version, "labels": list(names)}} if version == "0.5" else {"labels": list(names)}
 
 
-_OLD_AXES = "tczyx"  # of versions that name none
 _DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
 _KNOWN_VERSION = re.compile(r"0\.[1-5](\D.*)?")
-_CHANNELS = ("c", "channel", "ch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +211,7 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
         if default is None:
             raise UnsupportedError(f"{source}: an array of shape {tuple(shape)} whose axes have no names; arrays are read that have the axes x, y, z and c")
         lower = list(default)
-    letters = [name if name in ("x", "y", "z") else "c" if name in _CHANNELS else "-" for name in lower]
+    letters = letters_of_axes(lower)
     for n, letter in enumerate(letters):
         if letter == "-" or letter in letters[:n]:
             if shape[n] != 1:
@@ -230,34 +222,20 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
     return "".join(letters)
 
 
-@dataclass(frozen=True, slots=True)
-class NgffPlace:
-    """Where an array lies among the others of its image."""
-
-    mag: Mag | None
-    """Its mag relative to the finest one, None where the ratio is no power of two."""
-    lengths_nm: Lengths | None
-    """Edge lengths of its voxels [nm]."""
-    offset: Vec3
-    """Absolute voxel of the mag at which it starts."""
-
-
-def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[NgffPlace]:
+def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Placed]:
     """Place the arrays of an image."""
     units = _nm_per_unit(image)
     scales = [_spatial(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
-    sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
-    is_scaled = all(scale is not None and min(scale) > 0 for scale in scales)
-    largest = max(sizes, key=math.prod)
-    ratios = [ratio_of(scale, scales[0]) if is_scaled else _power_ratio(largest, size) for scale, size in zip(scales, sizes, strict=True)]  # type: ignore[arg-type]
-    mags = [mag_of(ratio) for ratio in ratios]
+    known = [scale for scale in scales if scale is not None and min(scale) > 0]
+    if len(known) < len(scales):
+        sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+        largest = max(sizes, key=math.prod)
+        return [Placed(letters, mag_of(_power_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
     places = []
-    for level, letters, ratio, mag, scale in zip(image.levels, axes, ratios, mags, scales, strict=True):
-        centre = _spatial(level.centre, letters, 0.0)
-        is_told = is_scaled and scale is not None
-        lengths = times(scale, units) if is_told and units is not None and scale is not None else None
-        offset = offset_of(centre, scales[0], ratio) if is_told and centre is not None and scales[0] is not None else (0, 0, 0)
-        places.append(NgffPlace(mag, lengths, offset))
+    for level, letters, scale in zip(image.levels, axes, known, strict=True):
+        ratio, centre = ratio_of(scale, known[0]), _spatial(level.centre, letters, 0.0)
+        offset = (0, 0, 0) if centre is None else offset_of(centre, known[0], ratio)
+        places.append(Placed(letters, mag_of(ratio), None if units is None else times(scale, units), offset))
     return places
 
 

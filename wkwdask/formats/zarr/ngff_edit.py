@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
-from wkwdask.formats.zarr.ngff import check_version, image_attributes, label_attributes, with_entries
+from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, with_entries
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
-from wkwdask.store.locks import locked_file
+from wkwdask.store.json_edit import update_json
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-LABELS = "labels"
 _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
 
 
@@ -39,19 +38,9 @@ def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
-        with files.open_stream(path) as file:
-            raw = file.read()
+        return parse_object(files.read_bytes(path), path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return parse_object(raw, path)
-
-
-def _attributes_of(document: dict[str, Any], path: str) -> dict[str, Any]:
-    """Take the attributes out of a ``zarr.json``."""
-    attributes = document.get("attributes", {})
-    if not isinstance(attributes, dict):
-        raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
-    return attributes
 
 
 def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
@@ -75,34 +64,31 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         return False
     steps = entry.get("coordinateTransformations", [])
-    return isinstance(steps, list) and all(
-        isinstance(step, dict) and (step.get("type") != "scale" or _is_scale(step.get("scale"))) for step in steps
-    )  # fmt: skip
-
-
-def _is_scale(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= 3 and all(map(is_number, value))
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        return False
+    scales = [step.get("scale") for step in steps if step.get("type") == "scale"]
+    return all(isinstance(scale, list) and len(scale) >= 3 and all(map(is_number, scale)) for scale in scales)
 
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Change the attributes of a group, which is made where there is none; they appear whole."""
     files.makedirs(folder)
-    name = FILE_NAME if zarr_format == 3 else _ATTRIBUTES
-    path = files.realpath(f"{folder}/{name}")
-    with locked_file(path, f"change of {path}"):
-        files.remove_temporaries(*split(path))  # whoever wrote one held this lock, and is dead
-        document = _read(path)
+    path = f"{folder}/{FILE_NAME if zarr_format == 3 else _ATTRIBUTES}"
+
+    def changed(document: dict[str, Any]) -> dict[str, Any]:
         if zarr_format == 3:
-            before = group_document({}) if document is None else document
-            after = {**before, "attributes": change(copy.deepcopy(_attributes_of(before, path)))}
+            attributes = document.get("attributes", {})
+            if not isinstance(attributes, dict):
+                raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
+            after = {**document, "attributes": change(copy.deepcopy(attributes))}
             after.pop("consolidated_metadata", None)  # it tells of the group as it was
-        else:
-            files.remove_temporaries(folder, _GROUP)
-            if not files.exists(f"{folder}/{_GROUP}"):
-                publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}))
-            after = change(copy.deepcopy(document or {}))
-        if after != document:
-            publish_bytes(path, format_document(after))
+            return after
+        files.remove_temporaries(folder, _GROUP)
+        if not files.exists(f"{folder}/{_GROUP}"):
+            publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}).encode())
+        return change(copy.deepcopy(document))
+
+    update_json(path, lambda: _read(path), changed, format_document, group_document({}) if zarr_format == 3 else {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,12 +12,11 @@ from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, axis_names, format_document, outer_shape, raw_codecs
-from wkwdask.formats.zarr.ngff import VERSIONS, letters_of, level_of, multiscale
-from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit, image_of, read_attributes
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, letters_of, outer_shape, raw_codecs
+from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale
+from wkwdask.formats.zarr.ngff_edit import NgffEdit, image_of, read_attributes
 from wkwdask.formats.zarr.views import rgb_range
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.extras import need
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
@@ -31,12 +29,11 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from wkwdask.formats.zarr.ngff import Level
+    from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import Destination, LevelSpec
-    from wkwdask.model.store import Store
     from wkwdask.model.volume import Volume
 
 
@@ -67,65 +64,31 @@ class ChunkEncoding:
         x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
         return x, y, z
 
-    @property
-    def codecs(self) -> list[dict[str, Any]]:
-        """Write it as version 3 does."""
-        plain = raw_codecs(self.dtype)
-        if self.compression == "blosc":
-            options = {"typesize": self.dtype.itemsize, "cname": "zstd", "clevel": self.level, "shuffle": "shuffle", "blocksize": 0}
-            return [*plain, {"name": "blosc", "configuration": options}]
-        if self.compression == "zstd":
-            return [*plain, {"name": "zstd", "configuration": {"level": self.level, "checksum": False}}]
-        return [*plain, {"name": "gzip", "configuration": {"level": self.level}}] if self.compression == "gzip" else plain
-
-    def document(self, shape: Sequence[int], shard_shape: Vec3 | None, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Write the ``zarr.json`` of an array; without ``shard_shape`` each chunk is a file."""
-        codecs, outer = self.codecs, self.chunk_shape
-        if shard_shape is not None:
+    def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
+        """Write the ``zarr.json`` of an array."""
+        codecs, outer = raw_codecs(self.dtype), self.chunk_shape
+        if self.compression != "raw":
+            settings = self._settings("shuffle")
+            more = {"blosc": {"typesize": self.dtype.itemsize, **settings}, "zstd": {**settings, "checksum": False}}
+            codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
+        if self.is_sharded:
             index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
             inner = {"chunk_shape": outer_shape(self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
-            codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], shard_shape
+            codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
         return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
         """Write the ``.zarray`` of an array of version 2."""
-        compressor = _compressor(self.compression, self.level)
-        config = None if compressor is None else {name: value for name, value in compressor.get_config().items() if name != "checksum"}  # for tensorstore
+        compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(1)}
         return {
             "zarr_format": 2, "shape": outer_shape(self.num_channels, shape), "chunks": outer_shape(self.num_channels, self.chunk_shape),
-            "dtype": self.dtype.newbyteorder("<").str, "compressor": config,
+            "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
             "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
         }  # fmt: skip
 
-    @property
-    def axes(self) -> list[str]:
-        """The axes of the array."""
-        return axis_names(self.num_channels)
-
-
-@lru_cache(maxsize=16)
-def _compressor(compression: str, level: int) -> Any:
-    """Give the compressor, None for raw numbers."""
-    if compression == "raw":
-        return None
-    codecs = need("numcodecs", f"compression {compression!r} of Zarr chunks", "zarr")
-    if compression == "blosc":
-        return codecs.Blosc("zstd", level, codecs.Blosc.SHUFFLE)
-    return codecs.Zstd(level) if compression == "zstd" else codecs.GZip(level)
-
-
-def zarr_placement(store: Store, parts: Store, encoding: ChunkEncoding, size: Vec3, origin: Vec3, mag: Mag) -> Placement:
-    """Describe an array that is written, whose element 0 is at an absolute voxel of the mag."""
-    attributes = {"mag": list(mag.factors), "offset_vx": list(origin)}
-    if encoding.version == 2:
-        name, document = ".zarray", encoding.document_v2(size)
-        documents: tuple[tuple[str, bytes], ...] = ((name, format_document(document)), (".zattrs", format_document(attributes)))
-    else:
-        name, document = FILE_NAME, encoding.document(size, encoding.shard_shape if encoding.is_sharded else None, attributes)
-        documents = ((name, format_document(document)),)
-    array = zarr_array(store, name, document, "".join(encoding.axes), is_new=True)
-    array = replace(array, mag=mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=origin))
-    return Placement(array, parts, documents)
+    def _settings(self, shuffle: str | int) -> dict[str, Any]:
+        """Give the settings of the compressor; the two versions name a shuffle of bytes differently."""
+        return {"cname": "zstd", "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
 
 
 PREFIX = "zarr://"
@@ -163,10 +126,9 @@ class ImagePlace(FolderPlace):
         edit = self._edit(first, levels, version, is_label=is_label)
         self.check_voxel_size(size, {*self.wanted.together, *(spec.box.mag for spec in specs)})
         of_arrays = [_settings_of(*one) for one in zip(specs, encodings, strict=True)]
-        settings = {
-            "version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels,
-            **{name: values[0] if len(values) == 1 else values for name in of_arrays[0] for values in [[one[name] for one in of_arrays]]},
-        }  # fmt: skip
+        settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
+        for name in of_arrays[0]:
+            settings[name] = of_arrays[0][name] if len(specs) == 1 else [one[name] for one in of_arrays]
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _described(encodings[0]))
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
@@ -188,7 +150,7 @@ class ImagePlace(FolderPlace):
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
         return version
 
-    def _edit(self, spec: LevelSpec, levels: Sequence[Level], version: str, *, is_label: bool) -> NgffEdit:
+    def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], version: str, *, is_label: bool) -> NgffEdit:
         """Say what the group says in the end, and make sure that it can."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
@@ -276,9 +238,17 @@ def _encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: 
 
 
 def _target(folder: str, spec: LevelSpec, encoding: ChunkEncoding) -> Placement:
-    """Lay out an array."""
-    store = open_store(folder)
-    return zarr_placement(store, store, encoding, spec.box.size, spec.box.topleft, spec.box.mag)
+    """Lay out an array, whose element 0 is the lowest voxel of its box."""
+    store, box = open_store(folder), spec.box
+    attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
+    if encoding.version == 2:
+        documents = {".zarray": encoding.document_v2(box.size), ".zattrs": attributes}
+    else:
+        documents = {FILE_NAME: encoding.document(box.size, attributes)}
+    name = next(iter(documents))
+    array = zarr_array(store, name, documents[name], letters_of(spec.num_channels), is_new=True)
+    array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
+    return Placement(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
 
 def _settings_of(spec: LevelSpec, encoding: ChunkEncoding) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, MARK, array_document, format_document, group_document, is_view, wkw_codecs
-from wkwdask.formats.zarr.ngff import image_attributes, label_attributes, letters_of, level_of, multiscale
-from wkwdask.formats.zarr.views import labels_of, rgb_range
+from wkwdask.formats.zarr.ngff import LABELS, label_attributes, level_of
+from wkwdask.formats.zarr.views import labels_of, layer_attributes
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
@@ -22,12 +22,9 @@ from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.formats.zarr.ngff import Level
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Found, Image
     from wkwdask.model.stored_array import StoredArray
-
-LABELS = "labels"
 
 
 @dataclass
@@ -57,7 +54,7 @@ def plan_view(located: Found, layer: str | None, *, allow_external: bool) -> Vie
             plan.documents[volume.folder] = _array(volume, mag)
         if located.mag is None:
             groups[one.name] = _group_folder(one, volumes)
-            plan.documents[groups[one.name]] = group_document({**_image(one, volumes), MARK: 1})
+            plan.documents[groups[one.name]] = _image(one, volumes)
     if located.mag is None:
         for image in layers:
             labels = labels_of(image, layers)
@@ -101,16 +98,9 @@ def _array(volume: StoredArray, mag: Mag) -> dict[str, Any]:
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
-def _levels(layer: Image, volumes: dict[Mag, StoredArray]) -> list[Level]:
-    return [level_of(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
-
-
-def _image(layer: Image, volumes: dict[Mag, StoredArray], *, is_label: bool = False) -> dict[str, Any]:
-    first = next(iter(volumes.values()))
-    unit = None if layer.voxel_size_nm is None else "nanometer"
-    image = multiscale(layer.name, _levels(layer, volumes), letters_of(first.num_channels), unit)
-    rgb = None if is_label else rgb_range(first.dtype, first.num_channels)
-    return image_attributes(image, version="0.5", is_label=is_label or layer.category == "segmentation", rgb=rgb)
+def _image(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, Any]:
+    levels = [level_of(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
+    return group_document({**layer_attributes(layer, levels, next(iter(volumes.values()))), MARK: 1})
 
 
 def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
@@ -139,7 +129,7 @@ def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: It
     for one in labels:
         found = _volumes(one, None)
         volumes = {mag: found[mag] for mag in mags if mag in found}
-        plan.documents[f"{folder}/{one.name}"] = group_document({**_image(one, volumes, is_label=True), MARK: 1})
+        plan.documents[f"{folder}/{one.name}"] = _image(one, volumes)
         for volume in volumes.values():
             plan.links[f"{folder}/{one.name}/{basename(volume.folder)}"] = volume.folder
 
@@ -158,7 +148,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     for folder, document in plan.documents.items():
         files.makedirs(folder)
         path = f"{folder}/{FILE_NAME}"
-        data = format_document(document)
+        data = format_document(document).encode()
         if not _holds(path, data):
             publish_bytes(path, data)
         paths.append(path)

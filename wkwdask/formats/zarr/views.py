@@ -10,26 +10,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
-from wkwdask.formats.zarr.ngff import image_attributes, label_attributes, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, letters_of, raw_codecs
+from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, level_of, multiscale
 from wkwdask.model.volume import in_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
 _CHUNK_NBYTES = 1 << 20
-_LABELS = "labels"
 _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 
 
 def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | None:
     """Give the values of red, green and blue, where channels are that."""
     return (0, int(np.iinfo(dtype).max)) if num_channels == 3 and dtype.kind == "u" and dtype.itemsize <= 2 else None
+
+
+def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> dict[str, Any]:
+    """Write the attributes of the group of a layer, one of whose mags is given."""
+    is_label = layer.category == "segmentation"
+    image = multiscale(layer.name, levels, letters_of(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer")
+    rgb = None if is_label else rgb_range(volume.dtype, volume.num_channels)
+    return image_attributes(image, version="0.5", is_label=is_label, rgb=rgb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +83,27 @@ class VirtualGroup:
 
     def add_group(self, path: str, attributes: dict[str, Any]) -> None:
         """Add a group."""
-        self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes))
+        self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes)).encode()
 
-    def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag], *, is_label: bool) -> None:
+    def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag]) -> None:
         """Add a layer as an image of some of its mags."""
-        levels, num_channels, rgb = [], 1, None
+        levels, volumes = [], []
         for one in mags:
             with contextlib.suppress(MissingError):
                 volume = layer.volume(one)
                 if volume.box.is_empty:
                     continue
-                self.add_array(f"{path}/{one.name}" if path else one.name, volume, chunk_shape)
+                self.add_array(_joined(path, one.name), volume, chunk_shape)
                 levels.append(level_of(one.name, one, volume.box.topleft, layer.voxel_size_nm))
-                num_channels, rgb = volume.num_channels, None if is_label else rgb_range(volume.dtype, volume.num_channels)
+                volumes.append(volume)
         if not levels:
             raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
-        image = multiscale(layer.name, levels, letters_of(num_channels), None if layer.voxel_size_nm is None else "nanometer")
-        self.add_group(path, image_attributes(image, version="0.5", is_label=is_label, rgb=rgb))
+        self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
         """Add a mag as an array that begins with its box."""
         array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _chunk_shape(volume))
-        self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft))
+        self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
 
 
@@ -120,17 +127,17 @@ def view_of(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, 
     group = VirtualGroup()
     if as_root:
         (layer,) = layers
-        group.add_image("", layer, chunk_shape, layer.mags if mag is None else (mag,), is_label=layer.category == "segmentation")
+        group.add_image("", layer, chunk_shape, layer.mags if mag is None else (mag,))
         return group
     group.add_group("", {})
     for layer in layers:
-        group.add_image(layer.name, layer, chunk_shape, layer.mags, is_label=layer.category == "segmentation")
+        group.add_image(layer.name, layer, chunk_shape, layer.mags)
         labels = labels_of(layer, layers)
         if labels:
-            folder = f"{layer.name}/{_LABELS}"
+            folder = f"{layer.name}/{LABELS}"
             group.add_group(folder, label_attributes([one.name for one in labels], "0.5"))
             for one in labels:
-                group.add_image(f"{folder}/{one.name}", one, chunk_shape, layer.mags, is_label=True)
+                group.add_image(f"{folder}/{one.name}", one, chunk_shape, layer.mags)
     return group
 
 
