@@ -11,7 +11,6 @@ import lzma
 import struct
 import zlib
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
@@ -21,131 +20,15 @@ from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gz
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wkwdask.model.json_text import Problems
-
-
-_BLOSC_HEADER = 16
-_LZ4_MAGIC = b"LZ4Block"
-_LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
-_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
-
-
-def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
-    """Undo the compression of a block."""
-    found = _DECODERS[compression.stream](data, nbytes, source, offset)
-    if len(found) != nbytes:
-        error = TruncatedError if len(found) < nbytes else CorruptError
-        what = f"{compression.stream} data of {len(data)} bytes give"
-        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(found) > nbytes)}{len(found)} bytes, expected {nbytes}")
-    return found
-
-
-def _raw(data: memoryview, nbytes: int, source: str, offset: int) -> memoryview:
-    del nbytes, source, offset
-    return data
-
-
-def _gzip(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    return decompress_gzip(bytes(data), nbytes, source, offset)
-
-
-def _zstd(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    return _by_imagecodecs(lambda codecs: codecs.zstd_decode(data, out=max(nbytes, 1)), "Zstandard", data, nbytes, source, offset)
-
-
-def _blosc(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decode Blosc, after a look at its header: the library believes the lengths that it states."""
-    if len(data) < _BLOSC_HEADER:
-        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
-    stated, _, stored = struct.unpack_from("<III", data, 4)
-    if stored > len(data):
-        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here")
-    if stored < len(data) or stated != nbytes:
-        raise CorruptError(
-            f"{source}: byte {offset}: Blosc data that say they have {stored} bytes and give {stated}, expected {len(data)} bytes that give {nbytes}"
-        )
-    return _by_imagecodecs(lambda codecs: codecs.blosc_decode(data, out=nbytes), "Blosc", data, nbytes, source, offset)
-
-
-def _by_imagecodecs(decode: Callable[[Any], bytes], name: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    codecs = need("imagecodecs", source, "zarr")
-    try:
-        return decode(codecs)
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise CorruptError(f"{source}: byte {offset}: expected {name} data of {len(data)} bytes that give {nbytes}: {error}") from None
-
-
-def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): pieces with headers of their own, the last one empty."""
-    import lz4.block
-
-    out, at = bytearray(), 0
-    while at < len(data):
-        if len(data) - at < _LZ4_HEADER.size:
-            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 piece, expected a header of {_LZ4_HEADER.size}")
-        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, at)
-        method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
-        start = at + _LZ4_HEADER.size
-        if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
-            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 piece, found {bytes(data[at:start]).hex(' ')}")
-        if stored > len(data) - start:
-            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes, but the file has {len(data) - start} more")
-        if not length:
-            break
-        if len(out) + length > nbytes:
-            raise CorruptError(f"{source}: byte {offset + at}: LZ4 pieces give at least {len(out) + length} bytes, expected {nbytes}")
-        piece = data[start : start + stored]
-        try:
-            plain = piece if method == _LZ4_RAW else lz4.block.decompress(piece, uncompressed_size=length)
-        except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes cannot be decoded: {error}") from None
-        if len(plain) != length:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece gives {len(plain)} bytes, expected {length}")
-        out += plain
-        at = start + stored
-    return bytes(out)
-
-
-_DECODERS: dict[str, Callable[[memoryview, int, str, int], bytes | memoryview]] = {
-    "raw": _raw, "gzip": _gzip, "zlib": partial(decompress_streams, ZLIB), "bzip2": partial(decompress_streams, BZIP2), "xz": partial(decompress_streams, XZ),
-    "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
-}  # fmt: skip
-
-
-def compress(data: bytes, compression: Compression, itemsize: int, source: str) -> bytes:
-    """Compress a block."""
-    kind = compression.stream
-    if kind == "raw":
-        return data
-    if kind in ("gzip", "zlib"):
-        level = int(compression.option("level", -1))
-        is_image = level < 0 and itemsize == 1  # nobody asks for a level, and labels are larger
-        return compress_gzip(data, 6 if level < 0 else level, is_image=is_image) if kind == "gzip" else zlib.compress(data, level)
-    if kind == "bzip2":
-        return bz2.compress(data, int(compression.option("blockSize", 9)))
-    if kind == "xz":
-        return lzma.compress(data, lzma.FORMAT_XZ, preset=int(compression.option("preset", 6)))
-    if kind == "lz4":
-        raise UnsupportedError(f"{source}: the lz4 of N5 is read but not written; blosc is as fast")
-    codecs = need("imagecodecs", source, "zarr")
-    if kind == "zstd":
-        out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
-        return out
-    name, shuffle = compression.option("cname", "blosclz"), int(compression.option("shuffle", 1))
-    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 leaves it to the writer, as in numcodecs
-    packed: bytes = codecs.blosc_encode(
-        data, int(compression.option("clevel", 5)), compressor=name, shuffle=shuffle, typesize=itemsize, blocksize=int(compression.option("blocksize", 0)),
-        numthreads=1,
-    )  # fmt: skip
-    return packed
-
 
 TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
 """Compressions whose blocks are read; all but lz4 can be written."""
+_BLOSC_HEADER = 16
+_STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
+_LZ4_MAGIC = b"LZ4Block"
+_LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
+_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +78,110 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
     if value["type"] not in TYPES:
         raise UnsupportedError(f"{source}: compression {value['type']!r}, which is not read; known are {', '.join(TYPES)}")
     return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
+
+
+def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
+    """Undo the compression of a block, without ever giving more than is expected."""
+    kind = compression.stream
+    found: bytes | memoryview
+    if kind == "raw":
+        found = data
+    elif kind == "gzip":
+        found = decompress_gzip(bytes(data), nbytes, source, offset)
+    elif kind == "lz4":
+        found = _lz4(data, nbytes, source, offset)
+    elif kind in _STREAMS:
+        found = decompress_streams(_STREAMS[kind], data, nbytes, source, offset)
+    else:
+        found = _by_imagecodecs(kind, data, nbytes, source, offset)
+    if len(found) != nbytes:
+        error = TruncatedError if len(found) < nbytes else CorruptError
+        what = f"{kind} data of {len(data)} bytes give"
+        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(found) > nbytes)}{len(found)} bytes, expected {nbytes}")
+    return found
+
+
+def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+    if kind == "blosc":
+        _check_blosc(data, nbytes, source, offset)
+    codecs = need("imagecodecs", source, "zarr")
+    try:
+        out: bytes = codecs.blosc_decode(data, out=nbytes) if kind == "blosc" else codecs.zstd_decode(data, out=max(nbytes, 1))
+    except MemoryError:
+        raise
+    except Exception as error:
+        name = "Blosc" if kind == "blosc" else "Zstandard"
+        raise CorruptError(f"{source}: byte {offset}: expected {name} data of {len(data)} bytes that give {nbytes}: {error}") from None
+    return out
+
+
+def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> None:
+    """Look at the header of Blosc: the library believes the lengths that it states."""
+    if len(data) < _BLOSC_HEADER:
+        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
+    stated, _, stored = struct.unpack_from("<III", data, 4)
+    if stored > len(data):
+        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here")
+    if stored < len(data) or stated != nbytes:
+        raise CorruptError(
+            f"{source}: byte {offset}: Blosc data that say they have {stored} bytes and give {stated}, expected {len(data)} bytes that give {nbytes}"
+        )
+
+
+def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): pieces with headers of their own, the last one empty."""
+    import lz4.block
+
+    out, at = bytearray(), 0
+    while at < len(data):
+        if len(data) - at < _LZ4_HEADER.size:
+            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 piece, expected a header of {_LZ4_HEADER.size}")
+        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, at)
+        method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
+        start = at + _LZ4_HEADER.size
+        if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
+            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 piece, found {bytes(data[at:start]).hex(' ')}")
+        if stored > len(data) - start:
+            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes, but the file has {len(data) - start} more")
+        if not length:
+            break
+        if len(out) + length > nbytes:
+            raise CorruptError(f"{source}: byte {offset + at}: LZ4 pieces give at least {len(out) + length} bytes, expected {nbytes}")
+        piece = data[start : start + stored]
+        try:
+            plain = piece if method == _LZ4_RAW else lz4.block.decompress(piece, uncompressed_size=length)
+        except lz4.block.LZ4BlockError as error:
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes cannot be decoded: {error}") from None
+        if len(plain) != length:
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece gives {len(plain)} bytes, expected {length}")
+        out += plain
+        at = start + stored
+    return bytes(out)
+
+
+def compress(data: bytes, compression: Compression, itemsize: int, source: str) -> bytes:
+    """Compress a block."""
+    kind = compression.stream
+    if kind == "raw":
+        return data
+    if kind in ("gzip", "zlib"):
+        level = int(compression.option("level", -1))
+        is_image = level < 0 and itemsize == 1  # nobody asks for a level, and labels are larger
+        return compress_gzip(data, 6 if level < 0 else level, is_image=is_image) if kind == "gzip" else zlib.compress(data, level)
+    if kind == "bzip2":
+        return bz2.compress(data, int(compression.option("blockSize", 9)))
+    if kind == "xz":
+        return lzma.compress(data, lzma.FORMAT_XZ, preset=int(compression.option("preset", 6)))
+    if kind == "lz4":
+        raise UnsupportedError(f"{source}: the lz4 of N5 is read but not written; blosc is as fast")
+    codecs = need("imagecodecs", source, "zarr")
+    if kind == "zstd":
+        out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
+        return out
+    name, shuffle = compression.option("cname", "blosclz"), int(compression.option("shuffle", 1))
+    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 leaves it to the writer, as in numcodecs
+    packed: bytes = codecs.blosc_encode(
+        data, int(compression.option("clevel", 5)), compressor=name, shuffle=shuffle, typesize=itemsize, blocksize=int(compression.option("blocksize", 0)),
+        numthreads=1,
+    )  # fmt: skip
+    return packed

@@ -14,11 +14,11 @@ from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.compression import Compression
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
+from wkwdask.formats.zarr.documents import any_array_document, group_document, is_view
 from wkwdask.formats.zarr.ngff import PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.store import files
-from wkwdask.store.locks import read_object
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import open_store
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.model.image import Image
-    from wkwdask.model.store import Store
     from wkwdask.model.stored_array import StoredArray
 
 
@@ -113,31 +112,13 @@ def array_document(dataset: N5Dataset, source: str, form: str = CODEC, axes: Seq
     else:
         header = format_header(dataset.block_size, mode)
         codecs = [*inner, {"name": "offset", "configuration": {"offset": len(header), "prefix": base64.b64encode(header).decode()}}]
-    document: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(dataset.dimensions),
-        "data_type": dataset.dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(dataset.block_size)}},
-        "chunk_key_encoding": {"name": "v2", "configuration": {"separator": "/"}},
-        "fill_value": 0.0 if dataset.dtype.kind == "f" else 0,
-        "codecs": codecs,
-        "attributes": _attributes(dataset.document),
-    }
-    if axes is not None:
-        document["dimension_names"] = list(axes)
-    return document
+    document = any_array_document(dataset.dimensions, dataset.dtype, dataset.block_size, codecs, _attributes(dataset.document), "v2")
+    return document if axes is None else {**document, "dimension_names": list(axes)}
 
 
-def group_document(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def group_of(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     """Describe a group as a Zarr v3 group; one without ``attributes.json`` has no attributes."""
-    return {"zarr_format": 3, "node_type": "group", "attributes": _attributes(attributes)}
-
-
-def is_made_here(document: Mapping[str, Any]) -> bool:
-    """Tell whether a ``zarr.json`` was made of an ``attributes.json``."""
-    attributes = document.get("attributes")
-    return isinstance(attributes, dict) and MARK in attributes
+    return group_document(_attributes(attributes or {}))
 
 
 def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,31 +144,40 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
     store = open_store(root)
     documents: Documents = {}
     odd: dict[str, Exception] = {}
+
+    def add(key: str, volume: StoredArray, names: list[str] | None) -> None:
+        mode = _mode_of_all(volume) if form != CODEC else 0
+        documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
+
     for layer in _layers(url, root if store.is_local else None):
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.meant:
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
             if level.problem:
-                odd[key] = level.error(level.problem)
-                continue
-            volume = level.open()
-            mode = _mode_of_all(volume) if form != CODEC else 0
-            documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, _axis_names(volume), mode)
+                odd[_named(key)] = level.error(level.problem)
+            else:
+                volume = level.open()
+                add(key, volume, _axis_names(volume))
         if inside is not None and any(level.key for level in layer.levels):
-            group = group_document(read_attributes(store, inside) or {})
+            group = group_of(read_attributes(store, inside))
             image = _image(layer)
             if image is not None:
                 group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
             documents[_named(inside)] = group
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _named(key) not in documents:
-            mode = _mode_of_all(volume) if form != CODEC else 0
-            documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, _own_names(volume), mode)
-    for key, error in odd.items():
-        if _named(key) not in documents:
+            names = _axis_names(volume)
+            add(key, volume, names if names == dataset_of(volume).document.get("axes") else None)
+    for name, error in odd.items():
+        if name not in documents:
             raise error
-    for key in list(documents):
-        _add_groups(documents, store, key)
+    for name in list(documents):
+        parts = name.split("/")[:-1]
+        while parts:  # groups above an array, up to the root, need no attributes.json in N5
+            parts.pop()
+            above = "/".join(parts)
+            if _named(above) not in documents:
+                documents[_named(above)] = group_of(read_attributes(store, above))
     return dict(sorted(documents.items()))
 
 
@@ -216,24 +206,8 @@ def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
                 yield folder[len(root) :].strip("/"), n5_array(store, dataset, "-" * len(dataset.dimensions))
 
 
-def _own_names(volume: StoredArray) -> list[str] | None:
-    """Give the names of a dataset's axes, where it has some."""
-    names = _axis_names(volume)
-    return names if names == dataset_of(volume).document.get("axes") else None
-
-
 def _named(key: str) -> str:
     return f"{key}/{ZARR_NAME}" if key else ZARR_NAME
-
-
-def _add_groups(documents: Documents, store: Store, name: str) -> None:
-    """Add the groups above an array, up to the root; those need no ``attributes.json`` in N5."""
-    parts = name.split("/")[:-1]
-    while parts:
-        parts.pop()
-        above = _named("/".join(parts))
-        if above not in documents:
-            documents[above] = group_document(read_attributes(store, "/".join(parts)) or {})
 
 
 def _axis_names(volume: StoredArray) -> list[str]:
@@ -292,31 +266,26 @@ def _mode_of_all(volume: StoredArray) -> int:
 
 def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
     """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there."""
-    root = _local_root(url)
-    for name in documents:
-        _check_own(f"{root}/{name}")
+    root = _checked_root(url, documents)
     for name in sorted(documents, key=lambda name: -name.count("/")):
         publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
 def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
     """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays."""
-    root = _local_root(url)
-    for name in documents:
-        _check_own(f"{root}/{name}")
+    root = _checked_root(url, documents)
     for name in documents:
         files.remove_file(f"{root}/{name}")
 
 
-def _local_root(url: str | os.PathLike[str]) -> str:
+def _checked_root(url: str | os.PathLike[str], documents: Documents) -> str:
+    """Give the local folder in which documents are written or removed, where none of them is of somebody else."""
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
+    for name in documents:
+        if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", MARK):
+            raise ExistsError(f"{root}/{name}: already exists, and was not made of {FILE_NAME}; it is not touched")
     return root
-
-
-def _check_own(path: str) -> None:
-    if files.lexists(path) and not is_made_here(read_object(path) or {}):
-        raise ExistsError(f"{path}: already exists, and was not made of {FILE_NAME}; it is not touched")

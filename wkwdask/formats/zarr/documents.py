@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.store import files
@@ -15,47 +14,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_RECORDS = ("zarr.json", ".zarray", ".zattrs")
-_FIRST = re.compile(r"c|\d+", re.ASCII)
-# our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
-_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+FILE_NAME = "zarr.json"
+MARK = "wkwdask_view"
+"""An attribute of each ``zarr.json`` that was put beside WKW files."""
 
 
-def is_array(folder: str) -> bool:
-    """Tell whether a folder is a Zarr array and nothing else, so that it can be replaced."""
-    return array_record(folder) is not None and not array_stray(folder)
+def is_view(path: str, mark: str = MARK) -> bool:
+    """Tell whether a ``zarr.json`` was made by :func:`wkwdask.write_zarr_view`, or is marked as made by somebody else."""
+    attributes = (read_object(path) or {}).get("attributes")
+    return isinstance(attributes, dict) and mark in attributes
 
 
 def array_record(folder: str) -> str | None:
     """Find the file that describes the array of a folder, None where there is none."""
     if files.isfile(f"{folder}/.zarray"):
         return f"{folder}/.zarray"
-    path = f"{folder}/zarr.json"
+    path = f"{folder}/{FILE_NAME}"
     document = read_object(path)
     return path if document is not None and document.get("node_type") == "array" else None
-
-
-def array_stray(folder: str) -> str:
-    """Name something in a folder that is no part of an array, an empty text where there is nothing."""
-    with files.scandir(folder) as entries:
-        for entry in entries:
-            is_ours = entry.name in _RECORDS or _LEFT_BY_SOFTWARE.fullmatch(entry.name) or _FIRST.fullmatch(entry.name)
-            if not is_ours or entry.is_symlink():
-                return entry.path
-    return ""
-
-
-MARK = "wkwdask_view"
-"""Its attribute."""
-
-
-def is_view(path: str) -> bool:
-    """Tell whether a ``zarr.json`` was made by :func:`wkwdask.write_zarr_view`."""
-    attributes = (read_object(path) or {}).get("attributes")
-    return isinstance(attributes, dict) and MARK in attributes
-
-
-FILE_NAME = "zarr.json"
 
 
 def letters_of(num_channels: int) -> str:
@@ -76,19 +52,25 @@ def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
 def array_document(
     shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write the ``zarr.json`` of an array."""
+    """Write the ``zarr.json`` of an array as it is stored here."""
+    document = any_array_document(outer_shape(num_channels, shape), dtype, outer_shape(num_channels, chunk_shape), codecs, attributes)
+    return {**document, "dimension_names": list(letters_of(num_channels)), "storage_transformers": []}
+
+
+def any_array_document(
+    shape: Sequence[int], dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any], naming: str = "default"
+) -> dict[str, Any]:
+    """Write the ``zarr.json`` of an array with any axes."""
     return {
         "zarr_format": 3,
         "node_type": "array",
-        "shape": outer_shape(num_channels, shape),
+        "shape": list(shape),
         "data_type": dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer_shape(num_channels, chunk_shape)}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+        "chunk_key_encoding": {"name": naming, "configuration": {"separator": "/"}},
         "fill_value": 0.0 if dtype.kind == "f" else 0,
         "codecs": codecs,
         "attributes": attributes,
-        "dimension_names": list(letters_of(num_channels)),
-        "storage_transformers": [],
     }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.format import ArrayFormat
+from wkwdask.formats.format import LEFT_BY_SOFTWARE, ArrayFormat
 from wkwdask.formats.leveled import found_images
 from wkwdask.formats.wkw.folder import HEADER_NAME
-from wkwdask.formats.zarr.documents import array_record, array_stray, is_array
+from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
@@ -31,6 +32,7 @@ class ZarrFormat(ArrayFormat):
     not_asked = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
+    level_entries = r"zarr\.json|\.zarray|\.zattrs|c|(?a:\d+)"
     edits = (NgffEdit, NgffRemoval)
     removal = NgffRemoval
     image_files = ("zarr.json", ".zattrs", ".zgroup")
@@ -71,7 +73,7 @@ class ZarrFormat(ArrayFormat):
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
-        return not files.exists(f"{folder}/{HEADER_NAME}") and is_array(folder)
+        return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
     def record_of(self, folder: str) -> str | None:
         """Name the file that describes the array."""
@@ -79,7 +81,17 @@ class ZarrFormat(ArrayFormat):
 
     def stray(self, folder: str) -> str:
         """Say what else a folder holds than an array."""
-        return f"holds something else than one Zarr array ({array_stray(folder)}), and is not replaced; move it away"
+        return f"holds something else than one Zarr array ({_stray_in(folder)}), and is not replaced; move it away"
+
+
+def _stray_in(folder: str) -> str:
+    """Name something in a folder that is no part of an array, an empty text where there is nothing."""
+    with files.scandir(folder) as entries:
+        for entry in entries:
+            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or LEFT_BY_SOFTWARE.fullmatch(entry.name)
+            if not is_ours or entry.is_symlink():
+                return entry.path
+    return ""
 
 
 FORMAT = ZarrFormat()

@@ -30,26 +30,27 @@ if TYPE_CHECKING:
 _HARMLESS = frozenset({"crc32c", "offset", "pad"})  # what these add leaves the bytes where they are, or is itself meant to stand outside
 _FRAMES = 4
 _LISTS = ("codecs_parsed_partial", "codecs_parsed", "codecs")
+_MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
+_SHOWN = 16
 
 
-def warn_of_order(codec: Any) -> None:
-    """Warn where a compressor follows a codec that puts a header before chunks: files then begin with what the compressor writes."""
-    behind = [one for one in map(_name_of, _around(codec)[1]) if one not in _HARMLESS]
-    if behind:
+def warn_of_neighbours(codec: Any, dtype: Any) -> None:
+    """Warn where a compressor follows, whose bytes then begin files; and where a TIFF header says another byte order than the codec ``bytes`` gives chunks."""
+    before, behind = _around(codec)
+    odd = [one for one in map(_name_of, behind) if one not in _HARMLESS]
+    if odd:
         warnings.warn(
-            f"the codec {codec.name!r} stands before {behind[0]!r}, which then compresses its bytes too: what is stored begins with those of {behind[0]!r}; "
+            f"the codec {codec.name!r} stands before {odd[0]!r}, which then compresses its bytes too: what is stored begins with those of {odd[0]!r}; "
             f"put {codec.name!r} last",
             HeaderWarning,
             stacklevel=3,
         )
-
-
-def warn_of_byteorder(codec: Any, dtype: Any) -> None:
-    """Warn where a TIFF header says another byte order than the codec ``bytes`` gives the chunks: the pixels of the TIFF files would be others."""
     if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
         return
     said = codec.header.options.get("byteorder", "little")
-    for found in map(_endian_of, _around(codec)[0]):
+    for one in before:
+        endian = getattr(one, "endian", None) if _name_of(one) == "bytes" else None
+        found = getattr(endian, "value", endian)
         if found not in (None, said):
             warnings.warn(
                 f"the codec 'bytes' stores chunks {found}-endian, and the header 'tiff' of the codec {codec.name!r} says {said!r}: "
@@ -66,12 +67,6 @@ def _around(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             if one is codec:
                 return tuple(codecs[:n]), tuple(codecs[n + 1 :])
     return (), ()
-
-
-def _endian_of(codec: Any) -> Any:
-    """Give the byte order of the codec ``bytes``, None for others."""
-    endian = getattr(codec, "endian", None) if _name_of(codec) == "bytes" else None
-    return getattr(endian, "value", endian)
 
 
 def _lists(frame: FrameType | None) -> Any:
@@ -94,10 +89,6 @@ def _name_of(codec: Any) -> str:
         return type(codec).__name__
 
 
-_MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
-_SHOWN = 16
-
-
 @dataclass(frozen=True, kw_only=True)
 class FixedBytesCodec(BytesBytesCodec):
     """Bytes of a fixed length at one end of a chunk."""
@@ -109,6 +100,8 @@ class FixedBytesCodec(BytesBytesCodec):
     """Key of the length."""
     literal_key: ClassVar[str]
     """Key of the literal bytes."""
+    more_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of what only this codec has."""
 
     nbytes: int
     """Length [bytes]."""
@@ -134,8 +127,6 @@ class FixedBytesCodec(BytesBytesCodec):
         """Whether the bytes stand before the chunk's own."""
         return True
 
-    # ------------------------------------------------------------------ metadata
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read an entry of ``codecs``."""
@@ -144,35 +135,24 @@ class FixedBytesCodec(BytesBytesCodec):
         configuration = data.get("configuration")
         if not isinstance(configuration, dict):
             raise CorruptError(f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}")
-        problems = [f"no {key!r}" for key in cls._required() if key not in configuration]
-        problems += [f"unknown key {key!r}" for key in configuration if key not in cls._keys()]
+        required = (*cls.more_keys, cls.size_key)
+        keys = (*required, cls.literal_key, "header", "strict")
+        problems = [f"no {key!r}" for key in required if key not in configuration]
+        problems += [f"unknown key {key!r}" for key in configuration if key not in keys]
         if problems:
-            raise CorruptError(f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(cls._keys())}")
-        return cls._from_configuration(configuration)
-
-    @classmethod
-    def _required(cls) -> tuple[str, ...]:
-        return (cls.size_key,)
-
-    @classmethod
-    def _keys(cls) -> tuple[str, ...]:
-        return (*cls._required(), cls.literal_key, "header", "strict")
-
-    @classmethod
-    def _from_configuration(cls, configuration: dict[str, Any], **more: Any) -> Self:
-        literal = configuration.get(cls.literal_key)
-        header = configuration.get("header")
+            raise CorruptError(f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(keys)}")
+        literal, header = configuration.get(cls.literal_key), configuration.get("header")
         return cls(
             nbytes=configuration[cls.size_key],
             literal=None if literal is None else decode_base64(literal, f"codec {cls.name!r}: {cls.literal_key!r}"),
             header=None if header is None else Header.from_json(header),
             strict=configuration.get("strict", False),
-            **more,
+            **{key: configuration[key] for key in cls.more_keys},
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Give what :meth:`from_dict` reads."""
-        configuration: dict[str, Any] = {self.size_key: self.nbytes}
+        configuration: dict[str, Any] = {**{key: getattr(self, key) for key in self.more_keys}, self.size_key: self.nbytes}
         if self.literal is not None:
             configuration[self.literal_key] = base64.b64encode(self.literal).decode("ascii")
         if self.header is not None:
@@ -183,16 +163,12 @@ class FixedBytesCodec(BytesBytesCodec):
 
     def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
         """Stay as it is; a codec behind this one that hides the bytes is warned of, and one before it that turns those of numbers another way."""
-        warn_of_order(self)
-        warn_of_byteorder(self, array_spec.dtype)
+        warn_of_neighbours(self, array_spec.dtype)
         return self
 
     def validate(self, *, dtype: Any, **_: Any) -> None:
         """Fit every array, with the warnings of :meth:`evolve_from_array_spec`."""
-        warn_of_order(self)
-        warn_of_byteorder(self, dtype)
-
-    # ------------------------------------------------------------------ chunks
+        warn_of_neighbours(self, dtype)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         """Count the bytes of a chunk with its fixed bytes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.zarr.codecs.fixed_bytes import FixedBytesCodec
@@ -21,6 +21,7 @@ class PadCodec(FixedBytesCodec):
     name: ClassVar[str] = "pad"
     size_key: ClassVar[str] = "nbytes"
     literal_key: ClassVar[str] = "padding"
+    more_keys: ClassVar[tuple[str, ...]] = ("location",)
 
     location: str
     """``"start"`` or ``"end"``."""
@@ -34,16 +35,3 @@ class PadCodec(FixedBytesCodec):
     def at_start(self) -> bool:
         """Whether the bytes stand before the chunk's own."""
         return self.location == "start"
-
-    @classmethod
-    def _required(cls) -> tuple[str, ...]:
-        return ("location", *super()._required())
-
-    @classmethod
-    def _from_configuration(cls, configuration: dict[str, Any], **more: Any) -> Self:
-        return super()._from_configuration(configuration, location=configuration["location"], **more)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give what :meth:`from_dict` reads."""
-        data = super().to_dict()
-        return {"name": self.name, "configuration": {"location": self.location, **data["configuration"]}}
