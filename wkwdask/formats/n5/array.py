@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, UnsupportedError
-from wkwdask.formats.described import Described, Opened, look
+from wkwdask.formats.described import Described, look
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, by_name, grouped_unit, in_order
 from wkwdask.model.codec import ChunkCodec
-from wkwdask.model.json_text import format_json, parse_object
+from wkwdask.model.json_text import parse_object
 from wkwdask.model.layout import SingleFiles
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.formats.n5.compression import Compression
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.geometry.mag import Mag
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.levels import Lengths
     from wkwdask.model.store import Store
@@ -93,22 +92,14 @@ class N5Description(Described):
             return False
 
 
-def n5_array(store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None) -> StoredArray:
-    """Describe the dataset in a folder, which starts at voxel 0."""
-    return _array(store, dataset, axes, mag, look(store, FILE_NAME) if store.is_local else None, lengths_nm)
-
-
-def n5_placement(store: Store, parts: Store, dataset: N5Dataset, mag: Mag, origin: Vec3) -> Placement:
-    """Describe a dataset that is written."""
-    array = _array(store, dataset, "xyzc"[: len(dataset.dimensions)], mag, None).moved(origin)
-    return Placement(array, parts, ((FILE_NAME, format_json(dataset.document).encode()),))
-
-
-def _array(store: Store, dataset: N5Dataset, axes: str, mag: Mag, opened: Opened | None, lengths_nm: Lengths | None = None) -> StoredArray:
+def n5_array(
+    store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False
+) -> StoredArray:  # fmt: skip
+    """Describe the dataset in a folder, which starts at voxel 0; ``is_new`` for one that is being written."""
     size, block = by_axes(dataset.dimensions, axes), by_axes(dataset.block_size, axes)
     grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
-    identity = N5Description(store, FILE_NAME, opened, dataset)
+    identity = N5Description(store, FILE_NAME, look(store, FILE_NAME) if store.is_local and not is_new else None, dataset)
     return StoredArray(store, grid, GridNaming(axes), SingleFiles(), codec, dataset.dtype, identity, mag, lengths_nm=lengths_nm)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.n5.array import N5Description, n5_placement, read_attributes
+from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
@@ -17,8 +17,10 @@ from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_num
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.place import Destination, FolderPlace, NewLevels
+from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote
@@ -60,9 +62,10 @@ class N5Place(FolderPlace):
         datasets = [_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
         for spec, at, dataset, folder in zip(specs, places, datasets, folders, strict=True):
-            document = dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder)
+            dataset = replace(dataset, document=dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder))
             store = open_store(folder)
-            targets.append(n5_placement(store, store, replace(dataset, document=document), spec.box.mag, at.offset))
+            array = n5_array(store, dataset, "xyzc"[: len(dataset.dimensions)], spec.box.mag, is_new=True).moved(at.offset)
+            targets.append(Placement(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
             lengths = None if at.base_lengths_nm is None else list(at.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths})
         edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), places, strict=True)))

@@ -22,7 +22,7 @@ from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
 from wkwdask.model.extras import need
-from wkwdask.model.layout import SingleFiles
+from wkwdask.model.layout import ShardLayout, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.store import files
@@ -36,17 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.model.chunk_grid import Vec4
-    from wkwdask.model.layout import ShardLayout
     from wkwdask.model.store import Store
-
-
-def zarr_place(location: str) -> tuple[Any, dict[str, Any]]:
-    """Return the first argument of zarr's functions for a location, and their options."""
-    if not is_memory(location):
-        return location, remote_options(location)
-    from zarr.storage import MemoryStore
-
-    return MemoryStore(_Files(location), read_only=True), {}  # type: ignore[arg-type, unused-ignore]
 
 
 class _Files(Mapping[str, Any]):
@@ -122,22 +112,19 @@ def _opened(array: StoredArray) -> Any:
 def open_array(url: str) -> Any:
     """Open an array by zarr-python for reading, with compressors that give no more than a chunk has."""
     zarr = need("zarr", url, "zarr")
-    place, options = zarr_place(url)
-    array = zarr.open_array(place, mode="r", **options)
+    if is_memory(url):
+        from zarr.storage import MemoryStore
+
+        array = zarr.open_array(MemoryStore(_Files(url), read_only=True), mode="r")  # type: ignore[arg-type, unused-ignore]
+    else:
+        array = zarr.open_array(url, mode="r", **remote_options(url))
     from wkwdask.formats.zarr.codecs.bounded import bound_decoders
 
     return bound_decoders(array)
 
 
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    """How an array is stored."""
-
-    dtype: str
-    chunk: tuple[int, ...]
-    shard: tuple[int, ...]
-    codec: ZarrCodec
-    layout: ShardLayout
+_Storage = tuple[tuple[int, ...], ZarrCodec, ShardLayout]
+"""How an array is stored: lengths of a file, chunks, and how these are put into files."""
 
 
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
@@ -146,15 +133,16 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     storage = (_storage_v2 if is_v2 else _storage_v3)(document, axes)
     fill = _fill(document.get("fill_value"))
     shape = tuple(map(int, document["shape"]))
-    naming = _naming_v2(document, axes) if is_v2 else _naming_v3(document, axes)
+    naming = _naming(document, axes, is_v2=is_v2)
     if storage is None or naming is None or fill is None:
         storage = _by_zarr_python(store.url, axes)
         naming = None if fill else naming
-    size, chunk, file = by_axes(shape, axes), by_axes(storage.chunk, axes), by_axes(storage.shard, axes)
-    dtype = stored_dtype(storage.dtype)
+    outer, codec, layout = storage
+    size, chunk, file = by_axes(shape, axes), by_axes(codec.chunk_shape, axes), by_axes(outer, axes)
+    dtype = stored_dtype(codec.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
     identity = DescribedByJson(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _NOT_STORED), _NOT_STORED)
-    return StoredArray(store, grid, naming, storage.layout, storage.codec, dtype, identity, fill=fill or 0)
+    return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
 
 
 def _by_zarr_python(url: str, axes: str) -> _Storage:
@@ -162,8 +150,7 @@ def _by_zarr_python(url: str, axes: str) -> _Storage:
     item = open_array(url)
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
-    dtype = np.dtype(item.dtype).str
-    return _Storage(dtype, chunk, shard, ZarrCodec(dtype, chunk, axes, tuple(range(len(chunk)))), ZarrPython(axes))
+    return shard, ZarrCodec(np.dtype(item.dtype).str, chunk, axes, tuple(range(len(chunk)))), ZarrPython(axes)
 
 
 def _fill(value: Any) -> int | float | None:
@@ -175,22 +162,18 @@ def _fill(value: Any) -> int | float | None:
     return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value) if isinstance(value, str) else None
 
 
-def _naming_v2(document: Mapping[str, Any], axes: str) -> GridNaming | None:
-    return _named(axes, "", document.get("dimension_separator", "."))
-
-
-def _naming_v3(document: Mapping[str, Any], axes: str) -> GridNaming | None:
-    encoding = document.get("chunk_key_encoding")
-    if isinstance(encoding, str):
-        encoding = {"name": encoding}
-    if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
-        return None
-    is_default = encoding["name"] == "default"
-    separator = (encoding.get("configuration") or {}).get("separator", "/" if is_default else ".")
-    return _named(axes, f"c{separator}" if is_default else "", separator)
-
-
-def _named(axes: str, prefix: str, separator: Any) -> GridNaming | None:
+def _naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
+    """Read how files are named, None where it is not known."""
+    prefix, separator = "", document.get("dimension_separator", ".")
+    if not is_v2:
+        encoding = document.get("chunk_key_encoding")
+        if isinstance(encoding, str):
+            encoding = {"name": encoding}
+        if not isinstance(encoding, dict) or encoding.get("name") not in ("default", "v2"):
+            return None
+        is_default = encoding["name"] == "default"
+        separator = (encoding.get("configuration") or {}).get("separator", "/" if is_default else ".")
+        prefix = f"c{separator}" if is_default else ""
     return GridNaming(axes, prefix, separator) if separator in ("/", ".") else None
 
 
@@ -203,7 +186,7 @@ def _storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
     every = (*filters, *([compressor] if compressor else []))
     stages = [(str(one["id"]), json.dumps({key: value for key, value in one.items() if key != "id"}, sort_keys=True)) for one in every]
     order = range(len(chunk)) if document.get("order", "C") == "C" else reversed(range(len(chunk)))
-    return _Storage(dtype, chunk, chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles())
+    return chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles()
 
 
 def _storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
@@ -212,27 +195,27 @@ def _storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
     if grid.get("name") != "regular" or document.get("storage_transformers") or not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
     outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
-    codecs = [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
+    codecs = _named(codecs)
     if [codec.get("name") for codec in codecs] != ["sharding_indexed"]:
         codec = _codec_v3(codecs, data_type, outer, axes)
-        return None if codec is None else _Storage(codec.dtype, outer, outer, codec, SingleFiles())
+        return None if codec is None else (outer, codec, SingleFiles())
     sharding = codecs[0].get("configuration") or {}
     inner = tuple(max(1, int(n)) for n in sharding["chunk_shape"])
     codec = _codec_v3(sharding.get("codecs") or [], data_type, inner, axes)
     has_checksum = _index_checksum(sharding.get("index_codecs") or [])
     location = sharding.get("index_location", "end")
-    if (
-        codec is None
-        or has_checksum is None
-        or location not in ("start", "end")
-        or len(inner) != len(outer)
-        or any(a % b for a, b in zip(outer, inner, strict=True))
-    ):
+    if codec is None or has_checksum is None or location not in ("start", "end"):
         return None
-    cells = by_axes([a // b for a, b in zip(outer, inner, strict=True)], axes)
-    if math.prod(cells) != math.prod(a // b for a, b in zip(outer, inner, strict=True)):
+    if len(inner) != len(outer) or any(a % b for a, b in zip(outer, inner, strict=True)):
         return None
-    return _Storage(codec.dtype, inner, outer, codec, ZarrShards(cells, axes, location == "end", has_checksum))
+    counts = [a // b for a, b in zip(outer, inner, strict=True)]
+    cells = by_axes(counts, axes)
+    return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
+
+
+def _named(codecs: Sequence[Any]) -> list[dict[str, Any]]:
+    """Give codecs as objects; one may be written as its name alone."""
+    return [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
 
 
 def _index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
@@ -246,7 +229,7 @@ def _index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
 def _codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
     """Read a chain of codecs, None where one is not known."""
     order = list(range(len(chunk)))
-    left: list[dict[str, Any]] = [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
+    left = _named(codecs)
     while left and left[0].get("name") == "transpose":
         wanted = (left.pop(0).get("configuration") or {}).get("order")
         wanted = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(wanted, wanted) if isinstance(wanted, str) else wanted

@@ -96,7 +96,7 @@ def _crc32c() -> Any:
         return need("crc32c", "the index of a Zarr shard", "zarr").crc32c
 
 
-_FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
+FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
@@ -134,7 +134,7 @@ class ZarrCodec(ChunkCodec):
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         """Return how many bytes a stored chunk has at most."""
         del shape
-        return (self.nbytes * (_FILTERED if self.filters else 1) + 4096) * (2 if self.stages else 1)
+        return (self.nbytes * (FILTERED if self.filters else 1) + 4096) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         """Decode a chunk."""
@@ -157,7 +157,7 @@ class ZarrCodec(ChunkCodec):
 
     def _most(self, n: int) -> int:
         """Return how many bytes a stage was given at most."""
-        most = self.nbytes * (_FILTERED if self.filters else 1)
+        most = self.nbytes * (FILTERED if self.filters else 1)
         for kind, _ in self.stages[:n]:
             most += CHECKSUM_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
         return most

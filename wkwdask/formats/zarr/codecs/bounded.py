@@ -16,7 +16,7 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.formats.zarr.codec import KINDS, PLACE, decode_bounded
+from wkwdask.formats.zarr.codec import FILTERED, KINDS, PLACE, decode_bounded
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer
-
-_FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
 
 
 def bound_decoders(array: Any) -> Any:
@@ -35,7 +33,7 @@ def bound_decoders(array: Any) -> Any:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
     else:
         filters = metadata.filters or ()
-        raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (_FILTERED if filters else 1)
+        raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (FILTERED if filters else 1)
         kept = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
         codecs = [V2Codec(filters=kept, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
     object.__setattr__(own, "codec_pipeline", type(own.codec_pipeline).from_codecs(codecs))
@@ -53,18 +51,13 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
                 chunk_shape=codec.chunk_shape, codecs=bounded_codecs(codec.codecs), index_codecs=codec.index_codecs, index_location=codec.index_location
             )
         elif isinstance(codec, BytesBytesCodec):
-            name, options = _named(codec)
-            bounded = _BoundedCodec(codec, name, options, tuple(before)) if name in KINDS else codec
+            document = codec.to_dict()
+            name = str(document.get("name")).removeprefix("numcodecs.")
+            bounded = _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before)) if name in KINDS else codec  # type: ignore[arg-type]
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
         found.append(bounded)
     return found
-
-
-def _named(codec: Any) -> tuple[str, Mapping[str, Any]]:
-    """Read what a codec of version 3 is called, and its settings."""
-    document = codec.to_dict()
-    return str(document.get("name")).removeprefix("numcodecs."), document.get("configuration") or {}
 
 
 @dataclass(frozen=True)
@@ -107,8 +100,7 @@ class _BoundedCodec(BytesBytesCodec):
 
     def to_dict(self) -> dict[str, Any]:
         """Give what ``zarr.json`` says."""
-        document: dict[str, Any] = self.codec.to_dict()
-        return document
+        return self.codec.to_dict()  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

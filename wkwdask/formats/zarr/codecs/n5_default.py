@@ -18,7 +18,7 @@ from zarr.abc.codec import ArrayBytesCodec
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.formats.n5.compression import Compression
-from wkwdask.formats.n5.zarr_view import CODEC, inner_codecs, of_zarr_codec
+from wkwdask.formats.n5.zarr_view import CODEC, of_zarr_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,11 +41,6 @@ class N5DefaultCodec(ArrayBytesCodec):
         listed = [_document(codec) for codec in codecs]
         object.__setattr__(self, "documents", tuple(json.dumps(codec) for codec in listed))
         _check(listed)
-
-    @classmethod
-    def of_rank(cls, num_axes: int, compressor: Mapping[str, Any] | None = None) -> Self:
-        """Make the codec of an array of so many axes, with a compressor such as ``{"name": "zstd", "configuration": {"level": 3, "checksum": False}}``."""
-        return cls(codecs=inner_codecs(num_axes, compressor))
 
     @property
     def num_axes(self) -> int:
