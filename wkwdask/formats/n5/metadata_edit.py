@@ -18,7 +18,7 @@ from wkwdask.formats.n5.placement import level_number
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
 from wkwdask.store import files
-from wkwdask.store.json_edit import update_json
+from wkwdask.store.locks import update_json
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
 

@@ -14,7 +14,7 @@ from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, l
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
-from wkwdask.store.json_edit import update_json
+from wkwdask.store.locks import update_json
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, split
 
