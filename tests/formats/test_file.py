@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
+from support.encoded_wkw import encode_file
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_block, encode_file, format_file_head, format_jump_table
+from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_block, format_file_head, format_jump_table
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.encoded_wkw import encode_file
 
 from wkwdask.formats.wkw.array import open_mag
-from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import format_header, parse_header
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

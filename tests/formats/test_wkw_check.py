@@ -11,6 +11,7 @@ from damage_matrix import hashes
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, damaged, headers, voxel_array
+from support.encoded_wkw import encode_file
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
@@ -18,7 +19,7 @@ from wkwdask.formats.leftovers import QUARANTINE_NAME
 from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.wkw import file_check as wkw_check
 from wkwdask.formats.wkw import mend as wkw_mend
-from wkwdask.formats.wkw.file import decode_block, decode_file, encode_file
+from wkwdask.formats.wkw.file import decode_block, decode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import vectors
+from support.encoded_wkw import encode_file
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
@@ -21,7 +22,6 @@ from wkwdask.formats.wkw import layout as wkw
 from wkwdask.formats.wkw import stored_file as wkw_file
 from wkwdask.formats.wkw import stored_file as wkw_small_files
 from wkwdask.formats.wkw.array import open_mag
-from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.folder import HEADER_NAME, list_files
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.layout import header_of

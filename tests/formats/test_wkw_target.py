@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.encoded_wkw import encode_file
 
 from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
 from wkwdask.formats.wkw.array import wkw_placement
-from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.formats.wkw.layout import header_of

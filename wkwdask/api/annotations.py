@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from wkwdask.api.options import StorageKeywords, storage_options
-from wkwdask.formats.webknossos.moves import prepare_dataset
+from wkwdask.formats.registry import fallback
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.options import check
@@ -109,7 +109,7 @@ def merge(
     if not urls:
         raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
-    prepare_dataset(base, target)
+    fallback().prepare_copy(base, target)
     staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = make(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

@@ -8,7 +8,8 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Protocol
 
-from wkwdask.formats.webknossos.dataset import is_readable, read_datasource, wkw_volume
+from wkwdask.formats.opening import is_readable
+from wkwdask.formats.webknossos.dataset import read_datasource, wkw_volume
 from wkwdask.formats.webknossos.layer_views import other_format, type_text
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.runs.report import format_nbytes

@@ -13,7 +13,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from wkwdask.formats.webknossos.dataset import open_volume
+from wkwdask.formats.opening import open_stored
 from wkwdask.formats.wkw.file import parse_jump_table, slice_range
 from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType
@@ -200,7 +200,7 @@ class ReadOpened(Read):
     """The same boxes from a volume that is opened once."""
 
     def _read_all(self, some: list) -> list[np.ndarray]:
-        volume = open_volume(self._path)
+        volume = open_stored(self._path)[1]
         results = []
         for low, high in some:
             out = np.empty((volume.num_channels, *np.subtract(high, low)), volume.dtype, order="F")

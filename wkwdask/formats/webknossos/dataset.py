@@ -6,7 +6,6 @@ boxes are those of the JSON.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -23,6 +22,7 @@ from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.layer import open_zarr_volume
 from wkwdask.formats.zarr.ngff import axes_of
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import lengths_in
@@ -86,6 +86,11 @@ class DatasetLayer:
     allow_external: bool = False
     """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
 
+    @property
+    def data_format(self) -> str:
+        """How the layer is stored."""
+        return "wkw" if self.record is None else self.record.data_format
+
     def readable(self, layer: Image, mag: Mag | None) -> Image:
         """Give what reads the layer: of one that the JSON says is N5 or Zarr, the arrays."""
         return arrays_of(layer, mag) if is_arrays_layer(layer) else layer
@@ -102,10 +107,9 @@ def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecor
 
 
 def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
-    record = layer.record
-    stored, category = ("wkw", None) if record is None else (record.data_format, record.category)
+    category = None if layer.record is None else layer.record.category
     voxel_size = None if layer.datasource is None else layer.datasource.voxel_size_nm
-    return Image(stored, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer)
+    return Image(layer.data_format, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer)
 
 
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
@@ -117,12 +121,19 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
     found = {}
     with files.scandir(layer_folder) as entries:
         for one in entries:
-            with contextlib.suppress(ValueError):
-                mag = Mag.parse(one.name)
-                if files.isfile(f"{one.path}/{HEADER_NAME}"):
-                    found[mag] = one.path
+            mag = mag_named(one.name)
+            if mag is not None and files.isfile(f"{one.path}/{HEADER_NAME}"):
+                found[mag] = one.path
     for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors)):
         yield _level(layer_folder, name, layer, mag, found[mag])
+
+
+def mag_named(name: str) -> Mag | None:
+    """Give the mag that a folder is named as, None where its name is none."""
+    try:
+        return Mag.parse(name)
+    except ValueError:
+        return None
 
 
 def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> Level:
@@ -141,12 +152,11 @@ def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path
 
 
 def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> StoredArray:
-    record = layer.record
-    if record is not None and record.data_format != "wkw":
-        raise UnsupportedError(f"{layer_folder}: the layer is stored as {record.data_format}, only wkw can be opened")
+    if layer.data_format != "wkw":
+        raise UnsupportedError(f"{layer_folder}: the layer is stored as {layer.data_format}, only wkw can be opened")
     if is_remote(folder):
         raise UnsupportedError(f"{layer.dataset_folder}/{FILE_NAME}: mag {mag} of layer {name} is at {folder}: only local paths can be opened")
-    return open_mag(local_path(folder), None if record is None else record.bounding_box, mag)
+    return open_mag(local_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
 
 
 def wkw_volume(layer: Image, mag: Mag | None = None) -> StoredArray:
@@ -210,9 +220,6 @@ def _located(path: str) -> Found:
 
 def _locate_mag(path: str) -> Found:
     """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
-    mag = None
-    with contextlib.suppress(ValueError):
-        mag = Mag.parse(basename(path))
     parent = dirname(path)
     for folder in (parent, dirname(parent)):
         datasource = read_datasource(folder)
@@ -224,7 +231,7 @@ def _locate_mag(path: str) -> Found:
                 if listed_folder == path or files.realpath(listed_folder) == files.realpath(path):
                     return Found(path, (layer,), listed)
     layer = _layer_above(parent)
-    mag = mag or Mag(1, 1, 1)
+    mag = mag_named(basename(path)) or MAG_1
     if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
         return Found(path, (_with_mag(layer, mag, path),), mag)
     return Found(path, (_with_mag(make_layer(parent, basename(parent)), mag, path),), mag)
@@ -256,11 +263,6 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> StoredArray:
-    """Open the mag that a user names."""
-    return _open(url, layer, mag)[0]
-
-
 def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[StoredArray, Image, Found]:
     located = locate(url)
     chosen = located.pick(layer)
@@ -269,13 +271,6 @@ def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tu
             raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
         mag = located.mag
     return wkw_volume(chosen, mag), chosen, located
-
-
-def is_readable(layer: Image, mag: Mag) -> bool:
-    """Tell whether a mag can be opened and has files."""
-    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
-        return wkw_volume(layer, mag).has_shards()
-    return False
 
 
 class _Recent(NamedTuple):
@@ -319,7 +314,7 @@ FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
 
 def is_arrays_layer(layer: Image) -> bool:
     """Tell whether the JSON says that a layer is stored as Zarr or N5."""
-    return layer.container is not None and layer.container.record is not None and layer.container.record.data_format in FORMATS
+    return layer.container is not None and layer.container.data_format in FORMATS
 
 
 def arrays_of(layer: Image, only: Mag | None = None) -> Image:

@@ -6,14 +6,13 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, read_datasource, recent_volume
-from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, mag_named, read_datasource, recent_volume, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, with_name
 from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.webknossos.layer_edit import LargestId, LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.mending import JsonRepair
-from wkwdask.formats.webknossos.moves import copied_layers, data_format, find_moves, is_stored_alike, not_moved, prepare_dataset, with_all_files
 from wkwdask.formats.webknossos.place import (
     LayerPlace,
     check_files_inside,
@@ -25,29 +24,33 @@ from wkwdask.formats.webknossos.place import (
     parent_of,
     real_folder,
 )
-from wkwdask.formats.wkw.array import wkw_placement
-from wkwdask.formats.wkw.folder import HEADER_NAME, is_mag, what_else
+from wkwdask.formats.wkw.array import filled_box, wkw_placement
+from wkwdask.formats.wkw.folder import HEADER_NAME, files_box, is_mag, what_else
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
+from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.place import Destination
+from wkwdask.model.place import Destination, Move
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
-from wkwdask.store.paths import dirname, is_remote, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.formats.inspection import Scope
     from wkwdask.formats.mending import RepairOptions
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.place import Move, Place
+    from wkwdask.model.place import Place
     from wkwdask.model.placement import InPlace, Placement
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
+
+_MUCH = 2
+_NAMED = 5
 
 
 class WebknossosFormat(ArrayFormat):
@@ -111,20 +114,45 @@ class WebknossosFormat(ArrayFormat):
     def moves(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[Move]:
-        """List the mags that a user means, and where they go."""
-        return find_moves(url, target, layers, None if levels is None else list(map(Mag.parse, levels)), allow_external=allow_external)
+        """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag."""
+        located = locate(url, allow_external=allow_external)
+        mags = None if levels is None else list(map(Mag.parse, levels))
+        root = None if target is None else local_path(target)
+        if root is not None and files.realpath(root) == files.realpath(located.path):
+            raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
+        if layers is None and located.odd:
+            located.odd[0].refuse()
+        moves = [
+            Move(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
+            for layer in (located.layers if layers is None else map(located.pick, layers))
+            for mag in _chosen_mags(located, layer, mags)
+        ]
+        if not moves:
+            raise MissingError(f"{located.path}: no mags found")
+        return moves
 
     def copied(self, url: Url) -> list[str] | None:
         """Name the layers that are stored in WKW, where others are not."""
-        return copied_layers(url)
+        located = locate(url)
+        stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
+        return stored if 0 < len(stored) < len(located.layers) + len(located.odd) else None
 
     def not_moved(self, url: Url, moves: Sequence[Move], layers: Sequence[str] | None) -> list[str]:
-        """Name layers of other formats, and what is no mag."""
-        return not_moved(url, moves, layers)
+        """Name layers of other formats, and what is no mag; and datasets whose voxels have another size."""
+        located = locate(url)
+        left = [] if located.mag is not None else list(_left_behind(located, [move.image for move in moves], layers))
+        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        return [*_other_voxel_sizes(moves), *([f"not copied: {', '.join(left[:_NAMED])}{more}"] if left else [])]
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
-        """Make the JSON of a new dataset."""
-        prepare_dataset(url, target)
+        """Make the JSON of a new dataset, with the voxel size and no layers, where a whole dataset goes somewhere else."""
+        datasource = read_datasource(locate(url).path)
+        if target is None or datasource is None:
+            return
+        root = local_path(target)
+        if read_datasource(root) is None:
+            files.makedirs(root)
+            update_datasource(root, lambda document: document, with_name(datasource.document, basename(root)))
 
     def hold(self, image: Image, level: Level) -> tuple[str, str]:
         """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
@@ -151,12 +179,19 @@ class WebknossosFormat(ArrayFormat):
         return LargestId(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
-        """Give a mag with all that its files hold, outside of the layer's box too."""
-        return with_all_files(volume)
+        """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
+        stored = files_box(volume.folder, header_of(volume), volume.box.mag)
+        is_mostly_outside = stored.volume > _MUCH * volume.box.volume  # then files are few, and most of their blocks are likely to be zeros
+        return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
 
     def is_uniform(self, volume: StoredArray) -> bool:
-        """Tell whether all files are encoded as the header says."""
-        return is_stored_alike(volume)
+        """Tell whether all files are encoded as the header says; those of other software need not be."""
+        header = header_of(volume)
+        for x, y, z in volume.stored_states()[:, :3].tolist():
+            file = open_if_stored(volume.shard_path((x, y, z)), header)
+            if file is not None and file.header.block_type is not header.block_type:
+                return False
+        return True
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
         """Give what the JSON says; nothing is guessed of a layer without one."""
@@ -194,7 +229,7 @@ class WebknossosFormat(ArrayFormat):
 
     def why_kept(self, image: Image) -> str:
         """Say that a layer is not stored as WKW."""
-        stored = data_format(image)
+        stored = image.container.data_format
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
 
     def check_removable(self, image: Image, folder: str) -> str:
@@ -236,3 +271,52 @@ class WebknossosFormat(ArrayFormat):
 
 
 FORMAT = WebknossosFormat()
+
+
+def _chosen_mags(located: Found, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
+    there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    missing = [mag for mag in mags or () if mag not in there]
+    if missing:
+        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
+    return there if mags is None else [mag for mag in there if mag in mags]
+
+
+def _place_in(root: str, located: Found, layer: Image, mag: Mag) -> str:
+    if located.mag is not None:
+        _check_name(root, located, mag)
+        return root
+    return f"{root}/{mag.name}" if layer.container.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+
+
+def _check_name(folder: str, located: Found, mag: Mag) -> None:
+    """Refuse to let voxels of one mag appear as another one."""
+    named = mag_named(basename(folder))
+    if named not in (None, mag) and mag_named(basename(located.path)) is not None:
+        raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
+
+
+def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
+    """Name datasets that layers come into, and whose voxels are of another size."""
+    for folder in {dirname(dirname(move.wanted.url)) for move in moves if move.wanted is not None}:
+        there, here = read_datasource(folder), moves[0].image.container.datasource
+        if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
+            yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
+
+
+def _left_behind(located: Found, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
+    """Name layers of other formats, mags at other places, and whatever else is in the folders."""
+    for layer in located.layers:
+        if layer.container.data_format != "wkw":
+            yield f"layer {layer.name} ({layer.container.data_format})"
+    yield from (f"layer {odd.name} (of which the JSON makes no sense)" for odd in located.odd)
+    for layer in {layer.folder: layer for layer in taken}.values():
+        yield from (folder for folder in layer.mags.values() if is_remote(folder))
+        yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
+    if names is None and taken and taken[0].folder != located.path:
+        yield from _other_files(located.path, {layer.name for layer in located.layers})
+
+
+def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
+    """Go through what is in a folder of a dataset and neither hidden, nor its JSON, nor known by its name."""
+    names = sorted(files.listdir(folder)) if files.isdir(folder) else []
+    return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))

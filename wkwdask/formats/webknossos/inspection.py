@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
-from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
+from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, mag_named, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
 from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
@@ -260,15 +260,11 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
         raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in found) or 'none'}")
     wanted = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
-    folders += [(layer.folder, True) for layer in chosen if wanted is None and _is_wkw(layer) and files.isdir(layer.folder)]
+    folders += [(layer.folder, True) for layer in chosen if wanted is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
     for folder, _ in folders:
         faults += leftovers_in(folder)
     scopes = tuple(_look_at_layer(layer, wanted, faults) for layer in chosen)
     return Scope(path, scopes, faults, tuple(folders), dataset, datasource)
-
-
-def _is_wkw(layer: Image) -> bool:
-    return layer.container.record is None or layer.container.record.data_format == "wkw"
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
@@ -334,11 +330,8 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
     except OSError:
         return
     for entry in entries:
-        try:
-            mag = Mag.parse(entry.name)
-        except ValueError:
-            continue
-        if looks_like_mag(entry.path):
+        mag = mag_named(entry.name)
+        if mag is not None and looks_like_mag(entry.path):
             yield mag, entry.path
 
 
@@ -353,7 +346,7 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
 
 def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     record = layer.container.record
-    if record is not None and not _is_wkw(layer):
+    if record is not None and layer.container.data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, (), record)
     listed = layer.mags
@@ -531,10 +524,7 @@ def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
     """Go through the mags in a left-over folder, None for one whose name is none."""
     for path, _, _ in files.walk(folder):
         if looks_like_mag(path):
-            try:
-                yield Mag.parse(basename(path)), path
-            except ValueError:
-                yield None, path
+            yield mag_named(basename(path)), path
 
 
 def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:

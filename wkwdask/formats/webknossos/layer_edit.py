@@ -112,18 +112,8 @@ class LayerEdit(MetadataEdit):
         if self.new_layer is not None:
             category, box, element_class, num_channels = self.new_layer
             new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
-        return {
-            "kind": self.kind,
-            "dataset_folder": self.dataset_folder,
-            "layer": self.layer,
-            "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
-            "new_layer": new_layer,
-            "attributes": self.attributes,
-            "voxel_size_nm": self.voxel_size_nm,
-            "is_listed": self.is_listed,
-            "maxima": self.maxima,
-            "is_new_content": self.is_new_content,
-        }
+        mags = [[list(mag.factors), path, edge] for mag, path, edge in self.mags]
+        return {**MetadataEdit.to_json(self), "mags": mags, "new_layer": new_layer}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LayerEdit:
@@ -195,14 +185,11 @@ class MagRemoval(MetadataEdit):
         """Make sure that the JSON can be changed."""
         check_datasource_writable(self.dataset_folder)
 
-    def check_current(self) -> None:
-        """Forget the mags whatever the JSON says of them."""
-
     def to_json(self) -> dict[str, Any]:
         """Give the form that a record holds."""
-        return {"kind": self.kind, "dataset_folder": self.dataset_folder, "layer": self.layer, "mags": [list(mag.factors) for mag in self.mags]}
+        return {**MetadataEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:
         """Read the form that a record holds."""
-        return cls(value["dataset_folder"], value["layer"], tuple(Mag.parse(mag) for mag in value["mags"]))
+        return super(MagRemoval, cls).from_json({**value, "mags": tuple(map(Mag.parse, value["mags"]))})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.replaceable import is_taken
-from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, mag_named, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
@@ -16,7 +16,6 @@ from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.header import described, header_anew, header_of_result, largest_file_len, new_header, stored_settings
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
 from wkwdask.model.place import NewLevels
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.place import Destination, LevelSpec
     from wkwdask.model.placement import Placement
@@ -194,12 +194,11 @@ def mag_place(wanted: Destination) -> MagPlace:
     folder = target_folder(wanted) if wanted.needs_container else local_path(wanted.url)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
-    try:
-        mag = Mag.parse(name)
-    except ValueError:
+    mag = mag_named(name)
+    if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
-                raise ValueError(f"{folder}: name the mag's folder, such as {example}") from None
+                raise ValueError(f"{folder}: name the mag's folder, such as {example}")
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         check_inside_dataset(layer, folder)
         return MagPlace(real_folder(layer, folder), MAG_1, layer, wanted)
@@ -207,8 +206,8 @@ def mag_place(wanted: Destination) -> MagPlace:
     if datasource is None:
         return MagPlace(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
-    if layer.container.record is not None and layer.container.record.data_format != "wkw":
-        what = f"layer {layer.name} is stored as {layer.container.record.data_format}, and all mags of a layer are stored in one way"
+    if layer.container.data_format != "wkw":
+        what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer are stored in one way"
         raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
     if allow_external:
         layer = with_external(layer)
@@ -406,7 +405,7 @@ def check_apart(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequ
 def target_folder(wanted: Destination) -> str:
     """Say where the mag goes that a user means with a dataset, a layer or a mag."""
     folder = local_path(wanted.url)
-    named = _mag_named(basename(folder))
+    named = mag_named(basename(folder))
     if wanted.layer is None and named is not None and read_datasource(folder) is None:
         if wanted.mag is not None and wanted.mag != named:
             raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {wanted.mag}")
@@ -429,10 +428,3 @@ def _check_outside(folder: str, *, is_dataset: bool) -> None:
     outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
     if outer is not None:
         raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
-
-
-def _mag_named(name: str) -> Mag | None:
-    try:
-        return Mag.parse(name)
-    except ValueError:
-        return None

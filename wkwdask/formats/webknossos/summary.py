@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.record_paths import elsewhere
-from wkwdask.formats.webknossos.dataset import arrays_of, is_arrays_layer, locate, read_datasource, wkw_volume
+from wkwdask.formats.webknossos.dataset import arrays_of, is_arrays_layer, locate, read_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
 
 
@@ -89,13 +89,8 @@ class DatasetSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain values for ``json.dumps``."""
-        return {
-            "path": self.path,
-            "voxel_size_nm": self.voxel_size_nm,
-            "voxel_size": self.voxel_size,
-            "unit": self.unit,
-            "layers": [_layer_json(layer) for layer in self.layers],
-        }
+        head = {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "voxel_size": self.voxel_size, "unit": self.unit}
+        return {**head, "layers": [_layer_json(layer) for layer in self.layers]}
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
@@ -127,65 +122,39 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 
 
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
-    if is_arrays_layer(layer):
-        return _summarize_array(layer, mag, folder)
+    """Look at a mag; one that is stored as Zarr or N5 has no blocks of one length."""
+    is_array = is_arrays_layer(layer)
+    real = None if layer.container.dataset_folder is None else elsewhere(layer.container.dataset_folder, folder)
     num_files = nbytes = 0
     try:
-        volume = wkw_volume(layer, mag)
-        for index in list_files(folder):
-            num_files += 1
-            nbytes += files.stat(file_path(folder, index)).st_size
-    except (WkwDaskError, OSError) as error:
-        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    header = header_of(volume)
-    return MagSummary(
-        mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, num_files, nbytes,
-        elsewhere=_elsewhere(layer, folder),
-    )  # fmt: skip
-
-
-def _summarize_array(layer: Image, mag: Mag, folder: str) -> MagSummary:
-    """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
-    try:
-        volume = arrays_of(layer).volume(mag)
-        files, nbytes = volume.count_files() or (0, 0)
+        volume = arrays_of(layer).volume(mag) if is_array else layer.volume(mag)
+        if is_array:
+            num_files, nbytes = volume.count_files() or (0, 0)
+        else:
+            for index in list_files(folder):
+                num_files += 1
+                nbytes += files.stat(file_path(folder, index)).st_size
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
-        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    stored = "" if layer.container.record is None else layer.container.record.data_format
-    return MagSummary(mag, folder, volume.box, volume.dtype.name, stored, files=files, nbytes=nbytes, elsewhere=_elsewhere(layer, folder))
-
-
-def _elsewhere(layer: Image, folder: str) -> str | None:
-    return None if layer.container.dataset_folder is None else elsewhere(layer.container.dataset_folder, folder)
-
-
-def _box_json(box: BoundingBox | None) -> list[int] | None:
-    return None if box is None else [*box.topleft, *box.size]
+        return MagSummary(mag, folder, problem=str(error), elsewhere=real)
+    if is_array:
+        return MagSummary(mag, folder, volume.box, volume.dtype.name, layer.container.record.data_format, files=num_files, nbytes=nbytes, elsewhere=real)
+    header = header_of(volume)
+    lengths = header.block_len, header.file_len
+    return MagSummary(mag, folder, volume.box, header.dtype.name, header.block_type.label, *lengths, num_files, nbytes, elsewhere=real)
 
 
 def _layer_json(layer: LayerSummary) -> dict[str, Any]:
-    return {
-        "name": layer.name,
-        "category": layer.category or None,
-        "data_format": layer.data_format,
-        "element_class": layer.element_class,
-        "num_channels": layer.num_channels,
-        "bounding_box": _box_json(layer.bounding_box),
-        "problem": layer.problem or None,
-        "mags": [
-            {
-                "mag": list(mag.mag.factors),
-                "folder": mag.folder,
-                "box": _box_json(mag.box),
-                "dtype": mag.dtype,
-                "compression": mag.compression,
-                "block_len": mag.block_len,
-                "file_len": mag.file_len,
-                "files": mag.files,
-                "nbytes": mag.nbytes,
-                "problem": mag.problem or None,
-                "elsewhere": mag.elsewhere,
-            }
-            for mag in layer.mags
-        ],
-    }
+    values = _values(layer)
+    del values["mags"]
+    return {**values, "category": layer.category or None, "mags": [_values(mag) for mag in layer.mags]}
+
+
+def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:
+    """Give what a summary says in the forms that JSON has."""
+    values = {each.name: getattr(summary, each.name) for each in fields(summary)}
+    for name, value in values.items():
+        if isinstance(value, BoundingBox):
+            values[name] = [*value.topleft, *value.size]
+        elif isinstance(value, Mag):
+            values[name] = list(value.factors)
+    return {**values, "problem": summary.problem or None}

@@ -152,12 +152,3 @@ def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
     for (x, y, z), block in zip((morton.decode(np.arange(len(blocks))) * step).tolist(), blocks, strict=True):
         out[:, x : x + step, y : y + step, z : z + step] = block
     return out
-
-
-def encode_file(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a whole file."""
-    step = header.block_len
-    corners = (morton.decode(np.arange(header.blocks_per_file)) * step).tolist()
-    blocks = [encode_block(voxels[:, x : x + step, y : y + step, z : z + step], header, level) for x, y, z in corners]
-    sizes = np.array([len(block) for block in blocks], np.int64)
-    return format_file_head(header, sizes) + b"".join(blocks)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.registry import fallback
 from wkwdask.formats.webknossos.annotation import MergedVolume, check_not_missing, open_annotation
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
-from wkwdask.formats.webknossos.moves import find_moves
 from wkwdask.formats.webknossos.place import mag_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.place import Destination, LevelSpec
@@ -91,7 +91,7 @@ def find_merge(
     wanted = mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
-    (move,) = find_moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
+    (move,) = fallback().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
     merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
