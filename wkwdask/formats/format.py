@@ -227,10 +227,6 @@ class ArrayFormat:
         del volume
         return True
 
-    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredArray | None:
-        """Open a level, or give it again where no record has changed since; None where the format remembers none itself."""
-        return None
-
     def is_image(self, url: Url) -> bool:
         """Tell whether what a path holds says that it is an image, and along which axes its arrays lie."""
         return True

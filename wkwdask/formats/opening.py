@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import fallback, format_named, format_of, formats
-from wkwdask.formats.webknossos.dataset import read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import read_datasource, records_of, with_external
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
 from wkwdask.store.paths import anchored, is_remote, local_path
 from wkwdask.store.store import open_store
@@ -78,38 +79,49 @@ def left_out(image: Image) -> str:
     return f"levels that are left out: {', '.join(left)}" if left else ""
 
 
-_recent: Lru[tuple[StoredArray, float]] = Lru(64)
-_known: Lru[ArrayFormat] = Lru(1024)
-"""Formats that remember levels themselves, so that nobody looks for files of all other formats before each reading."""
+class _Recent(NamedTuple):
+    """A volume that was opened, when, and what shows that it is still the one that is meant."""
+
+    volume: StoredArray
+    opened: float
+    stamps: dict[str, tuple[int, int, int] | None]
+    """States of the records of a dataset that lead to it."""
+
+    def is_fresh(self) -> bool:
+        """Tell whether no record has changed; that of a remote volume is believed for a while."""
+        if self.stamps:
+            return all(_stamp(record) == stamp for record, stamp in self.stamps.items())
+        return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.is_unchanged()
+
+
+_recent: Lru[_Recent] = Lru(128)
 
 
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:
     """Open the level that a user names, or give it again without reading any record, as long as none of them has changed."""
-    path = os.fspath(url)
-    key = (anchored(path), layer, mag)
+    key = (anchored(os.fspath(url)), layer, mag)
     kept = _recent.get(key)
-    if kept is not None and not anew and _is_fresh(*kept):
-        return kept[0]
-    if kept is None:
-        its_format = _known.get(key) or format_of(url) or fallback()
-        try:
-            remembered = its_format.recent(url, layer, mag, anew=anew)
-        except (MissingError, UnsupportedError):  # a layer of a dataset may be stored in another format, and what was there may be something else now
-            _known.discard(key)
-            return open_stored(url, layer, mag)[1]
-        if remembered is not None:
-            _known.put(key, its_format)
-            return remembered
+    if kept is not None and not anew and kept.is_fresh():
+        return kept.volume
     _recent.discard(key)
-    chosen, volume = open_stored(url, layer, mag)
-    if chosen.container is None and (mag is not None or is_remote(volume.name) or chosen.key is not None):
-        _recent.put(key, (volume, time.monotonic()))
+    found = find(url)
+    chosen, volume = found.open(layer, mag)
+    listed = found.pick(layer)
+    if listed.container is None:
+        is_one, records = mag is not None or is_remote(volume.name) or chosen.key is not None, []
+    else:  # of a layer the finest mag with files is meant, and another one may become that
+        is_one, records = (found.mag is not None or mag is not None) and chosen is listed, records_of(found, listed, volume)
+    if is_one:
+        _recent.put(key, _Recent(volume, time.monotonic(), {record: _stamp(record) for record in records}))
     return volume
 
 
-def _is_fresh(volume: StoredArray, opened: float) -> bool:
-    """Tell whether the record of a volume is still the one that it was opened by; that of a remote one is believed for a while."""
-    return time.monotonic() - opened < _REMOTE_SECONDS if is_remote(volume.name) else volume.is_unchanged()
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = files.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 EXPORTED = (".tif", ".tiff", ".npy", ".zarr")

@@ -324,10 +324,6 @@ class StoredArray(ReadyVolume):
                     sizes.append(file.entry.stat().st_size)
         return found, sum(sizes) * found // max(1, len(sizes))
 
-    def shard_exists(self, index: Vec3) -> bool:
-        """Check whether any file of a shard is stored; of an array that cannot be listed this is taken to be so."""
-        return not self.can_list or any(True for unit in self._units_at(index) for _ in self._found(self._files_of(unit)))
-
     def shard_path(self, index: Vec3) -> str:
         """Name the file that holds the first voxel of a shard, or the array where names are not known."""
         if self.naming is None or self.grid.file is None:

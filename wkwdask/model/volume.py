@@ -91,9 +91,6 @@ class Volume(Protocol):
         Without ``fill_zeros`` the content of the array is undefined when 0 is returned, and complete in every other case.
         """
 
-    def shard_exists(self, index: Vec3) -> bool:
-        """Tell whether a shard is stored; an absent one reads as zeros."""
-
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which of the cells that the box touches have voxels of the box in a stored shard, shape (x, y, z).
 

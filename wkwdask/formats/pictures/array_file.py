@@ -259,10 +259,6 @@ class ArrayVolume(PlainVolume, ReadyVolume):
         """Give a part of the volume."""
         return replace(self, box=box)
 
-    def shard_exists(self, index: Vec3) -> bool:
-        """Tell whether the file is there."""
-        return index == (0, 0, 0) and files.exists(self.ref.path)
-
     def shard_path(self, index: Vec3) -> str:
         """Name the file."""
         del index

@@ -95,10 +95,6 @@ class ImageStack(PlainVolume):
         low, high = (z - self.origin[2] for z in (box.topleft[2], box.bottomright[2]))
         return replace(self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box)
 
-    def shard_exists(self, index: Vec3) -> bool:
-        """Tell whether there is a slice."""
-        return bool(self.slice_at(index[2]).pages)
-
     def shard_path(self, index: Vec3) -> str:
         """Name a slice."""
         return self.slice_at(index[2]).name

@@ -379,14 +379,6 @@ class MergedVolume:
                 found[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
         return found
 
-    def shard_exists(self, index: Vec3) -> bool:
-        """Tell whether a file of the base is stored, or a block of an annotation in its place."""
-        return self.base.shard_exists(index) or any(len(annotation.blocks_in(self._shard_box(index))) for annotation in self.annotations)
-
-    def _shard_box(self, index: Vec3) -> BoundingBox:
-        edge = self.shard_shape[0]
-        return BoundingBox((index[0] * edge, index[1] * edge, index[2] * edge), self.shard_shape, self.box.mag)
-
     def shard_path(self, index: Vec3) -> str:
         """Name a file of the base."""
         return self.base.shard_path(index)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leveled import array_image, array_level
@@ -28,10 +27,10 @@ from wkwdask.model.image import Found, Image, Level
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
-from wkwdask.store.lru import Lru
-from wkwdask.store.paths import anchored, basename, dirname, is_remote, join, local_path
+from wkwdask.store.paths import basename, dirname, is_remote, join, local_path
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -263,49 +262,11 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[StoredArray, Image, Found]:
-    located = locate(url)
-    chosen = located.pick(layer)
-    if located.mag is not None:
-        if mag is not None and mag != located.mag:
-            raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
-        mag = located.mag
-    return wkw_volume(chosen, mag), chosen, located
-
-
-class _Recent(NamedTuple):
-    """A volume, and what changes when one of the records that lead to it is replaced."""
-
-    volume: StoredArray
-    records: list[str]
-    stamps: list[tuple[int, int, int] | None]
-
-
-_volumes: Lru[_Recent] = Lru(64)
-
-
-def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> StoredArray:
-    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
-    path = os.fspath(url)
-    key = (anchored(path), layer, mag)
-    kept = _volumes.get(key)
-    if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
-        return kept.volume
-    volume, chosen, located = _open(url, layer, mag)
-    if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
-        layer_folder = located.path if located.mag is None else dirname(located.path)
-        folders = [layer_folder, dirname(layer_folder), chosen.container.dataset_folder or layer_folder]
-        records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
-        _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
-    return volume
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        status = files.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+def records_of(found: Found, layer: Image, volume: StoredArray) -> list[str]:
+    """Name the records that lead to a mag, those that are not there included: where one of them changes, something else may be meant."""
+    layer_folder = found.path if found.mag is None else dirname(found.path)
+    folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
+    return [f"{volume.name}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
 
 
 FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}

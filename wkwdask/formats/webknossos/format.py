@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, mag_named, read_datasource, recent_volume, update_datasource
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, mag_named, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME, with_name
 from wkwdask.formats.webknossos.inspection import look_at
 from wkwdask.formats.webknossos.layer_edit import LargestId, LayerEdit, MagRemoval
@@ -88,10 +88,6 @@ class WebknossosFormat(ArrayFormat):
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the layers that a path can mean."""
         return listed_arrays(local_path(url)) or locate(url)
-
-    def recent(self, url: Url, layer: str | None, mag: Mag | str | None, *, anew: bool) -> StoredArray | None:
-        """Open a mag in WKW, or give it again where no record has changed since."""
-        return recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
 
     def summarize(self, url: Url) -> Summary:
         """Summarise a dataset, a layer or a mag."""
