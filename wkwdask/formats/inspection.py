@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,7 +48,7 @@ class FileCheck(Protocol):
         """Check several files, as the level lists them."""
 
 
-class LevelScope(ABC):
+class LevelScope(Protocol):
     """One level that is to be checked."""
 
     layer: str
@@ -60,6 +59,10 @@ class LevelScope(ABC):
     """Its folder."""
     box: BoundingBox | None
     """Where a document says that it has data [voxels of the mag]."""
+    method: str | None
+    """How most software makes such a level of a finer one, None where nobody knows."""
+    document: str
+    """The file without which it cannot be opened."""
 
     @property
     def name(self) -> str:
@@ -71,62 +74,40 @@ class LevelScope(ABC):
         """What tells it from other levels."""
         return f"{self.folder} {self.name}"
 
-    @abstractmethod
     def files(self) -> Sequence[Any]:
         """List its files."""
 
-    @abstractmethod
     def check(self, *, decode: bool) -> FileCheck | None:
         """Say how they are checked, None where nothing says what they should be like."""
 
-    @abstractmethod
     def files_per_task(self) -> int:
         """Choose how many files make a task."""
 
     # -------------------------------------------------------------------------------------------- as one of several mags
 
     @property
-    def method(self) -> str | None:
-        """How most software makes such a level of a finer one, None where nobody knows."""
-        return None
-
-    @property
     def can_be_read(self) -> bool:
         """Whether it has files, and something says what they should be like."""
-        return False
-
-    @property
-    def document(self) -> str:
-        """The file without which it cannot be opened."""
-        return self.folder
 
     def volume(self) -> Any:
         """Open it in absolute voxels, whatever the files are like."""
-        raise UnsupportedError(f"{self.folder}: is not compared with other levels")
 
     def shards(self) -> list[Vec3]:
         """List the shards of the volume that are stored, counted from its origin."""
-        return []
 
     def paths_of(self, shard: Vec3) -> list[str]:
         """Name the files that a shard has when all of it is stored."""
-        return [self.volume().shard_path(shard)]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Any:
         """Give what writes single shards of it anew in their place, or in another folder; the box counts from where its grid starts."""
-        raise UnsupportedError(f"{self.folder}: is not written in place")
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which shards faults of files are about, given by path."""
-        del faults
-        return {}
 
     # -------------------------------------------------------------------------------------------- mending
 
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the files of a shard that are there, as :meth:`check` takes them."""
-        del shard
-        return []
 
     def mending(self) -> LevelMending | None:
         """Say how broken shards are mended with what is sound in them, None where nothing of them is kept."""
@@ -134,18 +115,14 @@ class LevelScope(ABC):
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
         """Pick those of the faults of its document that a new one mends."""
-        del faults
         return []
 
     def mended_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
         """Give a new document, and for people where it is from; None where nothing says what it should hold."""
-        del faults
         return None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         """Tell whether it is still described as when it was checked, and its document as good or bad."""
-        del is_document_good
-        return True
 
 
 @dataclass(frozen=True)
@@ -292,9 +269,9 @@ class ArrayScope(LevelScope):
     level: Level
     array: StoredArray
     """It, in absolute voxels."""
-    usual_method: str | None
+    method: str | None
     """How most software makes such a level of a finer one."""
-    described_by: str
+    document: str
     """The file that describes it."""
 
     @property
@@ -336,19 +313,9 @@ class ArrayScope(LevelScope):
         return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize)))
 
     @property
-    def method(self) -> str | None:
-        """How most software makes such a level of a finer one."""
-        return self.usual_method
-
-    @property
     def can_be_read(self) -> bool:
         """Whether it has files whose chunks are boxes."""
         return self.array.grid.file is not None and self.array.has_shards()
-
-    @property
-    def document(self) -> str:
-        """The file that describes it."""
-        return self.described_by
 
     def volume(self) -> StoredArray:
         """Give the array."""

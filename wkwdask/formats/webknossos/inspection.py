@@ -98,7 +98,7 @@ class MagScope(LevelScope):
         return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // voxel_nbytes))
 
     @property
-    def method(self) -> str | None:
+    def method(self) -> str | None:  # type: ignore[override]
         """How most software makes a coarser mag."""
         return _METHOD_OF_CATEGORY.get(self.category)
 
@@ -108,7 +108,7 @@ class MagScope(LevelScope):
         return self.header is not None and bool(len(self.listing.shards))
 
     @property
-    def document(self) -> str:
+    def document(self) -> str:  # type: ignore[override]
         """Its header."""
         return f"{self.folder}/{HEADER_NAME}"
 
