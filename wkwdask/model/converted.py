@@ -51,7 +51,6 @@ class Converted:
     is_current = _as_source("is_current")
     has_shards = _as_source("has_shards")
     count_files = _as_source("count_files")
-    shard_exists = _as_source("shard_exists")
     shard_path = _as_source("shard_path")
     shard_states = _as_source("shard_states")
     stored_states = _as_source("stored_states")
