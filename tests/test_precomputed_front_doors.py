@@ -116,11 +116,6 @@ def test_what_is_one(tmp_path, volumes):
     assert wkwdask.open(volumes / "em", layer="em").dtype == np.uint8
 
 
-def test_jobs_for_wkw_alone_say_so(volumes):
-    with pytest.raises(UnsupportedError, match="precomputed"):
-        wkwdask.repair(f"precomputed://{volumes}/em")
-
-
 def _printed(*arguments):
     done = run_here(*arguments)
     assert done.returncode == 0, done.output

@@ -154,8 +154,8 @@ def store_anew(
         finish_what_was_left(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
         moves = find()
-        listed = [files.realpath(move.level.folder) for move in moves]
-        if len(set(listed)) < len(listed):
+        listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}
+        if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag: name one of them with layer=")
     workers = num_workers()
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.store import Store
 
-_END = 1 << 40  # voxels along an axis
+_END = 1 << 53  # voxels along an axis, as far as a box reaches
 _NAMES = GridNaming("zyx", "", "/", is_lettered=True, suffix=".wkw")
 
 
