@@ -255,7 +255,6 @@ NAMES_FORMATS = {
     "api.saving": "an error that names datasource-properties.json",
     "api.writing": "to_wkw, to_precomputed, to_zarr, to_n5",
     "api.zarr_views": "zarr_view, n5_as_zarr, n5_store",
-    "cli.tiff": "tiff-prefix",
     "viewer.cards": "datasource-properties.json",
     "viewer.demo": "makes a dataset of WEBKNOSSOS",
     "xarray.accessor": "xarray's accessor",
@@ -275,7 +274,7 @@ NAMES_FORMATS = {
     "api.conversion": "convert",
     "api.options": "the type of sharding=",
     "api.pyramids": "build_pyramid",
-    "cli.merging": "options",
+    "cli.segmentations": "options",
     "cli.tables": "summaries of datasets",
     "store.paths": "an error that lists prefixes",
 }

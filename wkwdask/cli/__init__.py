@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, n5, reshape, segmentations, tiff
+from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations
 from wkwdask.cli.completion import complete_parameters
 from wkwdask.cli.words import learn_options, on_command_line
 
@@ -53,7 +53,7 @@ def cli(debug: bool) -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files and texts of records may hold what cannot be encoded
 
 
-for module in (commands, datasets, convert, n5, reshape, copies, merging, apply, analysis, segmentations, checks, tiff, cluster, batch):
+for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster):
     for command in module.COMMANDS:
         cli.add_command(command)
 complete_parameters(cli)

@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options
+import wkwdask
+from wkwdask.cli.options import cluster_options, parsed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _SHOWN = 20
+
+
+def _pair(text: str) -> tuple[float, float]:
+    low, high = map(float, text.split(","))
+    return low, high
+
+
+def _pair_of(option: str) -> Callable[..., Any]:
+    return parsed(_pair, f"{option} takes two numbers with a comma between them")
+
 
 box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to count [voxels of mag 1]. Default: all.")
 
@@ -37,10 +49,8 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
       wkwdask labels dataset --layer segmentation --color color -o table.csv
       wkwdask labels dataset/segmentation/4-4-2 --box 0,0,0,2048,2048,512 -o table.parquet
     """
-    from wkwdask import label_statistics
-
     with cluster:
-        table = label_statistics(path, ignore_zero=not with_zero, output=output, **options)
+        table = wkwdask.label_statistics(path, ignore_zero=not with_zero, output=output, **options)
     shown = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0)
     if len(shown):
         click.echo(shown.to_string())
@@ -52,13 +62,15 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
 @click.option("--layer", help="The layer; may be omitted where there is one color layer.")
 @click.option("--mag", help="The mag. Default: the finest that has files.")
 @click.option("--bins", type=click.IntRange(1), help="Number of bins. Default: every value of 8 and 16 bits, 4096 bins for other types.")
-@click.option("--range", "limits", metavar="LOW,HIGH", help="Lower and upper limit of the bins. Default: the minimum and the maximum.")
+@click.option(
+    "--range", "limits", metavar="LOW,HIGH", callback=_pair_of("--range"), help="Lower and upper limit of the bins. Default: the minimum and the maximum."
+)
 @box_option
 @click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
 @click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: they are printed.")
 @cluster_options
-def histogram(path: str, limits: str | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def histogram(path: str, limits: tuple[float, float] | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Count the voxel values of a layer, or of each of its slices, exactly.
 
     \b
@@ -67,12 +79,11 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
       wkwdask histogram dataset --layer color --per-slice -o slices.parquet
       wkwdask histogram dataset --layer prediction --bins 100 --range 0,1
     """
-    from wkwdask import histogram as count
     from wkwdask.ids.table_file import table_path, write_table
 
     target = None if output is None else table_path(output)
     with cluster:
-        counts = count(path, range=_pair(limits, "--range"), **options)
+        counts = wkwdask.histogram(path, range=limits, **options)
     table = counts.reset_coords(["nan", "below", "above"], drop=True).to_dataframe()
     table = table[table["count"] > 0]
     if target is None:
@@ -88,13 +99,13 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
 @click.argument("path")
 @click.option("--layer", help="The layer; may be omitted where there is one color layer.")
 @click.option("--mag", help="The mag. Default: the finest that has files.")
-@click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", help="The two percentiles.")
+@click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", callback=_pair_of("--percentiles"), help="The two percentiles.")
 @box_option
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
 @click.option("--write", is_flag=True, help="Store the range for WEBKNOSSOS (intensityRange in the JSON).")
 @cluster_options
-def contrast(path: str, percentiles: str, with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Find two percentiles of a layer's values, exact for integers of 8 and 16 bits.
 
     \b
@@ -103,23 +114,11 @@ def contrast(path: str, percentiles: str, with_zero: bool, write: bool, cluster:
       wkwdask contrast dataset --layer color --percentiles 0.5,99.5 --mag 8 --write
       wkwdask contrast dataset --layer color --per-slice
     """
-    from wkwdask import contrast as find
-
     with cluster:
-        table = find(path, _pair(percentiles, "--percentiles"), ignore_zero=not with_zero, write=write, **options)
+        table = wkwdask.contrast(path, percentiles, ignore_zero=not with_zero, write=write, **options)
     click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]
     click.echo(f"intensityRange {low}, {high}{' is written' if write else ''}")
-
-
-def _pair(text: str | None, option: str) -> Any:
-    if text is None:
-        return None
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise click.UsageError(f"{option} takes two numbers with a comma between them, got {text!r}") from None
-    return low, high
 
 
 COMMANDS = (labels, histogram, contrast)

@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from functools import partial
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
-from wkwdask.cli.storage import StorageCommand, storage_options
-from wkwdask.cli.words import on_command_line
-from wkwdask.formats.registry import storage_records
+import wkwdask
+from wkwdask.cli.options import StorageCommand, external_option, parsed, resume_options, runs, storage_options
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+
+def _box_shape(text: str) -> Any:
+    numbers = [int(part) for part in text.split(",")]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+_parsed_shape = parsed(_box_shape, "expected one or three whole numbers")
 
 
 @click.command(cls=StorageCommand, short_help="Apply your own function to layers.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
-@click.option("--halo", metavar="X,Y,Z", help="Margin that the function reads around its box [voxels]; one number for all axes.")
+@click.option("--halo", metavar="X,Y,Z", callback=_parsed_shape, help="Margin that the function reads around its box [voxels]; one number for all axes.")
 @click.option("--mask", metavar="MAG", help="A mag of any resolution: where it is zero, the result is zero and is not computed.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to compute [voxels of mag 1]; everything else becomes zero.")
 @click.option("--skip-empty", is_flag=True, help="Where the first source is zero, the result is zero and is not computed.")
-@click.option("--chunks", metavar="X,Y,Z", help="Box that one call computes [voxels]; one number for all axes.")
+@click.option("--chunks", metavar="X,Y,Z", callback=_parsed_shape, help="Box that one call computes [voxels]; one number for all axes.")
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="A keyword argument of the function; JSON, else text. Several times for several.")
 @click.option("--dtype", help="Type of the result. Default: as in the first source.")
 @click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
-@storage_options(*storage_records(), default="as in the first source, lz4hc if that is raw")
-@resume_option
-@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
+@storage_options("as in the first source, lz4hc if that is raw")
+@resume_options("Replace an existing mag; discard an interrupted run.")
 @external_option
-@cluster_options
-def apply(
-    function: str, sources: tuple[str, ...], is_reduction: bool, halo: str | None, chunks: str | None, arguments: tuple[str, ...], resume: bool,
-    overwrite: bool, cluster: AbstractContextManager[Any], **options: Any,
-) -> None:  # fmt: skip
+@runs
+def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES; the last path is the TARGET, a mag that is made.
 
     The function gets a numpy array (x, y, z) per source and returns one of the same shape. The mag is published when it is complete; the same command
@@ -52,30 +56,17 @@ def apply(
       wkwdask apply my_functions.py:clean dataset/seg/1 dataset/tissue/8 dataset/clean/1 --mask dataset/tissue/8
       wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
     """
-    from functools import partial
-
-    from wkwdask import apply as apply_function
-
     called = partial(_found(function), **dict(_argument(text) for text in arguments))
     called.__name__ = function  # type: ignore[attr-defined]  # what messages call it
     target = None if is_reduction else sources[-1]
     urls = sources if is_reduction else sources[:-1]
     if not urls:
         raise click.UsageError("name the sources and a target, or --reduce")
-    existing = existing_of(resume, overwrite)
-    with cluster:
-        result = apply_function(
-            called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
-            **options,
-        )  # fmt: skip
-    click.echo(on_command_line(str(result)))
+    return partial(wkwdask.apply, called, list(urls), target, halo=halo or 0, **options)
 
 
 def _found(name: str) -> Any:
     """Import a function by the name of its module or file."""
-    import sys
-    from importlib import import_module
-
     from wkwdask.runs.job import outer_trace
 
     module, _, attribute = name.rpartition(":")
@@ -102,10 +93,6 @@ def _found(name: str) -> Any:
 
 def _module_of(file: str) -> Any:
     """Import a file, whatever other modules are called; processes of a cluster get its functions by value."""
-    import sys
-    from importlib.util import module_from_spec, spec_from_file_location
-    from pathlib import Path
-
     path = Path(file).resolve()
     if not path.is_file():
         raise click.UsageError(f"{path}: no such file")
@@ -129,16 +116,6 @@ def _argument(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
-
-
-def _numbers(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise click.UsageError(f"expected one or three whole numbers, got {text!r}") from None
-    return numbers[0] if len(numbers) == 1 else numbers
 
 
 COMMANDS = (apply,)

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import METHODS, cluster_options, external_option, split_mags
+import wkwdask
+from wkwdask.cli.options import METHODS, cluster_options, external_option, json_option, layers_option, mags_option
 from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-_layer_option = click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
-_mags_option = click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
 _method_option = click.option(
     "--method",
     type=click.Choice(METHODS[1:]),
@@ -38,8 +36,8 @@ def _exit(code: int) -> None:
 
 @click.command(short_help="Check every file, block and record; write nothing.")
 @click.argument("path")
-@_layer_option
-@_mags_option
+@layers_option
+@mags_option
 @click.option("--quick", is_flag=True, help="Headers, jump tables, names and JSON; no block is decoded.")
 @click.option("--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare.")
 @click.option(
@@ -51,11 +49,11 @@ def _exit(code: int) -> None:
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of faults to print.")
-@_json_option
+@json_option
 @cluster_options
 def verify(
-    path: str, layers: tuple[str, ...], mags: str | None, quick: bool, pyramid: bool, sample: float | None, method: str | None, manifest: str | None,
-    strict: bool, limit: int, as_json: bool, cluster: AbstractContextManager[Any],
+    path: str, pyramid: bool, sample: float | None, manifest: str | None, strict: bool, limit: int, as_json: bool, cluster: AbstractContextManager[Any],
+    **options: Any,
 ) -> None:  # fmt: skip
     """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover files, the JSON.
 
@@ -69,7 +67,6 @@ def verify(
       wkwdask verify dataset --layer color --pyramid --sample 0.05
       wkwdask verify dataset --manifest write
     """
-    import wkwdask
     from wkwdask.cli.tables import print_verification
 
     with cluster:
@@ -79,15 +76,15 @@ def verify(
             _exit(0 if hashed.is_equal else 1)
             return
         share = sample if sample is not None else pyramid
-        found = wkwdask.verify(path, layer=layers or None, mags=split_mags(mags), quick=quick, pyramid=share, method=method)
+        found = wkwdask.verify(path, pyramid=share, **options)
     _print(found, as_json, lambda report: print_verification(report, limit))
     _exit(1 if not found.is_sound or (strict and found.count("warning")) else 0)
 
 
 @click.command(short_help="Repair what verify finds; intact data are never changed.")
 @click.argument("path")
-@_layer_option
-@_mags_option
+@layers_option
+@mags_option
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option("--salvage", is_flag=True, help="Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files are set aside.")
 @click.option("--quarantine", is_flag=True, help="Set aside files that cannot be repaired; their voxels read as ZEROS.")
@@ -100,12 +97,10 @@ def verify(
     "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
 )
 @click.option("--remove-copies", is_flag=True, help="Remove unfinished mags of webknossos if the layer holds all of their voxels.")
-@_json_option
+@json_option
 @external_option
 @cluster_options
-def repair(
-    path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, cluster: AbstractContextManager[Any], **options: Any
-) -> None:
+def repair(path: str, voxel_size: str | None, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Repair a dataset, a layer or a mag.
 
     Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
@@ -117,11 +112,9 @@ def repair(
       wkwdask repair dataset
       wkwdask repair dataset --layer color --salvage
     """
-    import wkwdask
-
     size = None if voxel_size is None else [float(length) for length in voxel_size.split(",")]
     with cluster:
-        report = wkwdask.repair(path, layer=layers or None, mags=split_mags(mags), voxel_size=size, **options)
+        report = wkwdask.repair(path, voxel_size=size, **options)
     _print(report, as_json, lambda done: click.echo(on_command_line(str(done))))
     _exit(0 if report.is_sound else 1)
 
@@ -132,7 +125,7 @@ def repair(
 @click.option("--layer", help="The layer. Default: all that both have.")
 @click.option("--mag", help="The mag. Default: all that both have.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to compare [voxels of mag 1]. Default: everything.")
-@_json_option
+@json_option
 @cluster_options
 def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Compare two datasets, layers or mags voxel by voxel, however each is stored.
@@ -144,8 +137,6 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
       wkwdask diff dataset copy
       wkwdask diff dataset/color/1 other/color/1 --box 0,0,0,512,512,512
     """
-    import wkwdask
-
     try:
         with cluster:
             found = wkwdask.diff(first, second, **options)

@@ -1,8 +1,26 @@
-"""The commands that show, render and check configurations of clusters."""
+"""The commands about clusters: show, render and check configurations; hand jobs to SLURM, show and cancel them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from wkwdask.store.paths import abspath, basename, dirname, splitext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.clusters.config import ClusterConfig
+    from wkwdask.runs.batch_file import Batch, HandedOver
+
+_UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
 @click.group(short_help="Show, render and check clusters that jobs can run on.")
@@ -100,4 +118,245 @@ def probe(folder: str, token: str, output: str) -> None:
     files.rename(f"{output}.part", output)
 
 
-COMMANDS = (cluster,)
+@click.command(short_help="Submit a command to SLURM.", context_settings=_VERBATIM)
+@click.argument("verb")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="A batch script: slurm-array, slurm-allocation, or a file of your own.")
+@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: as many as have half an hour of work each.")
+@click.option("--cpus", type=click.IntRange(1), help="Cores of each, and tasks that it runs at once. Default: as the script says, else 1.")
+@click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
+@click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
+@click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
+@click.option("--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded.")
+@click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs.")
+def submit(
+    verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any
+) -> None:  # fmt: skip
+    """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
+
+    With a job array (slurm-array) this machine makes the plan; the elements share the tasks, and a job after them joins, checks and publishes. With an
+    allocation (slurm-allocation) the command, or a Python script, runs in a job with its own dask cluster.
+
+    \b
+    Examples:
+      wkwdask submit pyramid dataset --layer color --cluster slurm-array
+      wkwdask submit rechunk dataset other --file-len 32 --cluster slurm-array --elements 100 --sbatch --partition=short
+      wkwdask submit labels dataset --layer segmentation -o labels.parquet --cluster slurm-allocation
+    """
+    from wkwdask.clusters.config import load_config
+    from wkwdask.plans.batch_size import ArraySize
+    from wkwdask.runs.batch_file import Batch
+
+    options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
+    loaded = load_config(config)
+    _check_options(loaded.text, options["options"])
+    logs = abspath(logs)
+    if loaded.kind == "allocation":
+        if memory or options["elements"] or options["cpus"]:
+            raise click.UsageError("--elements, --cpus and --memory are for job arrays; an allocation is as its script says, or --sbatch")
+        time = [] if walltime is None else [f"--time={walltime}"]
+        ended = _submit_allocation(loaded, (verb, *arguments), logs, [*time, *options["options"]], wait=wait)
+    elif loaded.kind == "array":
+        size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
+        ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
+    else:
+        raise click.UsageError(
+            f"--cluster {config}: not a batch script but a cluster of kind {loaded.kind}; type the command itself: wkwdask {verb} ... --cluster {config}"
+        )
+    if not ended:
+        raise click.ClickException(f"wkwdask {verb} did not come to its end: see what its jobs printed, in {logs}")
+
+
+def _check_options(script: str, options: Sequence[str]) -> None:
+    """Make sure that neither the script nor the user sets what is up to this command."""
+    from wkwdask.store.slurm import options_in
+
+    instead = {"array": "--elements says how many elements there are", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
+    said = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
+    for name in instead.keys() & said:
+        raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {instead[name]}")
+
+
+def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
+    """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
+    from wkwdask.store import files
+    from wkwdask.store.slurm import submit_job, wait_for_end
+
+    verb = splitext(basename(arguments[0]))[0]
+    program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
+    files.makedirs(logs)
+    asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
+    number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
+    click.echo(f"job {number}; it prints into {logs}/{verb}-{number}.log")
+    return not wait or wait_for_end(number) == "COMPLETED"
+
+
+def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
+    """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
+    from wkwdask.clusters.config import CLUSTER_VARIABLE
+    from wkwdask.graphs.batch import shared_out
+    from wkwdask.runs.batch_file import HandedOver
+    from wkwdask.runs.status import wait_for_batch
+
+    os.environ.pop(CLUSTER_VARIABLE, None)
+    try:
+        with shared_out(batch):
+            click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+    except HandedOver as handed:
+        _describe(handed)
+        return not wait or wait_for_batch(handed.root, handed.batch)
+    return True
+
+
+def _describe(handed: HandedOver) -> None:
+    last = handed.batch.rounds[-1]
+    parent = shlex.quote(dirname(handed.root))
+    click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
+    click.echo(f"array {last.array}, then job {last.finish}; both print into {handed.batch.logs}")
+    click.echo(f"wkwdask status {parent}    shows how far it is; wkwdask cancel {parent} ends it, and what is finished is kept")
+
+
+@click.command("batch-element", hidden=True)
+@click.argument("root")
+@click.argument("number", type=int)
+def batch_element(root: str, number: int) -> None:
+    """Run the share of one element of an array."""
+    from wkwdask.graphs.batch import element_job
+    from wkwdask.graphs.runners import run_job
+
+    element = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    with element_job(root, number, element, has_started_before=_has_started_before()) as job:
+        if job is None:
+            click.echo(f"{root}: the job is over")
+        else:
+            run_job(job, f"element {element}")
+
+
+@click.command("batch-finish", hidden=True)
+@click.argument("root")
+@click.argument("again")
+def batch_finish(root: str, again: str) -> None:
+    """Finish a job whose array has ended. If the job was published before this start was queued again, continue with the next step after AGAIN.
+
+    AGAIN, which came with the job, decides what is run: others may write the job's folder.
+    """
+    import json
+    from dataclasses import replace
+
+    from wkwdask.errors import BatchError
+    from wkwdask.runs.batch_file import Batch, read_batch
+    from wkwdask.store.slurm import count_states, describe_states
+
+    before = read_batch(root)
+    if before is None and not _has_started_before():
+        click.echo(f"{root}: the job is over")
+        return
+    batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
+    with contextlib.suppress(BatchError):  # only worth a line
+        for last in batch.rounds[-1:]:
+            click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")
+    _hand_over(batch, _going_on(batch.arguments))
+
+
+def _has_started_before() -> bool:
+    """Tell whether SLURM put this job back into the queue."""
+    return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def _going_on(arguments: Sequence[str]) -> list[str]:
+    """Give the command that goes on with what a command has begun."""
+    return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
+
+
+@click.command(short_help="Show the progress of jobs that write a dataset, a layer or a mag.")
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@click.option("--follow", is_flag=True, help="Print again and again until no job is running.")
+@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
+def status(path: str, as_json: bool, follow: bool, every: float) -> None:
+    """Show the progress of jobs that write PATH: running, interrupted and finished ones; from any machine that sees the folder.
+
+    The exit code is 3 if a job was interrupted or has failed tasks.
+
+    \b
+    Examples:
+      wkwdask status dataset
+      wkwdask status dataset/color --follow
+    """
+    import json
+    import time
+
+    from wkwdask.runs.status import finished_in, jobs_of, status_of
+    from wkwdask.runs.tolerant import EXIT_CODE
+
+    while True:
+        found = [status_of(job) for job in jobs_of(path)]
+        is_last = not follow or not any(one.job.is_running for one in found)
+        shown: list[Any] = [*found, *(finished_in(path) if is_last else ())]
+        if as_json:
+            click.echo(json.dumps([one.to_json() for one in shown], indent=2))
+        else:
+            click.echo("\n".join(map(str, shown)) or f"{path}: no job writes here, and none has left a record")
+        if is_last:
+            break
+        time.sleep(every)
+    if any(not one.job.is_running or one.failures for one in found):
+        raise click.exceptions.Exit(EXIT_CODE)
+
+
+@click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
+@click.argument("path")
+@click.option("--discard", is_flag=True, help="Remove interrupted jobs and the work that they finished.")
+def cancel(path: str, discard: bool) -> None:
+    """Cancel the SLURM jobs that write PATH. Finished work is kept, and the same command continues from there, unless --discard removes it.
+
+    \b
+    Examples:
+      wkwdask cancel dataset/color
+      wkwdask cancel dataset/color --discard
+    """
+    from wkwdask.runs.job_folder import discard_interrupted
+    from wkwdask.runs.status import jobs_of
+    from wkwdask.store.slurm import cancel_jobs
+
+    every = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
+    found = [(job, numbers) for job, numbers in every if job.is_running or numbers]
+    interrupted = [job for job, _ in every if not job.is_running] if discard else []
+    if not found and not interrupted:
+        left = next((job for job, _ in every if not job.is_running), None)
+        raise click.ClickException(f"{path}: no job runs here" + (f"; {left.owner} was interrupted, and --discard removes it" if left else ""))
+    for job, numbers in found:
+        if not numbers:
+            raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
+        cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone
+        click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
+    for job in interrupted:
+        discard_interrupted(job.root)
+        click.echo(f"removed {job.root}: {job.owner}")
+
+
+def _seconds(walltime: str | None) -> float | None:
+    """Read a walltime in any of SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    if walltime is None:
+        return None
+    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", walltime):
+        raise click.UsageError(f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}")
+    days, dash, rest = walltime.rpartition("-")
+    numbers = [int(part) for part in rest.split(":")]
+    if dash or len(numbers) == 3:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return float((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
+
+
+def _nbytes(memory: str | None) -> int | None:
+    if memory is None:
+        return None
+    found = re.fullmatch(r"(\d+)([KMGT]?)i?B?", memory, re.IGNORECASE)
+    if found is None:
+        raise click.UsageError(f"--memory takes a size such as 4G or 900M, got {memory!r}")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+COMMANDS = (cluster, submit, status, cancel, batch_element, batch_finish)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from wkwdask.cli.shared import METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, split_mags
-from wkwdask.cli.storage import StorageCommand, storage_options
+import wkwdask
+from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs, storage_options
 from wkwdask.cli.words import on_command_line
-from wkwdask.formats.registry import storage_records
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from wkwdask.runs.report import Report
 
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
@@ -33,13 +29,10 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info precomputed://https://host/volume
       wkwdask info n5://volume.n5/em
     """
-    from wkwdask import info as summarize
     from wkwdask.cli.tables import print_any
 
-    summary = summarize(path)
+    summary = wkwdask.info(path)
     if as_json:
-        import json
-
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
         print_any(summary)
@@ -52,7 +45,9 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--finest", metavar="MAG", help="The mag to start from. Default: the finest that has files.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
 @click.option("--coarsest", metavar="MAG", help="Where the ladder ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
-@click.option("--sampling", type=click.Choice(SAMPLINGS), help="Rule of the ladder. Default: anisotropic (towards cubic voxels).")
+@click.option(
+    "--sampling", type=click.Choice(("anisotropic", "isotropic", "constant_z")), help="Rule of the ladder. Default: anisotropic (towards cubic voxels)."
+)
 @click.option("--align-with", metavar="LAYER", help='Follow the mags of this layer; "none" follows none. Default: all other layers.')
 @click.option(
     "--method",
@@ -61,19 +56,18 @@ def info(path: str, as_json: bool) -> None:
     help="How a window is reduced to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
-@storage_options(*storage_records(), default="as in the finest mag; raw blocks of WKW become lz4hc")
-@resume_option
-@click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
+@storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
+@resume_options("Replace existing mags; discard an interrupted run.")
 @click.option("--update", is_flag=True, help="Rebuild, in place, the files above source files that changed.")
 @click.option("--update-content", is_flag=True, help="Compute everything again and replace, in place, the files that differ.")
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, the files above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
-@cluster_options
+@runs
 def pyramid(
-    path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: bool,
-    update_content: bool, box: str | None, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any,
-) -> None:  # fmt: skip
+    path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, box: str | None, dry_run: bool,
+    **options: Any,
+) -> Any:  # fmt: skip
     """Make all coarser mags of a layer, in one pass over its finest mag.
 
     The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
@@ -88,23 +82,15 @@ def pyramid(
       wkwdask pyramid folder-without-json --method mode
       wkwdask pyramid precomputed://neurons
     """
-    from wkwdask import build_pyramid, plan_pyramid
-
-    existing = existing_of(resume, overwrite)
     if all_layers and layers:
         raise click.UsageError("give --layer or --all-layers")
-    chosen = _all_layers(path) if all_layers else list(layers)
-    names: list[str | None] = [*chosen] or [None]
-    options["mags"] = split_mags(mags)
-    options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
     if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
-    with cluster:
-        if dry_run:
-            click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
-            return
-        report = build_pyramid(path, chosen or None, existing=existing, update="content" if update_content else update, bounding_box=box, **options)
-    click.echo(on_command_line(str(report)))
+    chosen: list[Any] = _all_layers(path) if all_layers else list(layers)
+    options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
+    if dry_run:
+        return lambda: "\n\n".join(str(wkwdask.plan_pyramid(path, name, **options)) for name in chosen or [None])
+    return partial(wkwdask.build_pyramid, path, chosen or None, update="content" if update_content else update, bounding_box=box, **options)
 
 
 def _all_layers(path: str) -> list[str]:
@@ -121,12 +107,11 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make instead of that ladder, such as 1,2-2-1.")
-@storage_options(*storage_records(), default="as in the coarse mag, lz4hc if that is raw")
-@resume_option
-@click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
+@storage_options("as in the coarse mag, lz4hc if that is raw")
+@resume_options("Replace existing mags; discard an interrupted run.")
 @external_option
-@cluster_options
-def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+@runs
+def upsample(path: str, **options: Any) -> Any:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
     The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
@@ -137,12 +122,7 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster
       wkwdask upsample dataset/prediction --mag 4 --finest 2
       wkwdask upsample dataset/prediction --mag 4-4-1 --mags 1 --overwrite
     """
-    from wkwdask import upsample as make_finer
-
-    existing = existing_of(resume, overwrite)
-    with cluster:
-        report = make_finer(path, mags=split_mags(mags), existing=existing, **options)
-    click.echo(on_command_line(str(report)))
+    return partial(wkwdask.upsample, path, **options)
 
 
 @click.command(short_help="Draw three orthogonal slices.")
@@ -151,7 +131,7 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster
 @click.option("--layer", help="Draw this layer alone. Default: the first color layer under the first segmentation.")
 @click.option("--mag", help="The mag to draw. Default: one that is just fine enough.")
 @click.option("--size", type=click.IntRange(32, 8192), default=640, show_default=True, help="Longest edge of the largest panel [pixels].")
-def preview(path: str, output: str, layer: str | None, mag: str | None, size: int) -> None:
+def preview(path: str, output: str, **options: Any) -> None:
     """Draw three orthogonal slices through the middle of a dataset, a layer or a mag.
 
     \b
@@ -159,9 +139,7 @@ def preview(path: str, output: str, layer: str | None, mag: str | None, size: in
       wkwdask preview dataset -o picture.png
       wkwdask preview dataset --layer segmentation --size 1200
     """
-    from wkwdask import preview as draw
-
-    click.echo(f"wrote {draw(path, output, layer=layer, mag=mag, size=size)}")
+    click.echo(f"wrote {wkwdask.preview(path, output, **options)}")
 
 
 @click.command(short_help="Make a small dataset with pyramids, and draw it.")
@@ -174,18 +152,19 @@ def demo(folder: Path, workers: int | None) -> None:
     Example:
       wkwdask demo my-first-dataset
     """
-    from wkwdask import info as summarize
-    from wkwdask import preview as draw
     from wkwdask.cli.tables import print_any
+    from wkwdask.clusters.config import load_config
+    from wkwdask.clusters.connect import local_client
     from wkwdask.graphs.runners import available_cores
 
     workers = workers or available_cores()
     click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")
-    reports = _on_local_cluster(workers, folder)
+    with local_client(load_config({"kind": "local", "workers": workers})):
+        reports = wkwdask.make_demo(folder)
     for report in reports:
         click.echo(on_command_line(str(report)))
-    print_any(summarize(folder))
-    picture = draw(folder, folder / "preview.png")
+    print_any(wkwdask.info(folder))
+    picture = wkwdask.preview(folder, folder / "preview.png")
     click.echo(
         f"""
 a picture of it:       {picture}
@@ -194,15 +173,6 @@ look at one slice:     wkwdask.open("{folder}", layer="color")[0, :, :, 96].comp
 another pyramid:       wkwdask pyramid {folder} --layer color --method mean --overwrite
 what is in there:      wkwdask info {folder}"""
     )
-
-
-def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
-    from wkwdask import make_demo
-    from wkwdask.clusters.config import load_config
-    from wkwdask.clusters.connect import local_client
-
-    with local_client(load_config({"kind": "local", "workers": workers})):
-        return make_demo(folder)
 
 
 COMMANDS = (info, pyramid, upsample, preview, demo)

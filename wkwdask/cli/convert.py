@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option
-from wkwdask.cli.storage import StorageCommand, storage_options
-from wkwdask.cli.words import on_command_line
-from wkwdask.formats.registry import storage_records
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+import wkwdask
+from wkwdask.cli.options import StorageCommand, external_option, numbers, resume_options, runs, storage_options
 
 
 @click.command(cls=StorageCommand, short_help="Convert images and arrays to WKW, and back.")
@@ -22,32 +19,34 @@ if TYPE_CHECKING:
 @click.option("--layer", help="The layer of the dataset. Default for a new one: color or segmentation.")
 @click.option("--mag", metavar="MAG", help="The mag that is written, 1 by default, or exported, by default the finest.")
 @click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: what the file says, else zyx or czyx.")
-@click.option("--channels", metavar="N,N", help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
+@click.option("--channels", metavar="N,N", callback=numbers("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
 @click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
 @click.option(
     "--range",
     "value_range",
     metavar="LOW,HIGH",
+    callback=numbers("range", float),
     help="Values that become the minimum and the maximum of the data type; values between are scaled, others are clipped.",
 )
-@click.option("--voxel-size", metavar="X,Y,Z", help="Size of a voxel of mag 1, for a new dataset. Default: what the source says.")
+@click.option(
+    "--voxel-size", metavar="X,Y,Z", callback=numbers("voxel-size", float), help="Size of a voxel of mag 1, for a new dataset. Default: what the source says."
+)
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
-@click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Position of the first voxel of the source.")
+@click.option(
+    "--offset", metavar="X,Y,Z", default="0,0,0", callback=numbers("offset", int), show_default=True, help="Position of the first voxel of the source."
+)
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
-@storage_options(*storage_records())
-@resume_option
-@click.option("--overwrite", is_flag=True, help="Replace an existing target; discard an interrupted run.")
+@storage_options()
+@resume_options("Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option(
     "--allow-external", is_flag=True, help="Write where paths or links lead out of the dataset; read HDF5 data outside of the file's folder. Default: refused."
 )
-@cluster_options
-def convert(
-    source: tuple[str, ...], target: str, resume: bool, overwrite: bool, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any
-) -> None:  # fmt: skip
+@runs
+def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
     """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
@@ -68,20 +67,18 @@ def convert(
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
     """
-    from wkwdask import convert as convert_anything
-    from wkwdask import plan_convert
     from wkwdask.errors import SectionWarning
 
-    for name, number in (("channels", int), ("value_range", float), ("voxel_size", float), ("offset", int)):
-        if options[name] is not None:
-            options[name] = numbers(options[name], name.removeprefix("value_").replace("_", "-"), number)
     if options["value_range"] is not None and len(options["value_range"]) != 2:
         raise click.UsageError(f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}")
-    with cluster, warnings.catch_warnings():
-        warnings.simplefilter("ignore", SectionWarning)  # the report, or the plan, names the sections
-        verb = plan_convert if dry_run else convert_anything
-        report = verb(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
-    click.echo(on_command_line(str(report)))
+    verb = wkwdask.plan_convert if dry_run else wkwdask.convert
+
+    def call() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SectionWarning)  # the report, or the plan, names the sections
+            return verb(source[0] if len(source) == 1 else source, target, **options)
+
+    return call
 
 
 @click.command("zarr-view", short_help="Add Zarr metadata so that zarr-python can read WKW in place.")
@@ -100,11 +97,55 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
       wkwdask zarr-view dataset
       wkwdask zarr-view dataset --remove
     """
-    from wkwdask import remove_zarr_view, write_zarr_view
-
-    paths = remove_zarr_view(path, layer=layer) if remove else write_zarr_view(path, layer=layer, allow_external=allow_external)
+    paths = wkwdask.remove_zarr_view(path, layer=layer) if remove else wkwdask.write_zarr_view(path, layer=layer, allow_external=allow_external)
     for one in paths:
         click.echo(f"removed {one}" if remove else one)
 
 
-COMMANDS = (convert, zarr_view)
+@click.command("n5-as-zarr", short_help="N5 as Zarr v3: print, write or remove its zarr.json files.")
+@click.argument("path")
+@click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
+@click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
+@click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
+def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
+    """Describe N5 data as Zarr v3, so that zarr-python opens the same files once this package is installed.
+
+    Prints the zarr.json of every group and dataset; one of somebody else is never replaced or removed.
+
+    \b
+    Examples:
+      wkwdask n5-as-zarr volume.n5
+      wkwdask n5-as-zarr volume.n5 --write
+      wkwdask n5-as-zarr volume.n5/em/s0 --form offset
+    """
+    documents = wkwdask.n5_as_zarr(path, form=form, write=write, remove=remove)  # type: ignore[arg-type]
+    if write or remove:
+        click.echo(f"{len(documents)} zarr.json files {'written' if write else 'removed'}")
+    else:
+        click.echo(json.dumps(documents, indent=2))
+
+
+@click.command("tiff-prefix", short_help="Print the header that makes TIFF files of Zarr chunks.")
+@click.argument("shape", callback=numbers("shape", int))
+@click.argument("dtype")
+@click.option(
+    "--byteorder", type=click.Choice(("little", "big")), default="little", show_default=True, help="Byte order, the same as in the array's codec bytes."
+)
+@click.option("--axes", help="A letter per axis: y, x, s behind them for samples such as RGB, t, z, c before them. Default: yx or zyx.")
+@click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="How the planes of a chunk are described.")
+@click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
+def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> None:
+    """Print the base64 of a TIFF header for uncompressed chunks of SHAPE, the last axis fastest: the prefix of the codec offset.
+
+    \b
+    Examples:
+      wkwdask tiff-prefix 256,256 uint16
+      wkwdask tiff-prefix 512,512,3 uint8 --axes yxs
+      wkwdask tiff-prefix 64,64,64 float32 --codec
+    """
+    prefix = wkwdask.tiff_prefix(shape, dtype, byteorder, axes=axes, stack=stack)
+    text = base64.b64encode(prefix).decode("ascii")
+    click.echo(json.dumps({"name": "offset", "configuration": {"offset": len(prefix), "prefix": text}}) if codec else text)
+
+
+COMMANDS = (convert, zarr_view, n5_as_zarr, tiff_prefix)

@@ -1,19 +1,31 @@
-"""Commands that copy and remove what is there."""
+"""Commands that copy, remove, and store in another way what is there."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option, split_mags
+import wkwdask
+from wkwdask.cli.options import (
+    StorageCommand,
+    cluster_options,
+    external_option,
+    layers_option,
+    mags_option,
+    resume_options,
+    runs,
+    storage_options,
+    together,
+)
 from wkwdask.cli.words import on_command_line
+from wkwdask.errors import MissingError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-from wkwdask.errors import MissingError
 
 
 class Triple(click.ParamType):
@@ -33,18 +45,15 @@ class Triple(click.ParamType):
 @click.command(short_help="Copy a dataset, a layer or a mag, or a box of it.")
 @click.argument("path")
 @click.argument("target")
-@click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
-@click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
+@layers_option
+@mags_option
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to copy [voxels of mag 1].")
-@click.option("--translate", type=Triple(), help="Offset added to all positions [voxels of mag 1].")
+@click.option("--translate", type=Triple(), default="0,0,0", help="Offset added to all positions [voxels of mag 1].")
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
-@resume_option
-@click.option("--overwrite", is_flag=True, help="Replace existing mags of the target; discard an interrupted run.")
+@resume_options("Replace existing mags of the target; discard an interrupted run.")
 @external_option
-@cluster_options
-def copy(
-    path: str, target: str, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any
-) -> None:
+@runs
+def copy(path: str, target: str, **options: Any) -> Any:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
     Files or stored blocks are copied without decoding where possible. If it is interrupted, the same command continues.
@@ -55,24 +64,18 @@ def copy(
       wkwdask copy dataset/color other/raw --mags 1,2
       wkwdask copy dataset cutout --box 1000,1000,500,512,512,256 --translate=-1000,-1000,-500
     """
-    from wkwdask import copy as copy_mags
-
-    if options["translate"] is None:
-        del options["translate"]
-    with cluster:
-        report = copy_mags(path, target, layer=layers or None, mags=split_mags(mags), existing=existing_of(resume, overwrite), **options)
-    click.echo(on_command_line(str(report)))
+    return partial(wkwdask.copy, path, target, **options)
 
 
 @click.command(short_help="Delete a dataset, a layer or mags.")
 @click.argument("path")
-@click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
-@click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
+@layers_option
+@mags_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @external_option
 @cluster_options
-def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, allow_external: bool, cluster: AbstractContextManager[Any]) -> None:
+def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **chosen: Any) -> None:
     """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
 
     Files that belong to no mag stay. If it is interrupted, the same command deletes the rest.
@@ -82,14 +85,11 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
       wkwdask rm dataset/color/1
       wkwdask rm dataset --layer prediction --dry-run
     """
-    from wkwdask import rm as remove
-
-    chosen: dict[str, Any] = {"layer": layers or None, "mags": split_mags(mags), "allow_external": allow_external}
     if dry_run or not yes:
         if not dry_run and not _is_terminal():
             raise click.UsageError("nobody can be asked here: give --yes to remove without asking, or --dry-run to look")
         try:
-            found = remove(path, **chosen, dry_run=True)
+            found = wkwdask.rm(path, **chosen, dry_run=True)
             click.echo(str(found if dry_run else replace(found, note="")))
         except MissingError:  # of a removal that was interrupted, nothing but its hidden rest may be there
             if dry_run:
@@ -98,7 +98,7 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
             return
         click.confirm("Remove?", abort=True)
     with cluster:
-        report = remove(path, **chosen)
+        report = wkwdask.rm(path, **chosen)
     click.echo(on_command_line(str(report)))
 
 
@@ -106,4 +106,51 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-COMMANDS = (copy, rm)
+_stores_anew = together(
+    click.argument("path"),
+    click.argument("target", required=False),
+    layers_option,
+    mags_option,
+    click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to store [voxels of mag 1]; needs a target."),
+    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: if it replaces a mag in place."),
+    resume_options("Replace existing mags of the target; discard an interrupted run."),
+    external_option,
+    runs,
+)
+
+
+@click.command(cls=StorageCommand, short_help="Store mags with other files, blocks or compression.")
+@_stores_anew
+@storage_options("unchanged")
+def rechunk(path: str, target: str | None, **options: Any) -> Any:
+    """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
+
+    A dataset becomes a dataset, a layer a layer, a mag a mag, a precomputed volume one. A mag is published when it is complete. In place, the old mag is
+    kept until all voxels of the new one have been compared with it.
+
+    \b
+    Examples:
+      wkwdask rechunk dataset --file-len 32
+      wkwdask rechunk dataset/color/1 --block-len 64 --file-len 16
+      wkwdask rechunk dataset small-copy --box 1000,1000,500,512,512,256
+      wkwdask rechunk precomputed://neurons precomputed://sharded-neurons --shard-shape auto
+    """
+    return partial(wkwdask.rechunk, path, target, **options)
+
+
+@click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
+@_stores_anew
+@storage_options("lz4hc, all else unchanged")
+def compress(path: str, target: str | None, **options: Any) -> Any:
+    """Compress mags, in place or at TARGET. Voxel values do not change.
+
+    \b
+    Examples:
+      wkwdask compress dataset
+      wkwdask compress dataset --layer color --level 9
+      wkwdask compress dataset/color/1 elsewhere/color/1 --compression lz4
+    """
+    return partial(wkwdask.rechunk, path, target, **{"compression": "lz4hc", **options})
+
+
+COMMANDS = (copy, rm, rechunk, compress)

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, external_option
+import wkwdask
+from wkwdask.cli.options import cluster_options, external_option, parsed
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-
-    from wkwdask import Dataset
 
 _CATEGORIES = click.Choice(("color", "segmentation"))
 
@@ -25,35 +24,28 @@ def dataset() -> None:
     """
 
 
-def _opened(path: str) -> Dataset:
-    from wkwdask import open_dataset
-
-    return open_dataset(path)
-
-
 def _lengths(text: str) -> list[float]:
-    try:
-        return [float(length) for length in text.split(",")]
-    except ValueError:
-        raise click.UsageError(f"a voxel size is three numbers such as 11.24,11.24,28, got {text!r}") from None
+    return [float(length) for length in text.split(",")]
+
+
+_voxel_size_argument = click.argument("voxel_size", metavar="X,Y,Z", callback=parsed(_lengths, "a voxel size is three numbers such as 11.24,11.24,28"))
+_unit_option = click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
 
 
 @dataset.command("create", short_help="Make a dataset without layers.")
 @click.argument("path")
-@click.argument("voxel_size", metavar="X,Y,Z")
-@click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
+@_voxel_size_argument
+@_unit_option
 @click.option("--name", help="Its name. Default: that of the folder.")
 @click.option("--keep", is_flag=True, help="Keep an existing dataset if it has that voxel size.")
-def create(path: str, voxel_size: str, unit: str, name: str | None, keep: bool) -> None:
+def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep: bool) -> None:
     """Make a dataset without layers, with voxels of the size X,Y,Z.
 
     \b
     Example:
       wkwdask dataset create dataset 11.24,11.24,28
     """
-    from wkwdask import create_dataset
-
-    click.echo(repr(create_dataset(path, _lengths(voxel_size), unit=unit, name=name, existing="keep" if keep else "error")))
+    click.echo(repr(wkwdask.create_dataset(path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error")))
 
 
 @dataset.command("add-layer", short_help="List a folder with mags that the JSON does not know.")
@@ -68,7 +60,7 @@ def add_layer(path: str, name: str, **options: Any) -> None:
     Example:
       wkwdask dataset add-layer dataset prediction --category color
     """
-    click.echo(repr(_opened(path).add_layer_from_disk(name, **options)))
+    click.echo(repr(wkwdask.open_dataset(path).add_layer_from_disk(name, **options)))
 
 
 @dataset.command("add-mags", short_help="List mags of a layer that the JSON does not know.")
@@ -81,7 +73,7 @@ def add_mags(path: str, layer: str) -> None:
     Example:
       wkwdask dataset add-mags dataset color
     """
-    click.echo(repr(_opened(path).add_mags_from_disk(layer)))
+    click.echo(repr(wkwdask.open_dataset(path).add_mags_from_disk(layer)))
 
 
 @dataset.command("add-ref", short_help="List a layer of another dataset, without a copy.")
@@ -97,7 +89,7 @@ def add_ref(path: str, other: str, **options: Any) -> None:
     Example:
       wkwdask dataset add-ref dataset other-dataset/segmentation --name cells
     """
-    click.echo(repr(_opened(path).add_layer_as_ref(other, **options)))
+    click.echo(repr(wkwdask.open_dataset(path).add_layer_as_ref(other, **options)))
 
 
 @dataset.command("rename-layer", short_help="Give a layer another name.")
@@ -111,7 +103,7 @@ def rename_layer(path: str, old: str, new: str) -> None:
     Example:
       wkwdask dataset rename-layer dataset prediction membranes
     """
-    click.echo(repr(_opened(path).rename_layer(old, new)))
+    click.echo(repr(wkwdask.open_dataset(path).rename_layer(old, new)))
 
 
 @dataset.command("remove-layer", short_help="Remove a layer from the JSON; its files stay.")
@@ -129,7 +121,7 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
       wkwdask dataset remove-layer dataset prediction --delete-files
     """
     with cluster:
-        click.echo(repr(_opened(path).remove_layer(name, **options)))
+        click.echo(repr(wkwdask.open_dataset(path).remove_layer(name, **options)))
 
 
 @dataset.command("remove-mag", short_help="Remove a mag from the JSON; its files stay.")
@@ -147,21 +139,21 @@ def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[
       wkwdask dataset remove-mag dataset color 4-4-2
     """
     with cluster:
-        click.echo(repr(_opened(path).remove_mag(layer, mag, **options)))
+        click.echo(repr(wkwdask.open_dataset(path).remove_mag(layer, mag, **options)))
 
 
 @dataset.command("voxel-size", short_help="Set the voxel size.")
 @click.argument("path")
-@click.argument("voxel_size", metavar="X,Y,Z")
-@click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
-def voxel_size(path: str, voxel_size: str, unit: str) -> None:
+@_voxel_size_argument
+@_unit_option
+def voxel_size(path: str, voxel_size: list[float], unit: str) -> None:
     """Set the size of a voxel of mag 1 to X,Y,Z.
 
     \b
     Example:
       wkwdask dataset voxel-size dataset 0.004,0.004,0.035 --unit micrometer
     """
-    click.echo(repr(_opened(path).set_voxel_size(_lengths(voxel_size), unit)))
+    click.echo(repr(wkwdask.open_dataset(path).set_voxel_size(voxel_size, unit)))
 
 
 @dataset.command("bounding-box", short_help="Set the bounding box of a layer.")
@@ -175,7 +167,7 @@ def bounding_box(path: str, layer: str, box: str) -> None:
     Example:
       wkwdask dataset bounding-box dataset color 1000,1000,500,512,512,256
     """
-    click.echo(repr(_opened(path).set_bounding_box(layer, box)))
+    click.echo(repr(wkwdask.open_dataset(path).set_bounding_box(layer, box)))
 
 
 @dataset.command("largest-id", short_help="Store the largest id of a segmentation.")
@@ -191,7 +183,7 @@ def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster:
     Example:
       wkwdask dataset largest-id dataset segmentation
     """
-    opened = _opened(path)
+    opened = wkwdask.open_dataset(path)
     with cluster:
         largest = opened[layer].compute_largest_segment_id() if value is None else value
     click.echo(f"largest id of {layer}: {largest}, the JSON says {opened[layer].largest_segment_id}")
