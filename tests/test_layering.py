@@ -265,7 +265,7 @@ NAMES_FORMATS = {
     "verbs.diff": "images",
     "verbs.export": "images",
     "verbs.foreign_import": "images",
-    "verbs.results": "images",
+    "verbs.sources": "images",
     # what only WEBKNOSSOS has
     "ids.remap_layer": "NML",
     "ids.survey": "datasource-properties.json",
@@ -279,7 +279,7 @@ NAMES_FORMATS = {
     "store.paths": "an error that lists prefixes",
 }
 """Modules outside of formats that name one, and why."""
-ALL_MAY = ("formats.", "verbs.others.", "verbs.wkw.")
+ALL_MAY = ("formats.", "verbs.webknossos.")
 """Folders in which every module may."""
 
 

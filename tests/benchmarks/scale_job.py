@@ -27,7 +27,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
 from wkwdask.runs.journal import Journal, JournaledJob
 from wkwdask.runs.parts import ladder_records
-from wkwdask.verbs.pyramid_job import PyramidJob
+from wkwdask.verbs.pyramid import PyramidJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -28,7 +28,7 @@ from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
 from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME
-from wkwdask.verbs.pyramid_job import PyramidJob
+from wkwdask.verbs.pyramid import PyramidJob
 from wkwdask.verbs.write import WriteJob
 
 distributed = pytest.importorskip("distributed")

@@ -27,7 +27,7 @@ from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.journal import JournaledJob
 from wkwdask.streams import pyramid as stream_module
-from wkwdask.verbs.pyramid_job import PyramidJob, RegionSpec
+from wkwdask.verbs.pyramid import PyramidJob, RegionSpec
 from wkwdask.verbs.sources import presence
 
 _names = count()

@@ -12,7 +12,7 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.options import check
 from wkwdask.verbs.rechunk import RechunkOptions
-from wkwdask.verbs.wkw.merge import find_merge, lay_out_merge
+from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def merge(
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
         raise ValueError("name at least one annotation")
-    found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
+    found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     fallback().prepare_copy(base, target)
     staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = make(replace(staged, verify=verify))

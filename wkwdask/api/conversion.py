@@ -26,14 +26,14 @@ from wkwdask.runs.report import Report
 from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.export import ExportOptions, check_suffix, lay_out_export
 from wkwdask.verbs.foreign_import import SourceOptions
-from wkwdask.verbs.taken import Taken
+from wkwdask.verbs.rechunk import Taken
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.runs.report import Report
-    from wkwdask.verbs.conversion_plan import ConversionPlan
+    from wkwdask.verbs.estimate import ConversionPlan
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -246,7 +246,7 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     """
     from wkwdask.graphs.planning import planning
     from wkwdask.graphs.runners import num_workers
-    from wkwdask.verbs.conversion_plan import estimate_conversion
+    from wkwdask.verbs.estimate import estimate_conversion
 
     with planning() as planned:
         convert(source, target, **options)

@@ -14,8 +14,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.foreign_import import Imported, lay_out_import, open_source
-from wkwdask.verbs.rechunk import lay_out_copy
-from wkwdask.verbs.taken import check_alike
+from wkwdask.verbs.rechunk import check_alike, lay_out_copy
 
 if TYPE_CHECKING:
     import os
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image
     from wkwdask.model.place import Destination
     from wkwdask.verbs.foreign_import import Import, SourceOptions
-    from wkwdask.verbs.rechunk import Copy, Rechunk
-    from wkwdask.verbs.taken import Taken
+    from wkwdask.verbs.rechunk import Copy, Rechunk, Taken
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

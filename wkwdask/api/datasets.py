@@ -36,7 +36,7 @@ from wkwdask.model.levels import length_nm
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import basename, local_path
-from wkwdask.verbs.wkw.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
+from wkwdask.verbs.webknossos.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 
 if TYPE_CHECKING:
     import os

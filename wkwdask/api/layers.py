@@ -12,7 +12,7 @@ from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.verbs.wkw.dataset_edit import stored_layer
+from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

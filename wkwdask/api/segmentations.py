@@ -18,7 +18,7 @@ from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import Surveying
 from wkwdask.model.options import check
-from wkwdask.verbs.results import Wanted
+from wkwdask.verbs.sources import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from wkwdask.runs.job import Result
 from wkwdask.runs.journal import entry_of
 from wkwdask.runs.parts import set_aside, tally_of
 from wkwdask.runs.report import format_nbytes
-from wkwdask.verbs.write import PART_NBYTES, AssembleJob, WriteJob, encode_part, part_of
+from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -98,7 +98,7 @@ def write_shards(array: da.Array, target: Placement, title: str, folder: str, do
         return ""
     found: list[tuple[Piece, ...]] = compute_values([_pieces_of(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder)
     pieces = [piece for of_chunk in found for piece in of_chunk]
-    run_job(AssembleJob(target, plan.part_shape, pieces, done, take), title, folder=folder)
+    run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
     return (
         f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
         f"{format_nbytes(plan.set_aside_nbytes)} of voxels went through scratch files, compressed"

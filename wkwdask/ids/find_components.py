@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError
 from wkwdask.formats.opening import open_source
 from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
@@ -22,8 +21,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply_job import ApplyJob
-from wkwdask.verbs.results import Read, Wanted, begin, check_apart, open_read
-from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
+from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_apart, check_not_replaced, open_read, part_of, presence, source_token
 
 if TYPE_CHECKING:
     import os
@@ -123,9 +121,7 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
     limits = _limits(options.threshold, source)
     place = wanted.place_like(read)
     box = source.box
-    area = box if options.where is None else options.where.in_mag(box.mag).intersection(box)
-    if area.is_empty and options.where is not None:
-        raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
+    area = part_of(source.name, options.where, box) or box
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")

@@ -13,7 +13,7 @@ from wkwdask.kernels.labels.tables import LabelRows, LabelTable, adds_exactly
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.cells import cell_map
 from wkwdask.plans.regions import Tiling
-from wkwdask.verbs.aligned import is_finer, read_aligned
+from wkwdask.verbs.apply_job import is_finer, read_aligned
 
 if TYPE_CHECKING:
     import numpy.typing as npt

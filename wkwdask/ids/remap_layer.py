@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.ids.id_map import IdMap, saved_map
@@ -24,8 +24,7 @@ from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.apply_job import Application, ApplyJob
-from wkwdask.verbs.results import Read, Wanted, begin, check_apart
-from wkwdask.verbs.sources import box_setting, check_not_replaced, presence, source_token
+from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_apart, check_not_replaced, part_of, presence, source_token
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -195,9 +194,7 @@ def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOption
     place = wanted.place_like(read)
     found = _opened(mapping, source)
     box = source.box
-    area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)
-    if area is not None and area.is_empty:
-        raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
+    area = part_of(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
     levels = check_apart(place.new_levels([spec], wanted.stored, source, existing), source)
     settings = settings_of(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.place import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -16,10 +15,8 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.runs.tolerant import Tolerance
-from wkwdask.verbs.aligned import is_finer
-from wkwdask.verbs.apply_job import Application, ApplyJob, TrialSpec, function_name
-from wkwdask.verbs.results import Read, Wanted, begin, open_read
-from wkwdask.verbs.sources import box_setting, source_token
+from wkwdask.verbs.apply_job import Application, ApplyJob, TrialSpec, function_name, is_finer
+from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, open_read, part_of, source_token
 
 if TYPE_CHECKING:
     import os
@@ -84,28 +81,21 @@ class Apply(Plan):
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Make the mag; tasks that fail are listed when all others are done."""
-        job = self.job()
+        job = ApplyJob(self.application, self.target)
         note = yield Phase(job, f"applying to {self.staged.folders[0]}", Tolerance(self.most_failures, lists_always=True))
         return Outcome(job.tallies, note)
-
-    def job(self) -> ApplyJob:
-        """Make the job."""
-        return ApplyJob(self.application, self.target)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """What a function reads."""
 
-    read: tuple[Read, ...]
-    """The volumes."""
+    first: Read
+    """The first volume, which the result is like."""
+    volumes: tuple[Volume, ...]
+    """All volumes."""
     mask: Volume | None
     """Where it counts."""
-
-    @property
-    def volumes(self) -> tuple[Volume, ...]:
-        """The volumes."""
-        return tuple(one.volume for one in self.read)
 
     @property
     def all(self) -> tuple[Volume, ...]:
@@ -117,7 +107,8 @@ def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOption
     """Open what is read."""
     if not sources:
         raise ValueError("name at least one source")
-    return Sources(tuple(map(open_read, sources)), None if options.mask is None else open_read(options.mask).volume)
+    read = tuple(map(open_read, sources))
+    return Sources(read[0], tuple(one.volume for one in read), None if options.mask is None else open_read(options.mask).volume)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +137,7 @@ def make_application(function: Callable[..., Any], sources: Sources, options: Ap
         raise ValueError(f"halo must not be negative, got {options.halo}")
     first = sources.volumes[0]
     box = first.box.in_mag(cut.mag)
-    where = None if options.where is None else options.where.in_mag(cut.mag).intersection(box)
-    if where is not None and where.is_empty:
-        raise BoundsError(f"{first.name}: where={options.where} holds nothing of it, its box is {box}")
+    where = part_of(first.name, options.where, box)
     voxel_nbytes = cut.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
     framed = moved(box, (-cut.origin[0], -cut.origin[1], -cut.origin[2]))
     plan = plan_bricks(framed, Tiling(cut.chunk_shape, cut.shard_shape, voxel_nbytes), workers, options.chunks, cut.region)
@@ -159,7 +148,7 @@ def trial_of(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]
     """Lay out one call of a function before anything is planned."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    mag = first.box.mag if target is None else _wanted(target, options).place(sources.read[0]).mag
+    mag = first.box.mag if target is None else _wanted(target, options).place(sources.first).mag
     spec = _spec(first, mag, options)
     application = make_application(function, sources, options, _cut_alone(first, spec), 1)
     return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
@@ -193,7 +182,7 @@ def lay_out_apply(
     """Check and lay out the making of a level by a function, or find the interrupted job that is to go on."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    place = _wanted(target, options).place(sources.read[0])
+    place = _wanted(target, options).place(sources.first)
     spec = _spec(first, place.mag, options)
     levels = place.new_levels([spec], options.stored, first, existing)
     given = {

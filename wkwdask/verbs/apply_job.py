@@ -12,6 +12,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, mark_cells
+from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
@@ -19,7 +20,6 @@ from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter
 from wkwdask.runs.report import counted
 from wkwdask.runs.tolerant import NO_RESULT, Tolerance
-from wkwdask.verbs.aligned import read_aligned, read_mask
 from wkwdask.verbs.region_job import RegionJob, SourceSpec
 
 if TYPE_CHECKING:
@@ -27,29 +27,63 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.place import LevelSpec
     from wkwdask.model.placement import Placement
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
+
+    Stored = Placement | LevelSpec
+
+
+def is_finer(mag: Mag, other: Mag) -> bool:
+    """Tell whether a mag is another one or finer."""
+    if all(a <= b for a, b in zip(mag.factors, other.factors, strict=True)):
+        return True
+    if all(a >= b for a, b in zip(mag.factors, other.factors, strict=True)):
+        return False
+    raise ValueError(f"mag {mag} is finer than mag {other} on one axis and coarser on another; they cannot be read together")
+
+
+def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+    """Read a box of a volume in its own mag, with zeros outside of the volume."""
+    inside = box.intersection(volume.box)
+    out = np.zeros((volume.num_channels, *box.size), volume.dtype, order="F")
+    if not inside.is_empty:
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
+        volume.read_into(out[:, x, y, z], inside.topleft)
+    return out
+
+
+def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+    """Read what lies in a box of another mag."""
+    if is_finer(volume.box.mag, box.mag):
+        return read_padded(volume, box.in_mag(volume.box.mag))
+    share = box.in_mag(volume.box.mag)
+    planes = read_padded(volume, share).transpose(0, 3, 2, 1)
+    factor = box.mag.step_to(volume.box.mag)
+    depth, height, width = (n * f for n, f in zip(planes.shape[1:], reversed(factor), strict=True))
+    out = np.empty((volume.num_channels, depth, height, width), volume.dtype)
+    repeat_voxels(planes, factor, out)
+    x, y, z = (slice(a - t * f, b - t * f) for a, b, t, f in zip(box.topleft, box.bottomright, share.topleft, factor, strict=True))
+    return out.transpose(0, 3, 2, 1)[:, x, y, z]
+
+
+def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
+    """Tell which voxels of a box of another mag hold anything but zero, in any channel."""
+    found: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
+    if not is_finer(volume.box.mag, box.mag):
+        return found
+    (x, y, z), (fx, fy, fz) = box.size, volume.box.mag.step_to(box.mag)
+    return np.logical_or.reduce(found.reshape(x, fx, y, fy, z, fz), axis=(1, 3, 5))  # type: ignore[no-any-return]
+
 
 _LASTING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
     ValueError,
 )  # fmt: skip
 """Errors of a function that its code and data alone decide. All others may pass: files, memory, timeouts, devices."""
-
-
-class Stored(Protocol):
-    """Voxel type of a result."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
-
-    @property
-    def num_channels(self) -> int:
-        """Channels."""
 
 
 class Making(Protocol):
@@ -151,7 +185,8 @@ class Application:
         return (result[..., x, y, z],)
 
     def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
-        return [_without_single_channel(read_aligned(source, box)) for source in self.sources]
+        arrays = (read_aligned(source, box) for source in self.sources)
+        return [array[0] if array.shape[0] == 1 else array for array in arrays]
 
     def _called(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
         keywords = {"box": box} if takes_box(self.function) else {}
@@ -230,10 +265,6 @@ def check_signature(function: Callable[..., Any], num_sources: int) -> None:
         signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
     except TypeError as error:
         raise TypeError(f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}") from None
-
-
-def _without_single_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array[0] if array.shape[0] == 1 else array
 
 
 def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]) -> npt.NDArray[Any]:

@@ -111,22 +111,26 @@ class CompareSpec:
 
     def task(self) -> Task:
         """Give the task."""
-        return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), CompareSpec.run, self)
+        return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), type(self).run, self)
 
     def run(self) -> Result:
         """Read both, piece by piece; the value of the result is what differs."""
-        region = self.plan.region_box(self.region)
-        edge = max(self.first.chunk_shape)
+        region, edge = self.plan.region_box(self.region), max(self.first.chunk_shape)
         while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
             edge *= 2
-        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
-        return Result((), value=sum((self._compare(box) for box in bricks), Differences()), nbytes_in=voxel_nbytes(self.first, region))
+        parts = (find_differences(*_read(box, self.first, self.second), box) for box in _bricks(region, edge))
+        return Result((), value=sum(parts, Differences()), nbytes_in=voxel_nbytes(self.first, region))
 
-    def _compare(self, box: BoundingBox) -> Differences:
-        first, second = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.first, self.second))
-        self.first.read_into(first, box.topleft)
-        self.second.read_into(second, box.topleft)
-        return find_differences(first, second, box)
+
+def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
+    return (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+
+
+def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    read = tuple(np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (first, second))
+    for volume, voxels in zip((first, second), read, strict=True):
+        volume.read_into(voxels, box.topleft)
+    return read[0], read[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +152,38 @@ class HoldsSpec:
 
     def run(self) -> Result:
         """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
-        region, edge = self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape)
-        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        bricks = _bricks(self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape))
         try:
             return Result((), value=all(map(self._holds, bricks)))
         except (FormatError, OSError):
             return Result((), value=False)
 
     def _holds(self, box: BoundingBox) -> bool:
-        stored, copied = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.volume, self.copy))
-        self.volume.read_into(stored, box.topleft)
-        self.copy.read_into(copied, box.topleft)
-        unsigned = f"u{copied.dtype.itemsize}"
-        return not ((copied.view(unsigned) != 0) & (copied.view(unsigned) != stored.view(unsigned))).any()
+        stored, copied = (voxels.view(f"u{voxels.dtype.itemsize}") for voxels in _read(box, self.volume, self.copy))
+        return not ((copied != 0) & (copied != stored)).any()
 
 
-@dataclass(frozen=True, slots=True)
-class EqualSpec:
+class EqualSpec(CompareSpec):
     """Make sure that one region is equal; the result is small enough for a journal."""
 
-    compare: CompareSpec
-    """What is compared."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        compare = self.compare.task()
-        return Task(compare.name, compare.key, EqualSpec.run, self)
+    __slots__ = ()
 
     def run(self) -> Result:
         """Compare; the digest is that of the files of the copy."""
         sources = self.digest()
-        result = self.compare.run()
-        check_equal(self.compare.first, self.compare.second, result.value)
+        result = CompareSpec.run(self)
+        check_equal(self.first, self.second, result.value)
         return replace(result, value=None, sources=sources)
 
     def digest(self) -> int:
         """Sum up the states of the copy's files."""
-        return digest(self.compare.second.shard_states(self.compare.plan.region_box(self.compare.region)))
+        return digest(self.second.shard_states(self.plan.region_box(self.region)))
 
 
 class CompareJob:
     """Two volumes that are compared where one of them has a file."""
+
+    spec: type[CompareSpec] = CompareSpec
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
         self._first, self._second, self._plan = first, second, plan
@@ -198,7 +193,7 @@ class CompareJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of which one of the two has a file."""
-        return (CompareSpec(self._first, self._second, self._plan, region).task() for region in self._plan.regions(self._occupied))
+        return (self.spec(self._first, self._second, self._plan, region).task() for region in self._plan.regions(self._occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Add up what differs."""
@@ -206,16 +201,10 @@ class CompareJob:
         return ()
 
 
-class EqualJob:
+class EqualJob(CompareJob):
     """A copy that must be equal to what it was made from; a journal can keep what was compared."""
 
-    def __init__(self, job: CompareJob) -> None:
-        self._job = job
-        self.num_tasks = job.num_tasks
-
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions of which one of the two has a file."""
-        return (EqualSpec(task.spec).task() for task in self._job.tasks())
+    spec = EqualSpec
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Nothing follows."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.model.converted import Converted, converted
@@ -15,9 +15,9 @@ from wkwdask.model.volume import Volume, in_frame
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import settings_of, stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
-from wkwdask.verbs.sources import box_setting, token_of
+from wkwdask.verbs.sources import begin, box_setting, cropped, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -96,11 +96,6 @@ class SourceOptions:
     allow_external: bool = False
     """Whether HDF5 data outside of the folder of the file are read."""
 
-    @property
-    def on_error(self) -> str:
-        """The same as a journal keeps it."""
-        return "fill" if self.fill else "fail"
-
 
 @dataclass(frozen=True, slots=True)
 class Import(Plan):
@@ -145,12 +140,7 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, 
     """Open what is to be imported, with the channels, the type and the box that a user asks for."""
     foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill, options.allow_external))
     volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
-    if options.box is not None:
-        box = options.box.in_mag(mag).intersection(volume.box)
-        if box.is_empty:
-            raise BoundsError(f"{volume.name}: the bounding box {options.box} holds nothing of the source, whose box is {volume.box}")
-        volume = volume.cropped(box)
-    return volume, foreign
+    return cropped(volume, options.box, "the source"), foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +159,8 @@ def lay_out_import(place: Place, imported: Imported, options: Any, existing: str
     """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
     absolute, taken = imported.source, imported.taken
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
-    (folder,) = levels.folders
-    settings = settings_of("convert", box=box_setting(absolute.box), on_error=taken.on_error, input=token_of(absolute.token))
-    draft = stage(f"convert into {folder}", levels.parent, [folder], {**settings, **levels.settings}, existing)
-    (target,) = targets = levels.staged(draft.root)
+    settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if taken.fill else "fail", input=token_of(absolute.token))
+    draft, target = begin(levels, "convert", settings, existing)
     source = in_frame(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
@@ -180,7 +168,7 @@ def lay_out_import(place: Place, imported: Imported, options: Any, existing: str
     plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
-    staged = draft.mags(targets, LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
+    staged = draft.mags([target], LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
     read = _with_notes(source, _notes_folder(staged)) if taken.fill else source
     return Import(read, plan, target, staged, token_of(source.token), imported.foreign.notes, levels.warnings)
 

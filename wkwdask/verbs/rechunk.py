@@ -3,35 +3,96 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError
+from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
+from wkwdask.model.converted import converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import check_existing, settings_of, stage
+from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
-from wkwdask.verbs.compare import CompareJob, EqualJob
+from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
-from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, presence
+from wkwdask.verbs.sources import begin, box_setting, check_not_replaced, cropped, known_by, presence, translated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator, Sequence
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.place import Move, NewLevels, Place
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.staged import StagedMags
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What of a source is converted."""
+
+    mags: tuple[Mag, ...] | None = None
+    """Which mags, by default all."""
+    finest_only: bool = False
+    """Whether of all mags only the finest is taken."""
+    box: BoundingBox | None = None
+    """Which part [voxels of mag 1]."""
+    offset: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+
+    def of(self, volume: StoredArray) -> Volume:
+        """Give what is converted of a mag, at the place that it goes to."""
+        taken = translated(cropped(volume, self.box), self.offset, "offset", "converted")
+        changed: Volume = converted(taken, self.channels, self.dtype, self.value_range)
+        return changed
+
+    def copy_of(self, volume: StoredArray) -> Copy:
+        """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
+        return Copy(self.of(volume), volume, self.settings)
+
+    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
+        """Choose among the mags that are there, finest first."""
+        missing = [mag for mag in self.mags or () if mag not in there]
+        if missing or not there:
+            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
+        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+        return chosen[:1] if self.finest_only else chosen
+
+    def only(self, mag: Mag | None, source: Any) -> Taken:
+        """Take one mag alone, where a path is that of one; all as before, where that is None."""
+        if mag is not None and self.mags is not None and self.mags != (mag,):
+            raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; give the layer's folder to choose a mag")
+        return self if mag is None else replace(self, mags=(mag,))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a journal keeps about it."""
+        return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
+
+
+def check_alike(copies: Sequence[Copy]) -> None:
+    """Make sure, before the first mag of a layer is made, that all of them have values of one type."""
+    first = copies[0].source
+    for volume in (copy.source for copy in copies[1:]):
+        if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
+            raise UnsupportedError(
+                f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
+                "mags of a layer have one type: convert them one by one, with mag= and dtype="
+            )
+
 
 _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
 
@@ -48,8 +109,8 @@ class Rechunk(Plan):
     """What is written, a Target; a Spliceable where chunks are not decoded."""
     staged: StagedMags
     """How it appears."""
-    check_source: Callable[[], None]
-    """Makes sure, in the end, that what was read is still what is there; raises IncompleteWriteError."""
+    stored: Volume
+    """What is there of it, which must be the same in the end."""
     in_place: bool = False
     """Whether it replaces its source."""
     notes: tuple[str, ...] = ()
@@ -76,14 +137,14 @@ class Rechunk(Plan):
         job = self.job()
         note = yield Phase(job, self.staged.owner.command)
         if self.verify:
-            yield Phase(EqualJob(CompareJob(self.volume, self.target.as_volume(), self.plan)), f"comparing {folder}")
+            yield Phase(EqualJob(self.volume, self.target.as_volume(), self.plan), f"comparing {folder}")
         report = job.tallies[0].report(folder)
         is_zero = report.voxels and not report.files
         return Outcome(job.tallies, "; ".join(filter(None, [note, f"{folder} is all zero, as {self.volume.name} is" if is_zero else ""])))
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read."""
-        self.check_source()
+        check_not_replaced(self.stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +169,10 @@ class Copy:
 
     source: Volume
     """What is read, in absolute voxels."""
-    input: dict[str, Any]
-    """By what the source is known again."""
-    check_unchanged: Callable[[], None]
-    """Makes sure, in the end, that the source is still the one that was read."""
+    stored: Volume
+    """What is there of it, by which it is known again."""
+    settings: dict[str, Any]
+    """What is done to that."""
 
 
 def lay_out_copy(place: Place, copy: Copy, options: Any, existing: str, workers: int) -> Rechunk:
@@ -126,9 +187,9 @@ def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions
     if in_place and options.box is not None:
         raise ValueError("a bounding box in place would lose what lies outside it: give another place")
     whole = move.level.open()
-    shown = _cropped(whole, options.box)
+    shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
-    volume = _translated(source, options.translate)
+    volume = translated(source, options.translate, "translate", "copied")
     place = its_format.place_in(move.image, allow_external=options.allow_external) if move.wanted is None else _place(its_format, move, options)
     spec = LevelSpec.like(volume, is_copy=True)
     levels = place.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
@@ -145,8 +206,8 @@ def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions
 
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Lay out the job that makes one level."""
-    known = {**settings_of(options.command, box=box_setting(source.box), translate=options.translate), **known_by(source)}
-    job = copy_into(Copy(volume, known, partial(check_not_replaced, source)), levels, existing, workers, options.command)
+    settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
+    job = copy_into(Copy(volume, source, settings), levels, existing, workers, options.command)
     before = read_provenance(source.name)
     made = before.get("made", before) if options.command != "merge" and options.box is None else None
     return replace(job, staged=replace(job.staged, made=made))
@@ -162,26 +223,6 @@ def _place(its_format: ArrayFormat, move: Move, options: RechunkOptions) -> Plac
     return its_format.place(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
 
 
-def _cropped(volume: StoredArray, wanted: BoundingBox | None) -> StoredArray:
-    if wanted is None:
-        return volume
-    box = wanted.in_mag(volume.box.mag).intersection(volume.box)
-    if box.is_empty:
-        raise BoundsError(f"{volume.name}: the bounding box {wanted} holds nothing of the mag, whose box is {volume.box}")
-    return volume.cropped(box)
-
-
-def _translated(source: StoredArray, by: Vec3) -> Volume:
-    """Move a level."""
-    if not any(by):
-        return source
-    x, y, z = by
-    mag = source.box.mag
-    if any(a % n for a, n in zip(by, mag.factors, strict=True)):
-        raise ValueError(f"translate must be a multiple of every mag that is copied, got {by}, but there is mag {mag}")
-    return source.moved((x // mag.x, y // mag.y, z // mag.z))
-
-
 def _check_apart(folder: str, source: str) -> None:
     real, inside = files.realpath(folder), files.realpath(source)
     if real != inside and is_below(real, inside):
@@ -190,19 +231,15 @@ def _check_apart(folder: str, source: str) -> None:
 
 def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
     """Lay out the making of a level that is laid out itself."""
-    (folder,) = levels.folders
-    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings_of(command), **levels.settings, **copy.input}, existing)
-    targets = levels.staged(draft.root)
-    (target,), source = targets, in_frame(copy.source, targets[0].origin)
-    spec, region = LevelSpec.like(source), draft.shape()
+    draft, target = begin(levels, command, settings_of(command), existing, {**copy.settings, **known_by(copy.stored)})
+    source, region = in_frame(copy.source, target.origin), draft.shape()
+    spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
     if target.can_splice(source):
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
-        plan = plan_upsampling(
-            target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, spec.voxel_nbytes), workers, region, source.chunk_shape
-        )
+        plan = plan_upsampling(target.box, source.box.mag, tiling, workers, region, source.chunk_shape)
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    staged = draft.mags(targets, spec.nbytes, levels.edit, record)
-    return Rechunk(source, plan, target, staged, copy.check_unchanged, notes=levels.warnings, loss=levels.loss)
+    staged = draft.mags([target], spec.nbytes, levels.edit, record)
+    return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss)

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, JoinSpec, source_changed, states_of_part
@@ -198,4 +199,4 @@ def is_current(source: Volume, target: Placement, record: npt.NDArray[np.int64])
 
 def source_file_shape(source: Volume, factor: Vec3) -> Vec3:
     """Give the box of one source file in voxels of a finer mag."""
-    return vec3(np.multiply(source.shard_shape, factor).tolist())
+    return times(source.shard_shape, factor)

@@ -38,7 +38,7 @@ from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.mending.leftovers import LeftoverRepair
 from wkwdask.verbs.mending.level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
 from wkwdask.verbs.mending.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
-from wkwdask.verbs.pyramid_job import RegionSpec
+from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -56,22 +56,50 @@ _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its
 class Rebuilding:
     """How files of a coarser mag are made anew."""
 
-    made: Made
-    """From which mag, by which method."""
-    known_by: str
-    """How that is known, for people."""
     remaking: Remaking
-    """How shards are made."""
+    """From which mag, by which method."""
     target: Any
     """The mag, in its place."""
+    known_by: str = ""
+    """How that is known, for people."""
 
-    def sources(self, shard: Vec3) -> list[str]:
-        """Name the files that a file is made from."""
-        return self.remaking.sources(shard)
+    @property
+    def made(self) -> Made:
+        """How the mag was made."""
+        return self.remaking.made
 
     def spec(self, shard: Vec3) -> RegionSpec:
         """Say how a file is rebuilt."""
         return RegionSpec(self.remaking.finer, self.remaking.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    """A file with faults, and what is known of it."""
+
+    plan: LevelPlan
+    """What is done for its level."""
+    shard: Vec3
+    """Which shard it is."""
+    faults: list[Fault]
+    """What is wrong with it."""
+    mending: LevelMending | None
+    """How its level is mended, None where chunks of its format cannot be."""
+    num_sound: int
+    """Its chunks that can be decoded."""
+
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self.faults[0].path
+
+    def has(self, kind: str) -> bool:
+        """Tell whether a fault of a kind is among them."""
+        return any(fault.kind == kind for fault in self.faults)
+
+    def mend(self, head: Any = None, *, salvage: bool = False, remake: RegionSpec | None = None) -> MendSpec:
+        """Say how it is written anew from its own chunks."""
+        return MendSpec(self.mending, self.shard, self.path, head, why(self.faults), salvage=salvage, remake=remake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +196,9 @@ class Repair:
         }
         return scope.broken_shards(serious)
 
+    def _differs(self, file: BrokenFile) -> bool:
+        return any(map(self._rebuilds, file.faults))
+
     def _rebuilds(self, fault: Fault) -> bool:
         return self._options.rebuild_differing and fault.kind == "pyramid.differs"
 
@@ -233,30 +264,27 @@ class Repair:
         self.actions.append(Action(HEADER, path, why(faults), how))
 
     def _plan_file(self, rebuilding: Rebuilding | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
-        path = faults[0].path
-        kinds = {fault.kind for fault in faults}
-        mending = plan.scope.mending()
-        out_of_reach = next((kind for kind in _OUT_OF_REACH if kind in kinds), None)
+        head, num_sound = self._probed.get(faults[0].path, (None, 0))
+        file = BrokenFile(plan, shard, faults, plan.scope.mending(), num_sound)
+        out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
         if plan.scope.check(decode=True) is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
                 self._set_aside(plan, shard, faults)
             else:
                 self.left += [Left(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
-            return
-        head, num_sound = self._probed.get(path, (None, 0))
-        if mending is not None and head is not None:
-            self._saved.add(path)
-            self._mend(plan, REWRITE, MendSpec(mending, shard, path, head, why(faults), salvage=False), faults, _PROOF[head.is_compressed])
-        elif mending is not None and kinds == {"file.trailing"}:
-            self._mend(plan, CUT, MendSpec(mending, shard, path, None, why(faults), salvage=False), faults, "all blocks stay as they are")
+        elif file.mending is not None and head is not None:
+            self._saved.add(file.path)
+            self._mend(file, REWRITE, file.mend(head), _PROOF[head.is_compressed])
+        elif file.mending is not None and all(fault.kind == "file.trailing" for fault in faults):
+            self._mend(file, CUT, file.mend(), "all blocks stay as they are")
         else:
-            rebuilding, doubt = self._sure(rebuilding, path, faults, num_sound)
-            if not self._plan_rebuild(rebuilding, plan, mending, shard, faults, num_sound):
-                self._plan_loss(rebuilding, plan, mending, shard, faults, num_sound, doubt)
+            rebuilding, doubt = self._sure(rebuilding, file)
+            if not self._plan_rebuild(rebuilding, file):
+                self._plan_loss(rebuilding, file, doubt)
 
-    def _mend(self, plan: LevelPlan, verb: str, spec: MendSpec, faults: list[Fault], how: str) -> None:
-        plan.specs.append(spec)
-        self.actions.append(Action(verb, spec.path, why(faults), how))
+    def _mend(self, file: BrokenFile, verb: str, spec: MendSpec, how: str) -> None:
+        file.plan.specs.append(spec)
+        self.actions.append(Action(verb, spec.path, why(file.faults), how))
 
     def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuilding | None:
         """Find out what files of a coarser level are made anew from; None where there is no finer one, or nothing says how."""
@@ -265,54 +293,47 @@ class Repair:
             return None
         lost = (shard for shard, faults in self._broken_shards(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
         found = remaking(scope, made, lost)
-        return Rebuilding(made, "", found, scope.target(found.coarser.box, f"{scope.folder}/"))
+        return Rebuilding(found, scope.target(found.coarser.box, f"{scope.folder}/"))
 
-    def _sure(self, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
+    def _sure(self, rebuilding: Rebuilding | None, file: BrokenFile) -> tuple[Rebuilding | None, str]:
         """Check whether it is known how a file is made; None where it is not, and why."""
         if rebuilding is None:
             return None, ""
         made = rebuilding.made
         if not made.is_known:
             return None, "nothing says how the mag was made: give method="
-        has_sound = bool(num_sound) and not any(self._rebuilds(fault) for fault in faults)
-        if has_sound and not made.is_noted and path not in self._compared:
+        if file.num_sound and not self._differs(file) and not made.is_noted and file.path not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
-        if not self._compared.get(path, True):
+        if not self._compared.get(file.path, True):
             return None, f"its sound blocks are not what the finer mag gives by {made.method}: that may hold less than was there"
         return replace(rebuilding, known_by=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
 
-    def _plan_rebuild(
-        self, rebuilding: Rebuilding | None, plan: LevelPlan, mending: LevelMending | None, shard: Vec3, faults: list[Fault], num_sound: int
-    ) -> bool:
+    def _plan_rebuild(self, rebuilding: Rebuilding | None, file: BrokenFile) -> bool:
         """Rebuild a file of a coarser level from the finer one, if that is sound."""
-        is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
-        if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
+        is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved  # nothing of its own would be lost
+        if rebuilding is None or not all(map(is_good, rebuilding.remaking.sources(file.shard))):
             return False
-        reason = why(faults)
+        is_noted, differs = rebuilding.made.is_noted, self._differs(file)
         how = f"from mag {rebuilding.made.finer.name}, {rebuilding.known_by}"
-        differs = any(self._rebuilds(fault) for fault in faults)
-        if mending is not None and num_sound and not rebuilding.made.is_noted and not differs:  # what it has is as good as what can be made
-            return self._plan_refill(rebuilding, plan, mending, shard, faults, f"{how}; its {num_sound} sound blocks stay; the old one is set aside")
-        for path in dict.fromkeys(fault.path for fault in faults):
+        if file.mending is not None and file.num_sound and not is_noted and not differs:  # what it has is as good as what can be made: only the rest is made
+            if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):  # blocks that are stored otherwise cannot be put between its own
+                return False
+            self._saved.add(file.path)
+            remade = file.mend(salvage=True, remake=rebuilding.spec(file.shard))
+            self._mend(file, REBUILD, remade, f"{how}; its {file.num_sound} sound blocks stay; the old one is set aside")
+            return True
+        reason = why(file.faults)
+        for path in dict.fromkeys(fault.path for fault in file.faults):
             is_file, said = files.isfile(path), how
-            if files.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
+            if files.lexists(path) and (not is_file or not is_noted or differs):
                 said += "; the old one is set aside"
                 if is_file:
-                    plan.copied_aside.append((path, reason))
+                    file.plan.copied_aside.append((path, reason))
                 else:
-                    plan.aside.append((path, shard, reason))
+                    file.plan.aside.append((path, file.shard, reason))
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, said))
-        plan.specs.append(rebuilding.spec(shard))
-        return True
-
-    def _plan_refill(self, rebuilding: Rebuilding, plan: LevelPlan, mending: LevelMending, shard: Vec3, faults: list[Fault], how: str) -> bool:
-        """Make only the broken blocks of a file anew."""
-        path = faults[0].path
-        if any(fault.kind == "file.block_type" for fault in self._by_path[path]):  # blocks that are stored otherwise cannot be put between its own
-            return False
-        self._saved.add(path)
-        self._mend(plan, REBUILD, MendSpec(mending, shard, path, None, why(faults), salvage=True, remake=rebuilding.spec(shard)), faults, how)
+        file.plan.specs.append(rebuilding.spec(file.shard))
         return True
 
     def _is_readable(self, path: str) -> bool:
@@ -323,29 +344,27 @@ class Repair:
         """Tell whether a file is sound, or will be before coarser ones are made of it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(
-        self, rebuilding: Rebuilding | None, plan: LevelPlan, mending: LevelMending | None, shard: Vec3, faults: list[Fault], num_sound: int, doubt: str
-    ) -> None:
+    def _plan_loss(self, rebuilding: Rebuilding | None, file: BrokenFile, doubt: str) -> None:
         """Do what can be done about a file that nothing can be made from."""
-        path, total = faults[0].path, 0 if mending is None else mending.num_chunks
-        if any(fault.kind == "pyramid.differs" for fault in faults):
-            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in faults]
-        elif any(fault.kind == "file.lost" for fault in faults):
-            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in faults]
-        elif self._options.salvage and num_sound and mending is not None:
+        num_sound, total = file.num_sound, 0 if file.mending is None else file.mending.num_chunks
+        if file.has("pyramid.differs"):
+            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in file.faults]
+        elif file.has("file.lost"):
+            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in file.faults]
+        elif self._options.salvage and num_sound and file.mending is not None:
             remake, become = None, "ZEROS"
-            if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
-                remake, become = rebuilding.spec(shard), f"what the mended mag {rebuilding.made.finer.name} gives"
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.remaking.sources(file.shard))):
+                remake, become = rebuilding.spec(file.shard), f"what the mended mag {rebuilding.made.finer.name} gives"
             how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
-            self._salvaged.add(path)
-            self._mend(plan, SALVAGE, MendSpec(mending, shard, path, None, why(faults), salvage=True, remake=remake), faults, how)
+            self._salvaged.add(file.path)
+            self._mend(file, SALVAGE, file.mend(salvage=True, remake=remake), how)
         elif self._options.quarantine:
-            self._set_aside(plan, shard, faults)
+            self._set_aside(file.plan, file.shard, file.faults)
         else:
             can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
             advice = f"{doubt}; else bring it back" if doubt else "bring it back"
             advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
-            self.left += [Left(fault, advice) for fault in faults]
+            self.left += [Left(fault, advice) for fault in file.faults]
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):

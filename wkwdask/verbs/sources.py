@@ -1,28 +1,90 @@
-"""By what the source of a job is known again, whatever its format."""
+"""What jobs read, whatever its format: how it is opened, which part is meant, by what it is known again, and how a job that makes one level of it begins."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import find, format_of_image, open_source
+from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError, UnsupportedError
+from wkwdask.formats.opening import find, format_of_image, open_source, place_for
+from wkwdask.formats.pictures.foreign import open_sized
 from wkwdask.formats.registry import fallback, format_of
+from wkwdask.geometry.vectors import divide
+from wkwdask.model.place import Destination
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import SparseCells
-from wkwdask.runs.staged import finish_what_was_left
+from wkwdask.runs.staged import finish_what_was_left, stage
+from wkwdask.store import files
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
+    from wkwdask.model.levels import Lengths
+    from wkwdask.model.place import NewLevels, Place
+    from wkwdask.model.placement import Placement
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.staged import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A volume that a level is computed from."""
+
+    volume: Volume
+    """The volume."""
+    voxel_size_nm: Lengths | None
+    """Edge lengths of a voxel of mag 1 [nm], None where nobody says them."""
+
+
+def open_read(url: str | os.PathLike[str]) -> Read:
+    """Open what is read, whatever its format."""
+    return Read(*open_sized(url))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where a result goes, and how it is stored."""
+
+    target: str | os.PathLike[str]
+    """The level."""
+    stored: Any
+    """How it is stored, a record of the format."""
+    category: str | None = None
+    """What a new image is."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of what holds it."""
+
+    def place(self, read: Read) -> Place:
+        """Find out where a level goes that is made of a volume."""
+        wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, found_nm=read.voxel_size_nm, needs_container=False)
+        return place_for(replace(wanted, allow_external=self.allow_external))
+
+    def place_like(self, read: Read) -> Place:
+        """Find out where a level goes that is made of another one, voxel by voxel."""
+        place, source = self.place(read), read.volume
+        if place.mag != source.box.mag:
+            raise ValueError(f"{os.fspath(self.target)}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
+        return place
+
+
+def check_apart(levels: NewLevels, source: Volume) -> NewLevels:
+    """Refuse levels that would replace the source that they are made of, or lie inside of it."""
+    outer = files.realpath(source.name)
+    for folder in levels.folders:
+        real = files.realpath(folder)
+        if real == outer:
+            raise ValueError(f"{folder}: is the source; name another place")
+        if real.startswith(f"{outer}/"):
+            raise ValueError(f"{folder}: lies inside the source {source.name}; name another place")
+    return levels
 
 
 def open_to_build(
@@ -80,3 +142,39 @@ def check_not_replaced(source: Volume) -> None:
     """Make sure that a source that was read is still the one that is there."""
     if not source.is_current():
         raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
+
+
+def part_of(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
+    """Give the part of a box that a user means with ``where=``; None where that is not said."""
+    part = None if where is None else where.in_mag(box.mag).intersection(box)
+    if part is not None and part.is_empty:
+        raise BoundsError(f"{name}: where={where} holds nothing of it, its box is {box}")
+    return part
+
+
+def cropped(volume: Any, wanted: BoundingBox | None, what: str = "the mag") -> Any:
+    """Give the part of a volume that a user means."""
+    if wanted is None:
+        return volume
+    box = wanted.in_mag(volume.box.mag).intersection(volume.box)
+    if box.is_empty:
+        raise BoundsError(f"{volume.name}: the bounding box {wanted} holds nothing of {what}, whose box is {volume.box}")
+    return volume.cropped(box)
+
+
+def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
+    """Move a volume by a vector [voxels of mag 1]."""
+    mag = volume.box.mag
+    if not any(by):
+        return volume
+    if any(a % n for a, n in zip(by, mag.factors, strict=True)):
+        raise ValueError(f"{option} must be a multiple of every mag that is {done}, got {by}, but there is mag {mag}")
+    return volume.moved(divide(by, mag.factors))
+
+
+def begin(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, known_by: dict[str, Any] | None = None) -> tuple[Draft, Placement]:
+    """Begin the layout of a job that makes one level."""
+    (folder,) = levels.folders
+    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(known_by or {})}, existing)
+    (target,) = levels.staged(draft.root)
+    return draft, target

@@ -35,8 +35,7 @@ from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.records import PROVENANCE_NAME, RECORD_COLUMNS, RECORD_NAME, read_making, read_provenance, read_record, write_provenance, write_record
-from wkwdask.verbs.pyramid import choose_mags, choose_method
-from wkwdask.verbs.pyramid_job import LivingMag, RegionSpec, changed_shards, factor_of, footprint
+from wkwdask.verbs.pyramid import LivingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
 from wkwdask.verbs.sources import box_setting, known_by, open_to_build
 
 if TYPE_CHECKING:

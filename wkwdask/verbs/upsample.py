@@ -11,6 +11,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.opening import aligned_mags, image_box, is_readable, place_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.vectors import divide
 from wkwdask.model.place import LevelSpec, NewLevels
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.volume import Volume
 
@@ -65,7 +65,8 @@ class Upsample(Plan):
 
     def job(self) -> UpsampleJob:
         """Make the job."""
-        sources = [in_frame(self.source, _coarse(target.origin, plan)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
+        # each counts from the voxel that holds the first one of the finer mag, whose windows it begins
+        sources = [in_frame(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
     def nothing_to_do(self) -> Report | None:
@@ -116,12 +117,6 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     return Upsample(source, plans, staged)
 
 
-def _coarse(origin: Vec3, plan: Upsampling) -> Vec3:
-    """Give the voxel of the source that holds the first one of a finer mag, whose windows it begins."""
-    x, y, z = (first // step for first, step in zip(origin, plan.factor, strict=True))
-    return x, y, z
-
-
 def _earlier_source(image: Image) -> Mag | None:
     """Find the mag that mags of the image were upsampled from: a repeated call means it again, and not what it made."""
     settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
@@ -152,7 +147,7 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
         above = mag_ladder(finest, source, image.voxel_size_nm, sampling, aligned_mags(image, True))
     except ValueError as error:
         raise ValueError(f"no ladder of mags leads from {finest} to {source} ({error}); list the mags to make with mags=") from None
-    return [finest, *(mag for mag in above if mag.maximum < source.maximum and _divides(mag, source))]
+    return [finest, *(mag for mag in above if mag.maximum < source.maximum and all(b % a == 0 for a, b in zip(mag.factors, source.factors, strict=True)))]
 
 
 def _is_there(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
@@ -162,7 +157,3 @@ def _is_there(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
         if settings.get("command") == _COMMAND and settings.get("source") == source.name:
             return False
     return is_readable(image, mag)
-
-
-def _divides(finer: Mag, coarser: Mag) -> bool:
-    return all(b % a == 0 for a, b in zip(finer.factors, coarser.factors, strict=True))

@@ -14,6 +14,7 @@ from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -45,66 +46,9 @@ PART_NBYTES = 128 << 20
 _REGION = "to_wkw region"
 
 
-@dataclass(frozen=True, slots=True)
-class AssembleSpec:
-    """Put one part together and encode it."""
-
-    target: Placement
-    """The mag."""
-    part: Vec3
-    """Index of the part."""
-    part_shape: Vec3
-    """Its shape [voxels]."""
-    pieces: tuple[Piece, ...]
-    """What of it is not zero."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), AssembleSpec.run, self)
-
-    def run(self) -> Result:
-        """Read the pieces, encode the part and store it."""
-        target = self.target
-        box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
-        voxels = np.zeros((target.num_channels, *box.size), target.dtype, order="F")
-        for piece in self.pieces:
-            x, y, z = (slice(a - t, b - t) for a, b, t in zip(piece.box.topleft, piece.box.bottomright, box.topleft, strict=True))
-            voxels[slice(*piece.channels), x, y, z] = read_piece(piece, target.dtype)
-        return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
-
-
-class AssembleJob:
-    """Write a mag from pieces."""
-
-    def __init__(self, target: Placement, part_shape: Vec3, pieces: Iterable[Piece], done: set[Vec3], take: Callable[[Receipt], None]) -> None:
-        self._target = target
-        self._part_shape = part_shape
-        self._take = take
-        self._gathering = Gathering([target])
-        self._pieces: dict[Vec3, list[Piece]] = {}
-        for piece in pieces:
-            self._pieces.setdefault(piece.part, []).append(piece)
-        self._parts = [part for part in cells(target.box, part_shape) if part_of(target, part, part_shape)[0] not in done]
-        shards = {part_of(target, part, part_shape)[0] for part in self._parts}
-        self.num_tasks = len(self._parts) + (len(shards) if part_shape != target.shard_shape else 0)
-
-    def tasks(self) -> Iterator[Task]:
-        """Give all parts."""
-        return (AssembleSpec(self._target, part, self._part_shape, tuple(self._pieces.get(part, ()))).task() for part in self._parts)
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there."""
-        for _, receipt in result.receipts:
-            if receipt.part is None:
-                self._take(receipt)
-        return self._gathering.take(task, result, lambda _, shard: num_parts(self._target.box, shard, self._target.shard_shape, self._part_shape))
-
-
 def part_of(target: Placement, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
     """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
-    shard_shape = target.shard_shape
-    shard = (part[0] * part_shape[0] // shard_shape[0], part[1] * part_shape[1] // shard_shape[1], part[2] * part_shape[2] // shard_shape[2])
-    return shard, None if part_shape == shard_shape else part
+    return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
 
 
 def encode_part(target: Placement, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
@@ -124,8 +68,8 @@ def encode_part(target: Placement, part: Vec3, part_shape: Vec3, voxels: npt.NDA
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeSpec:
-    """Encode one part of an array in memory."""
+class PartSpec:
+    """Encode one part."""
 
     target: Placement
     """The mag."""
@@ -133,45 +77,62 @@ class EncodeSpec:
     """Index of the part."""
     part_shape: Vec3
     """Its shape [voxels]."""
-    voxels: npt.NDArray[Any]
-    """Its voxels, shape (c, x, y, z)."""
-    topleft: Vec3
-    """Absolute voxel of element 0."""
+    content: npt.NDArray[Any] | tuple[Piece, ...]
+    """Its voxels, shape (c, x, y, z), or what of them is not zero in scratch files."""
 
     def task(self) -> Task:
-        """Give the task."""
-        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), EncodeSpec.run, self)
+        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), PartSpec.run, self)
 
     def run(self) -> Result:
-        """Encode and store the part."""
-        return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),), nbytes_in=self.voxels.nbytes)
+        """Encode and store the part, put together of its pieces where it lies in such."""
+        target, voxels = self.target, self.content
+        box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
+        if isinstance(voxels, tuple):
+            pieces, voxels = voxels, np.zeros((target.num_channels, *box.size), target.dtype, order="F")
+            for piece in pieces:
+                voxels[(slice(*piece.channels), *_corner(piece.box, box))] = read_piece(piece, target.dtype)
+        return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
+
+
+def _corner(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
+    return tuple(slice(a - t, b - t) for a, b, t in zip(part.topleft, part.bottomright, whole.topleft, strict=True))
 
 
 class WriteJob:
-    """Write an array to one mag."""
+    """Write one mag from an array, or from the pieces of one in scratch files."""
 
-    def __init__(self, target: Placement, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
-        self._target = target
-        self._array = array
-        self._take = take
-        self._part_shape = target.part_shape(PART_NBYTES)
+    def __init__(
+        self, target: Placement, content: npt.NDArray[Any] | Iterable[Piece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
+        part_shape: Vec3 | None = None,
+    ) -> None:  # fmt: skip
+        self._target, self._content, self._take = target, content, take
+        self._part_shape = part_shape or target.part_shape(PART_NBYTES)
         self._gathering = Gathering([target])
+        self._pieces: dict[Vec3, list[Piece]] = {}
+        if not isinstance(content, np.ndarray):
+            for piece in content:
+                self._pieces.setdefault(piece.part, []).append(piece)
         self._shards = [shard for shard in cells(target.box, target.shard_shape) if shard not in done]
         num_joins = len(self._shards) if self._part_shape != target.shard_shape else 0
         self.num_tasks = sum(self._num_parts(0, shard) for shard in self._shards) + num_joins
 
+    def _parts(self, shard: Vec3) -> Iterator[Vec3]:
+        box = self._target.box
+        return cells(cell_box(shard, self._target.shard_shape, box).intersection(box), self._part_shape)
+
     def _num_parts(self, level: int, shard: Vec3) -> int:
-        return num_parts(self._target.box, shard, self._target.shard_shape, self._part_shape)
+        return sum(1 for _ in self._parts(shard))
+
+    def _content_of(self, part: Vec3) -> npt.NDArray[Any] | tuple[Piece, ...]:
+        if not isinstance(self._content, np.ndarray):
+            return tuple(self._pieces.get(part, ()))
+        box = self._target.box
+        return self._content[(slice(None), *_corner(cell_box(part, self._part_shape, box).intersection(box), box))]
 
     def tasks(self) -> Iterator[Task]:
         """Give the parts, those of one file together."""
-        target, box = self._target, self._target.box
-        for shard in self._shards:
-            inside = cell_box(shard, target.shard_shape, box).intersection(box)
-            for part in cells(inside, self._part_shape):
-                here = cell_box(part, self._part_shape, box).intersection(box)
-                corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
-                yield EncodeSpec(target, part, self._part_shape, self._array[(slice(None), *corner)], here.topleft).task()
+        parts = (part for shard in self._shards for part in self._parts(shard))
+        return (PartSpec(self._target, part, self._part_shape, self._content_of(part)).task() for part in parts)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a receipt; give the join of a file whose parts are all there."""
@@ -179,11 +140,6 @@ class WriteJob:
             if receipt.part is None:
                 self._take(receipt)
         return self._gathering.take(task, result, self._num_parts)
-
-
-def num_parts(box: BoundingBox, shard: Vec3, shard_shape: Vec3, part_shape: Vec3) -> int:
-    """Count the parts of a shard that a box touches."""
-    return sum(1 for _ in cells(cell_box(shard, shard_shape, box).intersection(box), part_shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from wkwdask.formats.webknossos.layer_views import other_format, type_text
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.runs.report import format_nbytes
 from wkwdask.store.paths import is_remote
-from wkwdask.verbs.wkw.dataset_edit import stored_layer
+from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 from wkwdask.viewer.preview import draw
 
 if TYPE_CHECKING:

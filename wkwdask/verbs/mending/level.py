@@ -12,7 +12,7 @@ from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.records import patch_record, recorded_states
-from wkwdask.verbs.pyramid_job import RegionSpec
+from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,8 +48,8 @@ class ProbeSpec:
 class MendSpec:
     """Write a shard anew from its chunks that can be decoded."""
 
-    mending: LevelMending
-    """How its level is mended."""
+    mending: Any
+    """How its level is mended, a LevelMending."""
     shard: Vec3
     """Which shard."""
     path: str
@@ -117,16 +117,17 @@ def _is_still(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
 
 def _with_scratch(plan: LevelPlan, spec: RegionSpec | MendSpec, scratch: str) -> RegionSpec | MendSpec:
     """Let a file that is made anew be written in the job's folder first; one that only gives chunks stays there."""
+
+    def written_to(remake: RegionSpec, folder: str | None) -> RegionSpec:
+        return replace(remake, targets=tuple(plan.scope.target(target.box, scratch, folder) for target in remake.targets))
+
     if isinstance(spec, RegionSpec):
-        return _written_to(plan.scope, spec, None, scratch)
-    remake = spec.remake
-    return spec if remake is None else replace(spec, remake=_written_to(plan.scope, remake, f"{scratch}/spare-{remake.plan.levels[0].box.mag}", scratch))
-
-
-def _written_to(scope: LevelScope, spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpec:
-    if folder is not None:
-        files.makedirs(folder)
-    return replace(spec, targets=tuple(scope.target(target.box, scratch, folder) for target in spec.targets))
+        return written_to(spec, None)
+    if spec.remake is None:
+        return spec
+    folder = f"{scratch}/spare-{spec.remake.plan.levels[0].box.mag}"
+    files.makedirs(folder)
+    return replace(spec, remake=written_to(spec.remake, folder))
 
 
 def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:

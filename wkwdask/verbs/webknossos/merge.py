@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
 
+    Path = str | os.PathLike[str]
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:
@@ -70,30 +72,36 @@ class _Scan:
     """The smallest box around all voxels outside of the base's box that are not zero."""
 
 
-def find_merge(
-    base: str | os.PathLike[str],
-    annotations: Sequence[str | os.PathLike[str]],
-    target: str | os.PathLike[str],
-    layer: str | None,
-    mag: Mag | None,
-    relabel: bool | int,
-    volume_layer: str | None = None,
-) -> Merge:
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """What of the base and the annotations a user means."""
+
+    layer: str | None = None
+    """The layer of the base."""
+    mag: Mag | None = None
+    """The mag."""
+    relabel: bool | int = False
+    """Whether new ids of annotations are told apart; or the largest id of the base."""
+    volume_layer: str | None = None
+    """The volume layer of each annotation."""
+
+
+def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions) -> Merge:
     """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids."""
-    located = locate(base)
+    located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
         labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
     chosen = located.pick(layer)
-    found_layers = [open_annotation(url, chosen.name, volume_layer) for url in annotations]
+    found_layers = [open_annotation(url, chosen.name, options.volume_layer) for url in annotations]
     opened = [mags for mags, _ in found_layers]
     mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
-    wanted = mag or located.mag or (mags[0] if mags else None)
+    wanted = options.mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
     (move,) = fallback().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
-    merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
+    merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
 
 

@@ -1,0 +1,1 @@
+"""Verbs that only datasets of WEBKNOSSOS have."""

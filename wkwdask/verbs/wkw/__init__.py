@@ -1,1 +1,0 @@
-"""Verbs as they are for WKW."""
