@@ -21,7 +21,7 @@ from wkwdask.graphs.runners import make, memory_per_task, run_job
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result
-from wkwdask.runs.journal import entry_of
+from wkwdask.runs.journal import Journal, entry_of
 from wkwdask.runs.parts import set_aside, tally_of
 from wkwdask.runs.report import format_nbytes
 from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
@@ -224,7 +224,7 @@ class ArrayWrite(Plan):
         receipts = staged.known_shards()
         notes = [f"{len(receipts)} files had been finished before; {self.trusted}"] if receipts else []
         done, title = set(receipts), f"writing {staged.folders[0]}"
-        with staged.journal() as journal:
+        with Journal(staged.root) as journal:
 
             def take(receipt: Receipt) -> None:
                 journal.append(entry_of("file {},{},{}".format(*receipt.shard), Result(((0, receipt),))))

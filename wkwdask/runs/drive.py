@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wkwdask.errors import SpaceWarning
 from wkwdask.runs.batch_file import HandedOver
+from wkwdask.runs.journal import Journal
 from wkwdask.runs.tolerant import Tolerance
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Making(Work["Report"]):
             while phase is not None:
                 staged = phase.staged or staged
                 if phase.is_journaled:
-                    with staged.journal() as journal:
+                    with Journal(staged.root) as journal:
                         journaled = staged.journaled(phase.job, journal)
                         yield replace(phase, job=journaled)
                     note = f"{journaled.num_known} tasks had been finished before" if journaled.num_known else ""

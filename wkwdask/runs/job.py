@@ -121,15 +121,11 @@ def kept_trace(error: Exception) -> str:
 def outer_trace(error: BaseException) -> str:
     """Format the part of a traceback that begins where this package called code of others; empty where there is none."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, _IMPORTLIB, "<frozen importlib")):
         trace = trace.tb_next
     if trace is None and not isinstance(error, SyntaxError):  # which names its line itself
         return ""
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((_PACKAGE, _IMPORTLIB, "<frozen importlib"))
 
 
 def is_given_up(error: Exception) -> bool:

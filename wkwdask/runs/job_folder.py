@@ -19,26 +19,12 @@ from wkwdask.formats.publication import RECORD_NAME, format_publication, format_
 from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
 from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
 from wkwdask.model.parsing import reason_of
+from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
-from wkwdask.runs.job_records import (
-    OWNER_NAME,
-    OWNERLESS_SECONDS,
-    PLAN_NAME,
-    JobState,
-    age_seconds,
-    can_go_on,
-    check_records,
-    holds_locks,
-    is_kept_for_later,
-    is_untouched,
-    job_states,
-    read_plan,
-    region_of,
-    targets_of,
-)
-from wkwdask.store import files
+from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_go_on, check_records, holds_locks, targets_of
+from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
-from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
+from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname
 from wkwdask.store.records import read_provenance, write_provenance
@@ -165,7 +151,7 @@ class JobFolder:
                 if done is not None and existing in ("error", "resume"):
                     self.discard()
                     return done
-                before = read_plan(self.root)
+                before = job_records.read_plan(self.root)
                 if before is not None:
                     check_records(self._paths(self.root))
                     check_no_links(self.root)
@@ -253,7 +239,7 @@ class JobFolder:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
         finished: set[str] = set()
         for target in sorted(self.targets):
-            for before in take_lock(target, self.owner, self.region):
+            for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
             gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
@@ -277,9 +263,9 @@ class JobFolder:
             release_locks_of(job, targets)
             return {job}
         if can_go_on(root):
-            if not set(self.targets) & set(targets) or not self._is_about_same_shards(root):
+            if not set(self.targets) & set(targets) or not locks.share_shards(self.region, job_records.region_of(root)):
                 return set()
-            if existing != "overwrite" and is_kept_for_later(root):
+            if existing != "overwrite" and job_records.is_kept_for_later(root):
                 raise ResumeError(
                     f'{root}: an interrupted job writes the same mags; existing="resume" with the same settings continues it, "overwrite" starts again'
                 )
@@ -287,10 +273,6 @@ class JobFolder:
         release_locks_of(job, targets)
         made = any(read_provenance(target).get("job") == job for target in self.targets)
         return {job} if made else set()  # it was killed after its mags appeared and before its locks went
-
-    def _is_about_same_shards(self, root: str) -> bool:
-        other = region_of(root)
-        return self.region is None or other is None or self.region.overlaps(other)
 
     def _clean_up(self, existing: str) -> set[str]:
         """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
@@ -300,7 +282,7 @@ class JobFolder:
                 continue
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None:
-                if age_seconds(root) > OWNERLESS_SECONDS:
+                if job_records.age_seconds(root) > job_records.OWNERLESS_SECONDS:
                     files.remove_tree(root)  # a task that outlived its discarded job made the folder anew
             elif owner.is_gone() or not holds_locks(root, job):
                 with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
@@ -325,7 +307,7 @@ def hand_over(root: str, batch: SlurmJob) -> None:
             raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed over")
         new = owner.handed_to(batch)
         for target in targets_of(root):
-            hand_over_locks(target, new)
+            locks.hand_over_locks(target, new)
         write_owner(f"{root}/{OWNER_NAME}", new)
 
 
@@ -340,7 +322,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
     """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
     roots: list[str] = []
     targets: list[str] = []
-    if not files.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
+    if not files.isdir(parent) or (job_records.is_untouched(parent, ()) and not locks.locked_folders(parent)):
         return roots, targets
     with guarded(parent):
         for root, job in job_folders(parent):
@@ -355,7 +337,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
                 roots.append(root)
                 targets += targets_of(root)
                 release_locks_of(job, targets_of(root))
-        for target, holder in locked_folders(parent):
+        for target, holder in locks.locked_folders(parent):
             if holder.is_gone() and holder.command.startswith(REMOVAL) and not files.lexists(target):
                 if job_root(parent, holder.job) not in roots:
                     files.remove_tree(job_root(parent, holder.job))
@@ -386,7 +368,7 @@ def discard_interrupted(root: str) -> None:
     """Remove what an interrupted job left."""
     parent = dirname(root)
     with guarded(parent):
-        state = dict(job_states(parent)).get(root)
+        state = dict(job_records.job_states(parent)).get(root)
         if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
             raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
         check_records(RecordPaths(root))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = "journal-"
-_SUFFIX = ".jsonl"
+SUFFIX = ".jsonl"
 _FLUSH_SECONDS = 2.0
 
 
@@ -35,7 +35,8 @@ class Journal:
     """Appends lines; each is out of this process at once, and on disk within seconds."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
-        self._output = _open_next(folder, number)
+        self._output = open_next(folder, _PREFIX, number)
+        files.fsync(folder)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -56,23 +57,20 @@ class Journal:
         self._output.close()
 
 
-def _open_next(folder: str, number: int | None) -> files.Output:
-    """Make a journal file with the next free number."""
+def open_next(folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1) -> files.Output:
+    """Make a file of lines with the next free number; where another process takes that, the number goes up by a step."""
     if number is None:
-        number = max((n for n, _ in files.numbered(folder, _PREFIX, _SUFFIX)), default=-1) + 1
+        number = max((n for n, _ in files.numbered(folder, prefix, SUFFIX)), default=-1) + 1
     while True:
         try:
-            output = files.create(f"{folder}/{_PREFIX}{number}{_SUFFIX}", append=True)
+            return files.create(f"{folder}/{prefix}{number}{SUFFIX}", append=True)
         except FileExistsError:
-            number += 1
-            continue
-        files.fsync(folder)
-        return output
+            number += step()
 
 
 def read_journal(folder: str) -> Iterator[bytes]:
     """Go through the lines of all journal files, oldest file first."""
-    for _, path in sorted(files.numbered(folder, _PREFIX, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, _PREFIX, SUFFIX)):
         with files.open_stream(path) as file:
             for line in file:
                 if line.endswith(b"\n"):

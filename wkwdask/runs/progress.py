@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.runs.journal import keys_of, read_journal
+from wkwdask.runs.journal import SUFFIX, keys_of, open_next, read_journal
 from wkwdask.store import files
 from wkwdask.store.records import PROGRESS_NAME
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _PROGRESS = "progress-"
 FAILURES = "failures-"
-_SUFFIX = ".jsonl"
 _KEPT_LINES = 10_000
 _FAR = 1 << 16
 
@@ -65,10 +64,19 @@ class Lines:
         self._is_made = False
         self._is_cut = False
 
+    def _open(self) -> files.Output | None:
+        """Make the file; a thousand elements of an array may do that at once, so that the next number to try is a far one."""
+        try:
+            if self._prefix:
+                return open_next(self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_FAR))
+            return files.create(self._path, exclusive=False, append=True)
+        except OSError:
+            return None
+
     def append(self, record: dict[str, Any]) -> None:
         """Add one line, in one piece."""
         if not self._is_made:
-            self._output = _open_next(self._path, self._prefix) if self._prefix else _open(self._path, exclusive=False)
+            self._output = self._open()
             self._is_made = True
         if self._output is None:
             return
@@ -84,31 +92,10 @@ class Lines:
                 self._output.close()
 
 
-def _open_next(folder: str, prefix: str) -> files.Output | None:
-    """Make a file with the next free number, or with a far one where others are making theirs: a thousand elements of an array may start at once."""
-    try:
-        number = max((n for n, _ in files.numbered(folder, prefix, _SUFFIX)), default=-1) + 1
-    except OSError:
-        return None
-    while True:
-        path = f"{folder}/{prefix}{number}{_SUFFIX}"
-        output = _open(path, exclusive=True)
-        if output is not None or not files.lexists(path):
-            return output
-        number += 1 + secrets.randbelow(_FAR)
-
-
-def _open(path: str, *, exclusive: bool) -> files.Output | None:
-    try:
-        return files.create(path, exclusive=exclusive, append=True)
-    except OSError:
-        return None
-
-
 def read_progress(folder: str) -> list[dict[str, Any]]:
     """Read how far each driving process of a job came: the last line of each file, in the order in which they began."""
     last = []
-    for _, path in sorted(files.numbered(folder, _PROGRESS, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX)):
         records = list(_records(path))
         if records:
             last.append((records[0].get("time", 0.0), records[-1]))
@@ -118,7 +105,7 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 def read_failures(folder: str) -> list[Failure]:
     """Read which tasks of a job failed, and were not finished later."""
     found: dict[str, Failure] = {}
-    for _, path in sorted(files.numbered(folder, FAILURES, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, FAILURES, SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
                 failure = _failure(record)
@@ -140,7 +127,7 @@ def _failure(record: dict[str, Any]) -> Failure:
 def keep_progress(folder: str, mag: str) -> None:
     """Copy the progress lines of a job to the first mag that it made; of very many, the last ones."""
     with contextlib.suppress(OSError):
-        lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, _SUFFIX))])
+        lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX))])
         if lines:
             with contextlib.closing(files.create(f"{mag}/{PROGRESS_NAME}", exclusive=False)) as file:
                 file.set_nbytes(0)
@@ -267,7 +254,9 @@ class Progress:
         self._started = time.monotonic()
         self._is_quiet = os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
         self._interval = _chosen_seconds()
-        self._files = _files_of(folder)
+        self._files = [] if folder is None else [Lines(folder, _PROGRESS)]
+        if os.environ.get(FILE_VARIABLE):
+            self._files.append(Lines(os.environ[FILE_VARIABLE]))
         self._has_printed = False
         self._bar: Bar | None = None
         self._stop = threading.Event()
@@ -396,11 +385,6 @@ def _chosen_seconds() -> float | None:
         return max(0.01, float(os.environ[SECONDS_VARIABLE]))
     except (KeyError, ValueError):
         return None
-
-
-def _files_of(folder: str | None) -> list[Lines]:
-    path = os.environ.get(FILE_VARIABLE)
-    return ([] if folder is None else [Lines(folder, _PROGRESS)]) + ([Lines(path)] if path else [])
 
 
 def _is_terminal() -> bool:

@@ -168,10 +168,6 @@ class StagedMags:
             check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
-    def journal(self) -> Journal:
-        """Continue the journal of the job."""
-        return Journal(self.root)
-
     def num_done(self) -> int:
         """Count what the journal of an interrupted start tells."""
         return sum(1 for _ in read_journal(self.root))

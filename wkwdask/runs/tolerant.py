@@ -208,14 +208,12 @@ class TolerantJob:
                 error.add_note(ending)
             return error
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
-        more = f"\n  and {self._num_failed - _LISTED} more{self._where_all_are()}" if self._num_failed > _LISTED else ""
+        where = f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
+        more = f"\n  and {self._num_failed - _LISTED} more{where}" if self._num_failed > _LISTED else ""
         trace = "" if self._first is None else kept_trace(self._first.error)
         failed = TaskFailedError(f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
         failed.__cause__ = None if self._first is None else _as_raised(self._first)
         return failed
-
-    def _where_all_are(self) -> str:
-        return f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
 
 
 def _may_pass(error: Exception) -> bool:

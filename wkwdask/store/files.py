@@ -219,7 +219,7 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
 
 def realpath(path: str) -> str:
     """Return the absolute path without symbolic links."""
-    return _system(path).realpath(path)
+    return MEMORY_FILES.realpath(path) if is_memory(path) else os.path.realpath(path)
 
 
 def readlink(path: str) -> str:
@@ -229,7 +229,7 @@ def readlink(path: str) -> str:
 
 def is_writable(path: str) -> bool:
     """Check whether this user may write a file or into a folder."""
-    return _system(path).is_writable(path)
+    return MEMORY_FILES.is_writable(path) if is_memory(path) else os.access(path, os.W_OK)
 
 
 def free(path: str) -> tuple[int, int | None]:

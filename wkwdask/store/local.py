@@ -262,14 +262,6 @@ class LocalFileSystem:
             return False
         raise OSError(code, os.strerror(code), second)
 
-    def realpath(self, path: str) -> str:
-        """Return the absolute path without symbolic links."""
-        return os.path.realpath(path)
-
-    def is_writable(self, path: str) -> bool:
-        """Check whether this user may write a file or into a folder."""
-        return os.access(path, os.W_OK)
-
     def set_permissions(self, path: str, like: os.stat_result) -> None:
         """Give a file or folder the mode and group of another one, as far as this user may."""
         _set_permissions(path, like)

@@ -103,16 +103,15 @@ class Owner:
 
     def is_gone(self) -> bool:
         """Tell whether the process is known to have ended; on another machine or in another container only SLURM can know that."""
-        return not self._is_alive_here() if self._can_be_seen() else self._batch_is_gone()
+        if self._can_be_seen():
+            return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
+        return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
         """Tell whether the process runs, or ran, where this one can see it."""
         if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
-
-    def _is_alive_here(self) -> bool:
-        return self.boot == _boot() and _process_start(self.pid) in (self.process_start, _ALIVE)
 
     def _batch_is_gone(self) -> bool:
         batch, mine = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
@@ -177,10 +176,6 @@ class ShardBox:
     high: Vec3
     """The one beyond the highest."""
 
-    def overlaps(self, other: ShardBox) -> bool:
-        """Tell whether any shard lies in both."""
-        return all(max(a, b) < min(c, d) for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True))
-
     @classmethod
     def from_json(cls, value: Any) -> ShardBox:
         """Read the two corners."""
@@ -201,7 +196,14 @@ class Lock:
 
     def stands_in_the_way(self, region: ShardBox | None) -> bool:
         """Tell whether it is about shards that another job wants, None for all."""
-        return self.region is None or region is None or self.region.overlaps(region)
+        return share_shards(self.region, region)
+
+
+def share_shards(first: ShardBox | None, second: ShardBox | None) -> bool:
+    """Tell whether any shard of a mag lies in both boxes; None stands for all of the mag."""
+    if first is None or second is None:
+        return True
+    return all(max(a, b) < min(c, d) for a, b, c, d in zip(first.low, second.low, first.high, second.high, strict=True))
 
 
 def lock_path(target: str, job: str | None = None) -> str:
