@@ -20,11 +20,9 @@ class Shelf(MemoryFileSystem):
         return super()._strip_protocol(path.replace("shelf://", "memory://"))
 
 
-fsspec.register_implementation("shelf", Shelf, clobber=True)
-
-
 def empty_shelf():
     """Give the place, with nothing in it."""
+    fsspec.register_implementation("shelf", Shelf, clobber=True)  # pytest may import this module twice
     Shelf.store.clear()
     Shelf.pseudo_dirs[:] = [""]
     return Shelf()
