@@ -99,7 +99,7 @@ def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, ch
     if block_type is not BlockType.LZ4:  # whose bytes are those of the compiled calls, not of python-lz4
         assert raw == encode_file(array, header_of(target.array))
     assert raw == whole_file(tmp_path / "whole", array, block_type)
-    assert files(target.parts_folder) == []
+    assert files(target.parts.url) == []
     assert (receipt.voxels, receipt.minimum, receipt.maximum) == (16**3, 0, array.max())
     assert receipt.nonzero == target.box
     assert read_header(target.folder) == header_of(target.array)
@@ -129,7 +129,7 @@ def test_any_box_and_parts(tmp_path_factory, data):
         where = np.argwhere(part.any(0))
         expected = None if not len(where) else BoundingBox.from_corners((where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist())
         assert receipt.nonzero == expected
-    assert files(target.parts_folder) == []
+    assert files(target.parts.url) == []
 
 
 def test_a_whole_file_equals_joined_parts(tmp_path):

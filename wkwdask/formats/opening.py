@@ -91,7 +91,7 @@ class _Recent(NamedTuple):
         """Tell whether no record has changed; that of a remote volume is believed for a while."""
         if self.stamps:
             return all(_stamp(record) == stamp for record, stamp in self.stamps.items())
-        return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.is_unchanged()
+        return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.identity.is_unchanged()
 
 
 _recent: Lru[_Recent] = Lru(128)
@@ -180,7 +180,7 @@ def open_source(
     image = found.choose(name)
     if image.container is not None and allow_external:
         image = with_external(image)
-    volume: Volume = image.volume(mag or found.mag or default(image))
+    volume = image.volume(mag or found.mag or default(image))
     if image.container is not None and not volume.has_shards():  # elsewhere an array without files is known to be all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.mag import Mag, Vec3, vec3
 from wkwdask.geometry.vectors import minus, plus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
 MAG_1 = Mag(1, 1, 1)
 
@@ -205,6 +207,13 @@ def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
 def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
     """Give a box in coordinates that count from a voxel."""
     return replace(box, topleft=minus(box.topleft, origin))
+
+
+def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> npt.NDArray[Any]:
+    """Give the part of an array (..., x, y, z) that a box covers, as a view; element 0 is the voxel ``corner``."""
+    (x, y, z), (to_x, to_y, to_z), (a, b, c) = box.topleft, box.bottomright, corner
+    part: npt.NDArray[Any] = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
+    return part
 
 
 def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

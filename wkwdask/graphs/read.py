@@ -15,7 +15,7 @@ import dask.array as da
 import numpy as np
 from dask.utils import parse_bytes
 
-from wkwdask.geometry.bounding_box import BoundingBox, moved
+from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ class BoxReader:
             return out
         view[...] = 0
         if not inside.is_empty:
-            corners = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, asked.topleft, strict=True))
-            self.volume.read_into(view[(slice(None), *corners)], inside.topleft, first_channel)
+            self.volume.read_into(part_of_array(view, inside, asked.topleft), inside.topleft, first_channel)
         return out
 
 

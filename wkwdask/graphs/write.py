@@ -14,7 +14,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.compute import compute_receipts, compute_values
 from wkwdask.graphs.runners import make, memory_per_task, run_job
@@ -136,8 +136,7 @@ def _set_aside(
         for part in cells(box, part_shape):
             if part_of(target, part, part_shape)[0] not in done:
                 inside = cell_box(part, part_shape, box).intersection(box)
-                corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
-                yield part, inside, (channel, channel + voxels.shape[0]), voxels[(slice(None), *corner)]
+                yield part, inside, (channel, channel + voxels.shape[0]), part_of_array(voxels, inside, box.topleft)
 
     return _object(set_aside(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, MissingError
+from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_range
 from wkwdask.ids.faces import (
     BrickFaces,
@@ -451,6 +452,5 @@ class Components:
         if inside == box:
             return ids
         out = np.zeros((1, *box.size), target.dtype, order="F")
-        at = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
-        out[(_ALL, *at)] = ids
+        part_of_array(out, inside, box.topleft)[...] = ids
         return out

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import BoundsError
+from wkwdask.model.volume import same_as
 from wkwdask.model.voxel_type import by_dtype
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-
-
-def _as_source(name: str) -> Any:
-    """Declare what is as in the source."""
-    return property(attrgetter(f"source.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +35,20 @@ class Converted:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type (0 and 1 of a float type); None where values stay what they are."""
 
-    box = _as_source("box")
-    chunk_shape = _as_source("chunk_shape")
-    origin = _as_source("origin")
-    unit_shape = _as_source("unit_shape")
-    shard_shape = _as_source("shard_shape")
-    name = _as_source("name")
-    lengths_nm = _as_source("lengths_nm")
-    is_regular = _as_source("is_regular")
-    is_current = _as_source("is_current")
-    has_shards = _as_source("has_shards")
-    count_files = _as_source("count_files")
-    shard_path = _as_source("shard_path")
-    shard_states = _as_source("shard_states")
-    stored_states = _as_source("stored_states")
-    occupied = _as_source("occupied")
+    box = same_as("source", "box")
+    chunk_shape = same_as("source", "chunk_shape")
+    origin = same_as("source", "origin")
+    unit_shape = same_as("source", "unit_shape")
+    shard_shape = same_as("source", "shard_shape")
+    name = same_as("source", "name")
+    lengths_nm = same_as("source", "lengths_nm")
+    is_regular = same_as("source", "is_regular")
+    is_current = same_as("source", "is_current")
+    count_files = same_as("source", "count_files")
+    shard_path = same_as("source", "shard_path")
+    shard_states = same_as("source", "shard_states")
+    stored_states = same_as("source", "stored_states")
+    occupied = same_as("source", "occupied")
 
     @property
     def num_channels(self) -> int:

@@ -88,8 +88,6 @@ class ShardLayout(ABC):
     """Whether chunks that are all zero are stored too, where a file has others."""
     is_regular = False
     """Whether files are cubes of powers of two from voxel 0 on."""
-    is_ordered = False
-    """Whether the chunks of a shard must be appended in the order of their codes."""
 
     @abstractmethod
     def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
@@ -105,37 +103,6 @@ class ShardLayout(ABC):
         codes = self.codes(places)
         order = np.argsort(codes, kind="stable")
         return codes[order], places[order, 1:]
-
-    def is_as_described(self, file: StoredFile) -> bool:
-        """Check whether the chunks of a stored file are encoded as those of a new one."""
-        del file
-        return True
-
-    @abstractmethod
-    def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return how many codes a file has."""
-
-    @abstractmethod
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> ShardFile:
-        """Start a shard, given its first chunk."""
-
-    @property
-    @abstractmethod
-    def head_nbytes(self) -> int:
-        """Bytes at the start of a shard that are written last."""
-
-    @abstractmethod
-    def is_whole(self, file: StoredFile) -> bool:
-        """Check whether a shard has the tables that one which was written here has."""
-
-    def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Leave out chunks, as :meth:`Shards.locate` lists them, that are stored though all of them are zero."""
-        del file
-        return places
-
-    @abstractmethod
-    def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Estimate the bytes of the tables of files, which hold some chunks."""
 
 
 class SingleFiles(ShardLayout):
@@ -173,35 +140,14 @@ class SingleFiles(ShardLayout):
         """Number chunks as they are listed."""
         return np.arange(len(cells), dtype=np.uint64)
 
-    def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return 1."""
-        del grid
-        return 1
-
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> ShardFile:
-        """Refuse: there are no shards."""
-        raise NotImplementedError
-
-    @property
-    def head_nbytes(self) -> int:
-        """Nothing."""
-        return 0
-
-    def is_whole(self, file: StoredFile) -> bool:
-        """Accept any file."""
-        del file
-        return True
-
-    def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Return 0."""
-        del files, chunks
-        return 0
-
 
 class Shards(ShardLayout):
     """Many chunks are in one file, which has tables of their places."""
 
     __slots__ = ()
+
+    is_ordered = False
+    """Whether the chunks of a shard must be appended in the order of their codes."""
 
     @contextmanager
     def opened(self, store: Store, key: str) -> Iterator[StoredFile | None]:
@@ -216,6 +162,37 @@ class Shards(ShardLayout):
     @abstractmethod
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Look up chunks, shape (n, 4): start, stop and row of each that is stored, shape (m, 3)."""
+
+    def is_as_described(self, file: StoredFile) -> bool:
+        """Check whether the chunks of a stored file are encoded as those of a new one."""
+        del file
+        return True
+
+    @abstractmethod
+    def cells_per_file(self, grid: ChunkGrid) -> int:
+        """Return how many codes a file has."""
+
+    @abstractmethod
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> ShardFile:
+        """Start a shard, given its first chunk."""
+
+    @property
+    @abstractmethod
+    def head_nbytes(self) -> int:
+        """Bytes at the start of a shard that are written last."""
+
+    @abstractmethod
+    def is_whole(self, file: StoredFile) -> bool:
+        """Check whether a shard has the tables that one which was written here has."""
+
+    def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Leave out chunks, as :meth:`locate` lists them, that are stored though all of them are zero."""
+        del file
+        return places
+
+    @abstractmethod
+    def expected_nbytes(self, files: int, chunks: int) -> int:
+        """Estimate the bytes of the tables of files, which hold some chunks."""
 
     def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
         """Read chunks shard by shard."""

@@ -24,9 +24,9 @@ _kept = threading.local()
 
 
 class Pieces:
-    """Gathers what is appended to a new file."""
+    """Gathers what is appended to a new file; without one it is only counted."""
 
-    def __init__(self, open_file: Callable[[], NewFile], offset: int = 0, *, is_checked: bool = False) -> None:
+    def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, is_checked: bool = False) -> None:
         self._open_file = open_file
         self._offset = offset
         self._is_checked = is_checked
@@ -49,6 +49,7 @@ class Pieces:
     def file(self) -> NewFile:
         """The file."""
         if self._file is None:
+            assert self._open_file is not None
             self._file = self._open_file()
         return self._file
 
@@ -95,7 +96,8 @@ class Pieces:
         if self._used:
             if self._is_checked:
                 self.checksum = zlib.crc32(self._memory[: self._used].data, self.checksum)
-            self.file.write(self._memory[: self._used], self._offset)
+            if self._open_file is not None:
+                self.file.write(self._memory[: self._used], self._offset)
             self._offset += self._used
             self._used = 0
 

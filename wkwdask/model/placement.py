@@ -17,7 +17,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, IncompleteWriteError, UnsupportedError
 from wkwdask.geometry import compressed_morton
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
 from wkwdask.model.layout import Shards, box_cells
@@ -108,11 +108,6 @@ class Placement:
         return self.array.store.url
 
     @property
-    def parts_folder(self) -> str:
-        """Where part files are."""
-        return self.parts.url
-
-    @property
     def scratch_folder(self) -> str:
         """Where scratch files of the job can be."""
         return f"{self.parts.url}/scratch"
@@ -164,6 +159,12 @@ class Placement:
         return self.array.layout.is_sharded
 
     @property
+    def shards(self) -> Shards:
+        """How chunks lie in files that hold many."""
+        assert isinstance(self.array.layout, Shards)
+        return self.array.layout
+
+    @property
     def voxel_nbytes(self) -> int:
         """Bytes of a voxel with all channels."""
         return self.dtype.itemsize * self.num_channels
@@ -200,18 +201,12 @@ class Placement:
             return array, topleft
         out = np.empty((self.num_channels, *whole.size), self.dtype, order="F")
         self.as_volume().read_into(out, whole.topleft)
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, whole.topleft, strict=True))
-        out[:, x, y, z] = array
+        part_of_array(out, box, whole.topleft)[...] = array
         return out, whole.topleft
 
     def _cells(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """List the chunks that a box touches, shape (n, 4)."""
         return box_cells((range(1), *cell_range(box, self.chunk_shape)))
-
-    def chunks_of(self, size: Sequence[int], topleft: Vec3) -> Iterator[tuple[list[int], list[int]]]:
-        """List the chunks of an array of whole ones, and where each begins in it."""
-        places = self._cells(BoundingBox(topleft, (size[0], size[1], size[2]), self.mag))[:, 1:]
-        return zip(places.tolist(), (places * self.chunk_shape - topleft).tolist(), strict=True)
 
     def ordered_chunks(self, size: Sequence[int], topleft: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """List the chunks of an array of whole ones in the order in which they are stored: codes, and where each begins in the array."""
@@ -230,7 +225,7 @@ class Placement:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the number of bytes."""
         layout, voxels = self.array.layout, self.within(array, topleft)
         _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
-        sink = Pieces(_NoFile)
+        sink = Pieces(None)
         encode, batches = self.array.codec.encode_batch, _batches(len(corners), self.chunk_nbytes)
         nbytes = sum(int(encode(voxels, corners[here], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for here in batches)
         sink.discard()
@@ -238,7 +233,8 @@ class Placement:
 
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
         """Estimate what files take that hold some voxels, encoded at a ratio."""
-        return int(voxel_nbytes * ratio) + self.array.layout.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes)
+        tables = self.shards.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes) if self.is_sharded else 0
+        return int(voxel_nbytes * ratio) + tables
 
     # -------------------------------------------------------------------------------------------- writing
 
@@ -362,7 +358,7 @@ class Placement:
 
     def new_shard(self, shard: Vec3) -> ShardFile:
         """Start a shard."""
-        layout, store = self.array.layout, self.array.store
+        layout, store = self.shards, self.array.store
         pieces = Pieces(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
         return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
 
@@ -370,7 +366,7 @@ class Placement:
         """Copy the chunks of all runs into a shard, in the order of their codes."""
         output = self.new_shard(shard)
         try:
-            copy_runs(output, runs, self.array.layout.cells_per_file(self.array.grid))
+            copy_runs(output, runs, self.shards.cells_per_file(self.array.grid))
             publish_shard(output, is_living=self.is_living)
         except BaseException:
             output.pieces.discard()
@@ -417,8 +413,7 @@ class Placement:
 
     def _kept(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
         """Find the chunks of a stored shard that no box touches."""
-        layout = self.array.layout
-        assert isinstance(layout, Shards)
+        layout = self.shards
         file = opened.enter_context(layout.opened(self.array.store, self.shard_key(shard)))
         if file is None:
             return []
@@ -482,13 +477,7 @@ class Placement:
         if file is None:
             return False
         with file:
-            return self.array.layout.is_whole(file)
-
-    def stores(self, key: str, data: bytes) -> bool:
-        """Check whether a file has some content already; then it keeps its time."""
-        store = self.array.store
-        state = store.states([key])[0]
-        return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
+            return self.shards.is_whole(file)
 
     def _stored_sizes(self, receipt: Receipt) -> list[int]:
         """Return the sizes of the files of a shard, or of the part of a group."""
@@ -507,6 +496,7 @@ class Writer(ABC):
         self._target = target
         self._shard, self._part = shard, part
         self._stats = Stats(target.box.mag)
+        self._pieces: Pieces | None = None
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -524,13 +514,14 @@ class Writer(ABC):
         return self._target.shard_path(self._shard)
 
     @property
-    @abstractmethod
     def gathered_nbytes(self) -> int:
         """What is held in memory until there is enough to be written."""
+        return 0 if self._pieces is None else self._pieces.gathered_nbytes
 
-    @abstractmethod
     def flush(self) -> None:
         """Write it now."""
+        if self._pieces is not None:
+            self._pieces.flush()
 
     @abstractmethod
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
@@ -540,9 +531,10 @@ class Writer(ABC):
     def close(self) -> Receipt:
         """Publish the part and give its receipt."""
 
-    @abstractmethod
     def discard(self) -> None:
         """Remove what was stored so far."""
+        if self._pieces is not None:
+            self._pieces.discard()
 
 
 class PartWriter(Writer):
@@ -553,16 +545,7 @@ class PartWriter(Writer):
         self._name = target.part_name(shard, part)
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
-        self._output = Pieces(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
-
-    @property
-    def gathered_nbytes(self) -> int:
-        """Encoded chunks that are not written yet."""
-        return self._output.gathered_nbytes
-
-    def flush(self) -> None:
-        """Write them."""
-        self._output.flush()
+        self._output = self._pieces = Pieces(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks and store them."""
@@ -588,10 +571,6 @@ class PartWriter(Writer):
         nbytes, checksum = close_part(self._output, RunTable(np.concatenate(self._codes), np.concatenate(self._sizes)))
         return replace(receipt, path=self._target.parts.path_of(self._name), nbytes=nbytes, checksum=checksum)
 
-    def discard(self) -> None:
-        """Remove what was stored so far."""
-        self._output.discard()
-
 
 class ShardWriter(Writer):
     """Writes the chunks of a whole shard; in another order than that of their codes they are copied once more."""
@@ -599,21 +578,13 @@ class ShardWriter(Writer):
     def __init__(self, target: Placement, shard: Vec3) -> None:
         super().__init__(target, shard, None)
         self._shard_file = target.new_shard(shard)
+        self._pieces = self._shard_file.pieces
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
         self._starts: list[npt.NDArray[np.int64]] = []
         self._last = -1
         self._nonzero = 0
         self._is_in_order = True
-
-    @property
-    def gathered_nbytes(self) -> int:
-        """Encoded chunks that are not written yet."""
-        return self._shard_file.pieces.gathered_nbytes
-
-    def flush(self) -> None:
-        """Write them."""
-        self._shard_file.pieces.flush()
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks and store them."""
@@ -622,7 +593,7 @@ class ShardWriter(Writer):
         if not len(codes):
             return
         if int(codes[0]) <= self._last:
-            if self._target.array.layout.is_ordered:
+            if self._target.shards.is_ordered:
                 raise ValueError(f"blocks of a whole file must come in Morton order: block {codes[0]} after block {self._last}")
             self._is_in_order = False
         self._last = int(codes[-1])
@@ -668,29 +639,20 @@ class ShardWriter(Writer):
         finally:
             file.discard()
 
-    def discard(self) -> None:
-        """Remove what was stored so far."""
-        self._shard_file.pieces.discard()
-
 
 class FilesWriter(Writer):
     """Writes each chunk of a group, or of a part of one, to a file of its own; the files are flushed together."""
-
-    gathered_nbytes = 0
-    """Nothing is held: each chunk is written at once."""
 
     def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
         super().__init__(target, shard, part)
         self._files = target.array.store.new_files(target.parts.url)
 
-    def flush(self) -> None:
-        """Do nothing: all is written."""
-
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks and store them."""
         voxels, topleft = self._taken(array, topleft)
         target, (nx, ny, nz) = self._target, self._target.chunk_shape
-        for (cell_x, cell_y, cell_z), (x, y, z) in target.chunks_of(voxels.shape[1:], topleft):
+        for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], target.mag), target.chunk_shape):
+            x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
             chunk = voxels[:, x : x + nx, y : y + ny, z : z + nz]
             cell = (0, cell_x, cell_y, cell_z)
             if is_zero(chunk):
@@ -698,9 +660,15 @@ class FilesWriter(Writer):
                 continue
             key = target.naming.key(cell)
             data = target.array.codec.encode(chunk, target.array.store.path_of(key))
-            if not (target.is_living and target.stores(key, data)):
+            if not (target.is_living and self._is_stored(key, data)):
                 self._files.write(key, data)
             target.remove_file(cell, others=True)
+
+    def _is_stored(self, key: str, data: bytes) -> bool:
+        """Check whether a file has some content already; then it keeps its time."""
+        store = self._target.array.store
+        (state,) = store.states([key])
+        return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -745,28 +713,3 @@ def _batches(count: int, nbytes: int) -> Iterator[slice]:
     """Cut a number of chunks into batches that are encoded at once."""
     step = max(1, _BATCH_NBYTES // nbytes)
     return (slice(first, first + step) for first in range(0, count, step))
-
-
-class _NoFile:
-    """A new file that keeps nothing."""
-
-    path = ""
-
-    def write(self, data: Any, offset: int) -> None:
-        """Do nothing."""
-
-    def copy_from(self, source: Any, nbytes: int) -> None:
-        """Do nothing."""
-
-    def open_written(self) -> Any:
-        """Refuse: nothing was kept."""
-        raise NotImplementedError
-
-    def set_nbytes(self, nbytes: int) -> None:
-        """Do nothing."""
-
-    def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Do nothing."""
-
-    def discard(self) -> None:
-        """Do nothing."""

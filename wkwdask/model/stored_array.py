@@ -291,10 +291,6 @@ class StoredArray(ReadyVolume):
         touched = cell_range(counted_from(inside, grid.origin), grid.file[1:])
         return range(counts[0]), *touched
 
-    def is_unchanged(self) -> bool:
-        """Check whether the records that describe the array are as they were when it was opened."""
-        return self.identity.is_unchanged()
-
     def is_current(self) -> bool:
         """Check whether the array is still the one that was opened; a remote one is taken to be."""
         try:

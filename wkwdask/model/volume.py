@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from wkwdask.geometry.bounding_box import moved
@@ -75,9 +76,6 @@ class Volume(Protocol):
     def is_current(self) -> bool:
         """Tell whether what is there is still the volume that was opened; nobody knows of a remote one, which is taken to be."""
 
-    def has_shards(self) -> bool:
-        """Tell whether any shard is stored; of a remote volume that is taken to be so."""
-
     @property
     def lengths_nm(self) -> Lengths | None:
         """Edge lengths of its voxels [nm], None where it does not say them itself."""
@@ -105,6 +103,11 @@ class Volume(Protocol):
 
     def stored_states(self) -> States:
         """Look at all stored shards that the box touches."""
+
+
+def same_as(part: str, name: str) -> Any:
+    """Declare a property or method that is as in a part of an object."""
+    return property(attrgetter(f"{part}.{name}"))
 
 
 class ReadyVolume:
@@ -142,10 +145,6 @@ class PlainVolume:
 
     def is_current(self) -> bool:
         """Nobody knows; a job compares the token."""
-        return True
-
-    def has_shards(self) -> bool:
-        """It was found by its files."""
         return True
 
     def count_files(self) -> tuple[int, int] | None:

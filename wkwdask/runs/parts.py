@@ -16,7 +16,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
-from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.receipts import greatest, least
 from wkwdask.model.states import describe, grouped_digests
@@ -65,8 +65,7 @@ class BrickWriter:
             if voxels is None:
                 writer.skip(inside)
             else:
-                corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, brick.topleft, strict=True))
-                writer.append(voxels[(slice(None), *corner)], inside.topleft)
+                writer.append(part_of_array(voxels, inside, brick.topleft), inside.topleft)
             self._close_if_whole(shard, inside)
         if len(self._open) > 1 and sum(writer.gathered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
             for writer in self._open.values():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import reduce_windows
@@ -93,8 +93,7 @@ class PyramidStream:
     def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
         """Give the memory that takes the voxels of :meth:`source_box`, shape (c, x, y, z)."""
         box = self.source_box(brick)
-        corner = times(brick, self._source_shape)
-        return self.source_memory[(slice(None), *_slices(box, corner))]
+        return part_of_array(self.source_memory, box, times(brick, self._source_shape))
 
     def push(self, brick: Vec3, is_zero: bool) -> Iterator[Brick]:
         """Take a source brick that was read into :meth:`source_view`, and give every brick that it completes."""
@@ -118,14 +117,13 @@ class PyramidStream:
                 continue
             padded = self._take(chunk_shape)
             inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
-            in_chunk = _slices(inside, topleft)
-            padded[(slice(None), *in_chunk)] = voxels[(slice(None), *in_chunk)]
+            part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
             self._reduce_channels(padded, inside, topleft, memory, target_corner, here.factor)
             self._give(padded)
         if opened.memory is not None:
             zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
             for absent in zeros:
-                opened.memory[(slice(None), *_slices(absent.intersection(box).in_mag(here.box.mag), target_corner))] = 0
+                part_of_array(opened.memory, absent.intersection(box).in_mag(here.box.mag), target_corner)[...] = 0
         yield from self._settle(opened, 0, index)
 
     def _go_on(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
@@ -137,7 +135,7 @@ class PyramidStream:
         if memory is not None:
             self._reduce_channels(memory, box, corner, self._memory_of(opened, level, index), target_corner, here.factor)
         elif opened.memory is not None:
-            opened.memory[(slice(None), *_slices(box.in_mag(here.box.mag), target_corner))] = 0
+            part_of_array(opened.memory, box.in_mag(here.box.mag), target_corner)[...] = 0
         yield from self._settle(opened, level, index)
 
     def _opened(self, level: int, index: Vec3) -> _Open:
@@ -167,7 +165,7 @@ class PyramidStream:
         here = self._plan.levels[level]
         corner = times(index, here.brick_shape)
         box = cell_box(index, here.brick_shape, here.box).intersection(here.box)
-        voxels = None if memory is None else memory[(slice(None), *_slices(box, corner))]
+        voxels = None if memory is None else part_of_array(memory, box, corner)
         yield Brick(level, index, voxels, box.topleft)
         if level + 1 < len(self._plan.levels):
             yield from self._go_on(level + 1, memory, box, corner)
@@ -208,8 +206,3 @@ class PyramidStream:
     def _planar(self, shape: Vec3) -> npt.NDArray[Any]:
         """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran array."""
         return np.zeros((self._channels, *reversed(shape)), self._dtype).transpose(0, 3, 2, 1)
-
-
-def _slices(box: BoundingBox, corner: Vec3) -> tuple[slice, ...]:
-    """Cut a box out of memory that starts at an absolute voxel."""
-    return tuple(slice(a - c, b - c) for a, b, c in zip(box.topleft, box.bottomright, corner, strict=True))

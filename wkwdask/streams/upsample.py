@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
 from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.window.reduce import repeat_voxels
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.upsample import Upsampling
-
-
-@dataclass(frozen=True, slots=True)
-class Brick:
-    """One brick of the finer mag."""
-
-    index: Vec3
-    """Index of the brick along x, y, z."""
-    voxels: npt.NDArray[Any] | None
-    """Voxels inside the mag's box, shape (c, x, y, z), None where all are zero; valid until the next brick is asked for."""
 
 
 class UpsampleStream:
@@ -46,11 +36,11 @@ class UpsampleStream:
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
-    def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[Brick]:
-        """Make all bricks of a reading."""
+    def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
+        """Make all bricks of a reading: their indices, and their voxels inside the box (c, x, y, z), until the next is asked for; None: all are zero."""
         corner = self._plan.source_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
-            yield Brick(index, None if source is None else self._brick(index, source, corner))
+            yield index, None if source is None else self._brick(index, source, corner)
 
     def _brick(self, index: Vec3, source: npt.NDArray[Any], corner: Vec3) -> npt.NDArray[Any] | None:
         """Enlarge the source voxels of a brick, and cut off what reaches over the box."""
@@ -58,14 +48,12 @@ class UpsampleStream:
         cell = cell_box(index, plan.brick_shape, plan.box)
         box = cell.intersection(plan.box)
         share = plan.source_of(box)
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(share.topleft, share.bottomright, corner, strict=True))
-        planes = source[:, x, y, z].transpose(0, 3, 2, 1)
+        planes = part_of_array(source, share, corner).transpose(0, 3, 2, 1)
         if not planes.view(self._unsigned).any():  # every bit, so that -0.0 stays what it is
             return None
         repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a voxel may be larger than a brick
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
         out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
         repeat_voxels(planes, repeats, out)
-        low = [max(t * f, c) for t, f, c in zip(share.topleft, plan.factor, cell.topleft, strict=True)]
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, low, strict=True))
-        return out.transpose(0, 3, 2, 1)[:, x, y, z]
+        low = vec3([max(t * f, c) for t, f, c in zip(share.topleft, plan.factor, cell.topleft, strict=True)])
+        return part_of_array(out.transpose(0, 3, 2, 1), box, low)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved, part_of_array
 from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
@@ -51,8 +51,7 @@ def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
     inside = box.intersection(volume.box)
     out = np.zeros((volume.num_channels, *box.size), volume.dtype, order="F")
     if not inside.is_empty:
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
-        volume.read_into(out[:, x, y, z], inside.topleft)
+        volume.read_into(part_of_array(out, inside, box.topleft), inside.topleft)
     return out
 
 
@@ -181,8 +180,7 @@ class Application:
             return (result,)
         if result.shape[-3:] != grown.size:
             raise ValueError(f"{function_name(self.function)} gave shape {result.shape} for {grown.size} voxels (with the halo)")
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, grown.topleft, strict=True))
-        return (result[..., x, y, z],)
+        return (part_of_array(result, box, grown.topleft),)
 
     def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
         arrays = (read_aligned(source, box) for source in self.sources)
@@ -222,8 +220,7 @@ class Application:
         if inside == box:
             return result
         out = np.zeros((target.num_channels, *box.size), target.dtype, order="F")
-        x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
-        out[:, x, y, z] = result
+        part_of_array(out, inside, box.topleft)[...] = result
         return out
 
     def states(self, region: Vec3) -> int:

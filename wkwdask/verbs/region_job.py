@@ -158,8 +158,8 @@ class UpsampleSpec(SourceSpec):
             for reading in self.plan.readings(self.region):
                 memory, topleft = stream.source_memory(reading)
                 nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
-                for brick in stream.bricks(reading, memory if nonzero else None):
-                    writer.put(brick.index, brick.voxels)
+                for index, voxels in stream.bricks(reading, memory if nonzero else None):
+                    writer.put(index, voxels)
                 del memory  # before there is memory for the next reading
             receipts = writer.close()
         except BaseException:

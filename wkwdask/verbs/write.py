@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError
 from wkwdask.formats.opening import format_of_image
 from wkwdask.formats.record_paths import RecordPaths, job_folders
-from wkwdask.geometry.bounding_box import BoundingBox, counted_from
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.model.place import LevelSpec
@@ -90,12 +90,8 @@ class PartSpec:
         if isinstance(voxels, tuple):
             pieces, voxels = voxels, np.zeros((target.num_channels, *box.size), target.dtype, order="F")
             for piece in pieces:
-                voxels[(slice(*piece.channels), *_corner(piece.box, box))] = read_piece(piece, target.dtype)
+                part_of_array(voxels[slice(*piece.channels)], piece.box, box.topleft)[...] = read_piece(piece, target.dtype)
         return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
-
-
-def _corner(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
-    return tuple(slice(a - t, b - t) for a, b, t in zip(part.topleft, part.bottomright, whole.topleft, strict=True))
 
 
 class WriteJob:
@@ -127,7 +123,7 @@ class WriteJob:
         if not isinstance(self._content, np.ndarray):
             return tuple(self._pieces.get(part, ()))
         box = self._target.box
-        return self._content[(slice(None), *_corner(cell_box(part, self._part_shape, box).intersection(box), box))]
+        return part_of_array(self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft)
 
     def tasks(self) -> Iterator[Task]:
         """Give the parts, those of one file together."""

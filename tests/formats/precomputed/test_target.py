@@ -104,7 +104,7 @@ def test_chunks_in_any_order_make_the_same_shards(tmp_path, order):
         assert path.read_bytes() == expected_shard(target, shard, array)
         assert (receipt.path, receipt.nbytes) == (str(path), path.stat().st_size)
         assert target.holds(receipt)
-    assert os.listdir(target.parts_folder) == []
+    assert os.listdir(target.parts.url) == []
     found = np.empty_like(array)
     target.as_volume().read_into(found, (0, 0, 0))
     np.testing.assert_array_equal(found, array)

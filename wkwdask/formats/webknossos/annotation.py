@@ -18,10 +18,11 @@ import numpy.typing as npt
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
+from wkwdask.model.volume import same_as
 from wkwdask.plans.cells import cell_map, in_either
 from wkwdask.store import files
 from wkwdask.store.archive import ArchiveFile, Folder, Zip
@@ -268,35 +269,17 @@ class MergedVolume:
     box: BoundingBox
     """Where there are data; outside of the base's own box, only those of annotations."""
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
-        return self.base.dtype
-
-    @property
-    def num_channels(self) -> int:
-        """Values per voxel."""
-        return self.base.num_channels
-
-    @property
-    def origin(self) -> Vec3:
-        """Files count from absolute voxel 0."""
-        return 0, 0, 0
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """A block of the base along x, y, z [voxels]."""
-        return self.base.chunk_shape
-
-    @property
-    def shard_shape(self) -> Vec3:
-        """A file of the base along x, y, z [voxels]."""
-        return self.base.shard_shape
-
-    @property
-    def name(self) -> str:
-        """The base's folder."""
-        return self.base.name
+    dtype = same_as("base", "dtype")
+    num_channels = same_as("base", "num_channels")
+    chunk_shape = same_as("base", "chunk_shape")
+    shard_shape = same_as("base", "shard_shape")
+    name = same_as("base", "name")
+    is_current = same_as("base", "is_current")
+    count_files = same_as("base", "count_files")
+    shard_path = same_as("base", "shard_path")
+    origin = (0, 0, 0)
+    is_regular = True
+    lengths_nm = None
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -308,32 +291,10 @@ class MergedVolume:
         """Values that change when the base or an annotation holds something else."""
         return ("merged", *self.base.content_token, self.annotations, self.box)
 
-    @property
-    def is_regular(self) -> bool:
-        """That of the base."""
-        return True
-
     def moved(self, shift: Vec3) -> MergedVolume:
         """Stay in place: what is merged is written as WKW, whose files count from voxel 0, too."""
         assert not any(shift)
         return self
-
-    def is_current(self) -> bool:
-        """Tell whether the base is still the one that was opened."""
-        return self.base.is_current()
-
-    def has_shards(self) -> bool:
-        """Tell whether any file is stored."""
-        return self.base.has_shards()
-
-    @property
-    def lengths_nm(self) -> None:
-        """Nothing in a mag says them."""
-        return
-
-    def count_files(self) -> tuple[int, int] | None:
-        """Count the files of the base."""
-        return self.base.count_files()
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
@@ -363,8 +324,7 @@ class MergedVolume:
         out[...] = 0
         if inside.is_empty:
             return 0
-        corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, wanted.topleft, strict=True))
-        return self.base.read_into(out[(slice(None), *corner)], inside.topleft, first_channel)
+        return self.base.read_into(part_of_array(out, inside, wanted.topleft), inside.topleft, first_channel)
 
     def touched(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Tell which cells that a box touches hold voxels of annotated blocks."""
@@ -378,10 +338,6 @@ class MergedVolume:
                 last = [-(-min(b, (n + 1) * edge) // c) - r.start for b, n, edge, c, r in zip(box.bottomright, row, edges, cell_shape, ranges, strict=True)]
                 found[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
         return found
-
-    def shard_path(self, index: Vec3) -> str:
-        """Name a file of the base."""
-        return self.base.shard_path(index)
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""

@@ -17,6 +17,7 @@ from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_rows, open_if_stored
 from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.run import publish_shard
@@ -208,8 +209,7 @@ class _Splice:
         x, y, z = ((blocks[number] + np.multiply(cube, edge)) * step).tolist()
         voxels: npt.NDArray[Any] = np.zeros((self._header.num_channels, step, step, step), self._target.dtype, order="F")
         inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(self._box)
-        corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, (x, y, z), strict=True))
-        self._source.read_into(voxels[(slice(None), *corner)], inside.topleft)
+        self._source.read_into(part_of_array(voxels, inside, (x, y, z)), inside.topleft)
         codes, encode = self._begin(1), self._target.array.codec.encode_batch
         sizes, nonzero = encode(voxels, np.zeros((1, 3), np.int64), (step, step, step), self._file.pieces, self._target.folder, stores_zeros=True)
         self._has_voxels |= nonzero > 0

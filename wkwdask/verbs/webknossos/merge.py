@@ -15,7 +15,7 @@ from wkwdask.formats.webknossos.annotation import MergedVolume, check_not_missin
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.place import mag_place
-from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
 from wkwdask.model.place import Destination, LevelSpec
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.rechunk import lay_out
@@ -171,7 +171,7 @@ def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> Bound
     """Give the smallest box around the voxels of a block that are not zero and lie outside of a box."""
     inside = block.intersection(box)
     if not inside.is_empty:
-        voxels[tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, block.topleft, strict=True))] = False
+        part_of_array(voxels, inside, block.topleft)[...] = False
     places = np.argwhere(voxels)
     if not len(places):
         return BoundingBox((0, 0, 0), (0, 0, 0), box.mag)
