@@ -127,7 +127,7 @@ def test_a_call_that_was_interrupted_before_the_pyramid_goes_on(tmp_path, monkey
     wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_shape": (16, 16, 8)}), voxel_size=SIZE)
     into = {"precomputed": f"precomputed://{tmp_path}/em2", "wkw": tmp_path / "ds2"}[target]
     with monkeypatch.context() as patch:
-        patch.setattr("wkwdask.api.converting.build_pyramid", fail)
+        patch.setattr("wkwdask.api.conversion.build_pyramid", fail)
         with pytest.raises(OSError, match="the plug"):
             wkwdask.convert(url[source], into, pyramid=True)
     with pytest.raises(ExistsError):

@@ -10,19 +10,16 @@ __version__ = "0.1.0"
 # Module and names; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
 _MODULES = {
     "api.access": "info open read sample",
-    "api.annotations": "merge",
     "api.checks": "check_manifest diff repair verify write_manifest",
     "api.codecs": "offset_codec pad_codec tiff_shard_codec",
-    "api.contrast": "contrast histogram",
     "api.conversion": "convert plan_convert",
-    "api.copies": "copy rm",
+    "api.copies": "compress copy rechunk rm",
     "api.datasets": "Dataset create_dataset open_dataset",
     "api.functions": "apply",
-    "api.labels": "label_statistics",
     "api.layers": "Layer LayerMag",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
-    "api.reshape": "compress rechunk",
-    "api.segmentations": "connected_components remap remove_dust renumber",
+    "api.segmentations": "connected_components merge remap remove_dust renumber",
+    "api.statistics": "contrast histogram label_statistics",
     "api.writing": "create to_n5 to_precomputed to_wkw to_zarr write",
     "api.zarr_views": "n5_as_zarr n5_store remove_zarr_view write_zarr_view zarr_view",
     "clusters.connect": "cluster",
@@ -59,19 +56,16 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample
-    from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec
-    from wkwdask.api.contrast import contrast, histogram
     from wkwdask.api.conversion import convert, plan_convert
-    from wkwdask.api.copies import copy, rm
+    from wkwdask.api.copies import compress, copy, rechunk, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.functions import apply
-    from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
-    from wkwdask.api.reshape import compress, rechunk
-    from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
+    from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber
+    from wkwdask.api.statistics import contrast, histogram, label_statistics
     from wkwdask.api.writing import create, to_n5, to_precomputed, to_wkw, to_zarr, write
     from wkwdask.api.zarr_views import n5_as_zarr, n5_store, remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.clusters.connect import cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+from wkwdask.api import layers
 from wkwdask.formats.pictures import exported
 from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import find_components, id_map, id_source
@@ -15,13 +16,12 @@ from wkwdask.runs import job as jobs
 from wkwdask.store import files, locks, remote
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
-from wkwdask.viewer import cards
 from wkwdask.viewer import preview as slices
 
 _LIMITS = {
     "brick_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `apply` holds at once
-    "card_nbytes": [(cards, "_MOST_NBYTES")],  # read for a picture in a notebook
-    "card_seconds": [(cards, "_MOST_SECONDS")],
+    "card_nbytes": [(layers, "_MOST_NBYTES")],  # read for a picture in a notebook
+    "card_seconds": [(layers, "_MOST_SECONDS")],
     "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS")],  # encoded together
     "components_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
     "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import MagLike, parse_mags
+from wkwdask.api.options import MagLike, parse_mags, positive_lengths
 from wkwdask.formats.mending import REBUILD, RepairOptions
 from wkwdask.formats.registry import location_of
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -160,9 +160,7 @@ def repair(
     """
     from wkwdask.graphs.runners import carry_out
 
-    size = None if voxel_size is None else tuple(float(length) for length in voxel_size)
-    if size is not None and (len(size) != 3 or min(size) <= 0):
-        raise ValueError(f"voxel_size must be three positive lengths in nanometres, got {voxel_size!r}")
+    size = None if voxel_size is None else positive_lengths([float(length) for length in voxel_size])
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
     def once() -> RepairReport:
@@ -266,11 +264,7 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     UnsupportedError
         It is a URL of another kind.
     """
-    from wkwdask.graphs.runners import carry_out
-
-    hashes = Hashes(local_path(location_of(url)))
-    carry_out(hashes)
-    return hashes.write()
+    return _hashed(url).write()
 
 
 def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
@@ -293,8 +287,12 @@ def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     MissingError
         There is no manifest.
     """
+    return _hashed(url).check()
+
+
+def _hashed(url: str | os.PathLike[str]) -> Hashes:
     from wkwdask.graphs.runners import carry_out
 
     hashes = Hashes(local_path(location_of(url)))
     carry_out(hashes)
-    return hashes.check()
+    return hashes

@@ -4,36 +4,42 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.converting import convert_images, convert_levels
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
-from wkwdask.api.sources import choose_layer_of, find_layers, find_source
-from wkwdask.errors import UnsupportedError
-from wkwdask.formats.opening import EXPORTED, check_named, format_of_target
+from wkwdask.api.pyramids import build_pyramid
+from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
+from wkwdask.formats.opening import EXPORTED, check_named, find, format_of_target, left_out, local_mags, place_for
+from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
-from wkwdask.formats.registry import fallback, storage_records
+from wkwdask.formats.registry import fallback, format_of, holds_plain_arrays, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
-from wkwdask.model.levels import length_nm
+from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import check
 from wkwdask.model.place import Destination
-from wkwdask.runs.report import Report
-from wkwdask.store.paths import basename, local_path
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.store import files
+from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.verbs.export import ExportOptions, check_suffix, lay_out_export
-from wkwdask.verbs.foreign_import import SourceOptions
-from wkwdask.verbs.rechunk import Taken
+from wkwdask.verbs.foreign_import import Imported, SourceOptions, lay_out_import, open_source
+from wkwdask.verbs.rechunk import Taken, check_alike, lay_out_copy
 
 if TYPE_CHECKING:
-    from wkwdask.api.options import MagLike
-    from wkwdask.model.levels import Lengths
-    from wkwdask.model.stored_array import StoredArray
-    from wkwdask.runs.report import Report
+    from collections.abc import Iterable
+
+    import numpy as np
+
+    from wkwdask.api.options import Existing, MagLike
+    from wkwdask.model.image import Found, Image
     from wkwdask.verbs.estimate import ConversionPlan
+    from wkwdask.verbs.rechunk import Copy, Rechunk
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -165,6 +171,9 @@ def convert(
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
+    from wkwdask.graphs.planning import export_only_planned
+    from wkwdask.graphs.runners import carry_out
+
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
@@ -182,16 +191,17 @@ def convert(
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.not_asked})
     if not is_dataset:
         check(its_format.options, **options)  # before anything is opened
-    find_it = find_layers if is_dataset else find_source
+    find_it = _find_layers if is_dataset else _find_source
     found = find_it(source, whole_images=not any(of_images.values()))
-    chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
+    chosen, name = (None, layer) if found is None else _choose_layer_of(found, layer)
     if is_dataset and found is not None and (chosen is None or chosen.container is not None or _is_export(target)):
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{option} is for what becomes levels of an image, but {volume.name} is exported")
         exported = ExportOptions(box, its_channels, dtype, range_, check(TiffOptions, **options))
-        return _export(volume, target, exported, existing, stored_layer.voxel_size_of(volume))
+        staged = lay_out_export(volume, target, exported, existing, stored_layer.voxel_size_of(volume))
+        return export_only_planned(staged) or carry_out(staged)
     stored = check(its_format.options, **options)
     wanted = Destination(
         os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
@@ -201,7 +211,7 @@ def convert(
         is_chosen = found.mag is not None or layer is not None or mag is not None or not is_dataset
         only = found.mag if is_chosen else _mag_in(target, chosen.mags)
         taken = Taken(None if mag is None else (Mag.parse(mag),), pyramid, box, place, its_channels, dtype, range_).only(only, source)
-        return convert_levels(chosen, wanted, taken, stored, existing)
+        return _convert_levels(chosen, wanted, taken, stored, existing)
     if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
     if not is_dataset:
@@ -210,7 +220,7 @@ def convert(
         raise ValueError(f"offset must not be negative, got {place}")
     wanted = replace(wanted, mag=None if mag is None else Mag.parse(mag))
     as_images = SourceOptions(place, axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
-    return convert_images(source, wanted, as_images, stored, existing, pyramid=pyramid)
+    return _convert_images(source, wanted, as_images, stored, existing, pyramid=pyramid)
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:
@@ -273,9 +283,103 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     return lengths[0], lengths[1], lengths[2]
 
 
-def _export(volume: StoredArray, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
-    from wkwdask.graphs.planning import export_only_planned
-    from wkwdask.graphs.runners import carry_out
+def _find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
+    """Find the layers with mags that a source is; None where it is images or an array."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    its_format = format_of(source)
+    if holds_plain_arrays(source):
+        return find(source) if whole_images and its_format is not None and its_format.is_placed(source) else None
+    if its_format not in (None, fallback()):
+        return find(source)
+    try:
+        found = find(source)
+    except (MissingError, UnsupportedError, NotADirectoryError):
+        return None
+    return found if found.layers or found.odd else None
 
-    staged = lay_out_export(volume, target, options, existing, voxel_size_nm)
-    return export_only_planned(staged) or carry_out(staged)
+
+def _find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
+    """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file."""
+    if not isinstance(source, (str, os.PathLike)) or (not whole_images and holds_plain_arrays(source)):
+        return None
+    text = os.fspath(source)
+    file, colon, _ = text.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES) and files.exists(local_path(file)):
+        return None
+    try:
+        return find(source)
+    except (MissingError, NotADirectoryError):
+        if not is_remote(text) and (files.exists(local_path(text)) or (files.has_magic(text) and files.matching(local_path(text)))):
+            return None
+        raise
+
+
+def _choose_layer_of(found: Found, layer: str | None) -> tuple[Image, str | None]:
+    """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one."""
+    if any(one.container is not None for one in found.layers):
+        chosen = found.choose(layer)
+        return chosen, layer or chosen.name
+    return found.choose(layer if any(one.name == layer for one in found.layers) else None), None if layer is None else layer.rpartition("/")[2]
+
+
+def _convert_levels(image: Image, wanted: Destination, taken: Taken, stored: Any, existing: Existing) -> Report:
+    """Convert levels of an image to those of another one, each to the same place; with ``taken.finest_only`` a pyramid is built above it."""
+    from wkwdask.graphs.runners import make_all, num_workers
+
+    if not image.mags:
+        image.volume()  # says why nothing can be used
+    mags = taken.mags_of(image.folder, local_mags(image))
+    copies = [taken.copy_of(image.volume(mag)) for mag in mags]
+    check_alike(copies)
+    first, workers = copies[0].source, num_workers()
+    is_mag_told = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
+    wanted = replace(
+        wanted, together=tuple(mags), category=wanted.category or image.category, guess=_likely(first.dtype, first.num_channels),
+        array_nm=image.voxel_size_nm,
+    )  # fmt: skip
+
+    def stage(copy: Copy, mag: Mag, existing: str) -> Rechunk:
+        place = place_for(replace(wanted, mag=mag if is_mag_told else None))
+        return lay_out_copy(place, copy, stored, existing, workers)
+
+    place = place_for(replace(wanted, mag=mags[0] if is_mag_told else None))
+    note = place.unchanged_levels(existing)
+    # The finest comes first, so that an image is never without the one that says where it lies.
+    report = make_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
+    if taken.finest_only:
+        url = place.url_of(report.mags[0].path) if report.mags else wanted.url  # there may be a finer one, from which it would be made anew
+        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
+    left = left_out(image) if taken.mags is None and not taken.finest_only else ""
+    return replace(report, note="\n".join(filter(None, [report.note, note, left])))
+
+
+def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, stored: Any, existing: Existing, *, pyramid: bool) -> Report:
+    """Convert images or an array in files to one level of an image."""
+    from wkwdask.graphs.runners import make, num_workers
+
+    place = place_for(wanted)
+    voxels, foreign = open_source(source, taken, place.mag)
+    found = None if foreign.voxel_size_nm is None else ratio_of(foreign.voxel_size_nm, place.mag.factors)
+    place = place_for(replace(wanted, found_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
+    staged = lay_out_import(place, Imported(voxels, foreign, taken), stored, existing, num_workers())
+    note = "" if pyramid else place.unchanged_levels(existing)
+    url = place.url_of(staged.staged.folders[0])
+    for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
+        for text in notes:
+            warnings.warn(text, kind, stacklevel=3)
+    try:
+        report = make(staged)
+    except ExistsError:
+        if not pyramid or not staged.staged.is_finished():
+            raise
+        # The call was interrupted while it built the pyramid, or when all was there.
+        return build_pyramid(url, existing="resume", allow_external=wanted.allow_external)
+    if pyramid:
+        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
+    return replace(report, note="\n".join(filter(None, [report.note, note])))
+
+
+def _likely(dtype: np.dtype[Any], num_channels: int) -> str:
+    """Guess what an image is that nobody named: integers of 32 bits and more in one channel are a segmentation."""
+    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"

@@ -1,25 +1,183 @@
-"""Copying and removing what is there."""
+"""Storing what is there in another way or at another place, and removing it."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from wkwdask.api.options import MagLike, items_of, parse_mags
-from wkwdask.api.reshape import store_anew
-from wkwdask.formats.registry import fallback, format_of
+from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
+from wkwdask.errors import ViewerWarning
+from wkwdask.formats.registry import fallback, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.image import mag_or_key
+from wkwdask.model.options import check
 from wkwdask.runs.report import Report, RmReport, merge_reports
+from wkwdask.runs.staged import finish_what_was_left
 from wkwdask.store import files
-from wkwdask.verbs.rechunk import RechunkOptions
+from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 from wkwdask.verbs.remove import Removing, lay_out_removals
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from wkwdask.formats.format import ArrayFormat
+    from wkwdask.model.place import Move
+    from wkwdask.verbs.rechunk import Rechunk
+
+
+@storage_options(*storage_records())
+def rechunk(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    layer: str | Sequence[str] | None = None,
+    mags: Sequence[MagLike] | str | None = None,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    existing: str = "error",
+    verify: bool | None = None,
+    allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
+) -> Report:
+    """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
+
+    Where only the length of files changes, stored blocks are copied as they are: the disk sets the pace. So are the chunks of a precomputed volume that are
+    images (jpeg, png, jxl), as long as they keep their size and options; jpeg that has to be encoded once more loses more, which a warning says. Else blocks
+    are decoded and encoded, some megabytes at a time. A mag is built beside its place and appears when it is complete; in its own place the old one is kept
+    until then.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag; or a Neuroglancer precomputed volume (``precomputed://PATH``), or a scale of one.
+    target : str or path, optional
+        Where a copy goes: a dataset for a dataset, a layer for a layer, a mag for a mag, a precomputed volume for one. By default they are replaced in their
+        place.
+    layer : str or sequence of str, optional
+        The layers of a dataset, by default all.
+    mags : sequence of Mag, str, int or sequence of 3 int, optional
+        The mags, by default all of each layer.
+    bounding_box : BoundingBox, str or sequence, optional
+        What to take over, in mag-1 voxels; only with a target.
+    existing : {"error", "resume", "overwrite"}
+        What to do where a mag of the target already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    verify : bool, optional
+        Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How mags or scales are stored; what is not given is unchanged. With ``level``, blocks are encoded again even where nothing else changes. With
+        ``bounding_box``, files of WKW are at most as long as they were, and suit the box. A scale that is stored in chunks of several sizes gets one size.
+        {options}
+
+    Returns
+    -------
+    Report
+        Least and greatest values are not known of mags whose blocks were copied.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of a mag.
+    ExistsError
+        A mag of the target is there and ``existing="error"``.
+    FormatError
+        A file is broken.
+    LockedError
+        Another job writes one of the mags.
+    MissingError
+        There is no such layer or mag.
+    ResumeError
+        What was interrupted was started with other settings or from other data.
+    UnsupportedError
+        A mag's path leaves the dataset.
+    ValueError
+        An option makes no sense.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> report = wkwdask.rechunk(f"{folder}/1", file_len=2)
+    >>> report.files
+    1
+    """
+    its_format = format_of(url) or fallback()
+    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    wanted = RechunkOptions(check(its_format.options, **options), box, allow_external=allow_external)
+    layers = [layer] if isinstance(layer, str) else layer
+    find = partial(its_format.moves, url, target, layers, parse_levels(mags), allow_external=allow_external)
+    reports = _store_anew(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
+    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
+
+
+def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str = "lz4hc", **options: Any) -> Report:
+    """Compress mags, in their place or somewhere else: :func:`rechunk` with another compression.
+
+    Parameters
+    ----------
+    url, target : str or path
+        As for :func:`rechunk`.
+    compression : {"lz4hc", "lz4", "raw"}
+        How blocks are encoded.
+    **options
+        As for :func:`rechunk`.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    BoundsError, ExistsError, FormatError, LockedError, MissingError, ResumeError, UnsupportedError, ValueError
+        As for :func:`rechunk`.
+    """
+    return rechunk(url, target, compression=compression, **options)
+
+
+def _store_anew(
+    its_format: ArrayFormat, find: Callable[[], list[Move]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
+) -> list[Report]:
+    """Store levels anew, one after the other; gives the reports of those that were not stored like that."""
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import existing_of_call, make, num_workers
+
+    moves = find()
+    in_place = [move for move in moves if move.wanted is None]
+    for move in in_place:
+        parent, folder = its_format.hold(move.image, move.level)
+        finish_what_was_left(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
+    if in_place:
+        moves = find()
+        listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}
+        if len({folder for folder, _ in listed}) < len(listed):
+            raise ValueError("several layers list the same mag: name one of them with layer=")
+    workers = num_workers()
+
+    def stage(move: Move, existing: str) -> Rechunk | None:
+        return lay_out_rechunk(its_format, move, options, existing, workers)
+
+    check_can_be_repeated(len(moves), starts_anew="level" in options.stored.given() if in_place else existing == "overwrite")
+    if in_place:
+        moves = [move for move in moves if stage(move, existing) is not None]
+    else:
+        existing = existing_of_call([partial(stage, move) for move in moves], existing)
+        prepare()
+    reports = []
+    for move in moves:
+        staged = stage(move, existing)
+        if staged is None:  # done by a call at the same time
+            continue
+        is_exact = not staged.decodes or staged.loss is None
+        for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
+            warnings.warn(note, category, stacklevel=4)
+        reports.append(make(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
+    return reports
 
 
 def copy(
@@ -100,10 +258,9 @@ def copy(
     options = RechunkOptions(its_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
     named = [layer] if isinstance(layer, str) else layer
     layers = its_format.copied(url) if named is None else named
-    chosen = None if mags is None else [found for one in items_of(mags) if (found := mag_or_key(one)) is not None]
-    find = partial(its_format.moves, url, target, layers, chosen)
+    find = partial(its_format.moves, url, target, layers, parse_levels(mags))
     left = its_format.not_moved(url, find(), layers)
-    report = merge_reports(store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
+    report = merge_reports(_store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
     return replace(report, note="; ".join(filter(None, (report.note, *left))))
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import operator
 from dataclasses import dataclass, field
+from functools import reduce
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.api.layers import Layer, layer_of, odd_layer
+from wkwdask.api.layers import Layer, card, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import (
@@ -104,9 +106,8 @@ class Dataset:
         return "\n".join([f"Dataset {self.name!r} at {self.path}, voxel size {size}", *(f"  {layer.line()}" for layer in self.listed)])
 
     def _repr_html_(self) -> str:
-        from wkwdask.viewer.cards import dataset_card
-
-        return dataset_card(self)
+        size = "unknown" if self.voxel_size is None else f"{' &times; '.join(f'{length:g}' for length in self.voxel_size)} {escape(self.unit)}"
+        return card(f"<b>{escape(self.name)}</b> <code>{escape(self.path)}</code><br>voxel size {size}", self.path, self.listed)
 
     def refreshed(self) -> Dataset:
         """Open it again."""
@@ -175,22 +176,15 @@ class Dataset:
         """
         check_layer_name(name)
         folder = f"{self.path}/{name}"
-        stored = make_layer(folder, name)
-        mags = stored.mags if files.isdir(folder) else {}
-        if not mags:
+        volumes = _mags_on_disk(folder, name)
+        if not volumes:
             raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
-        volumes = {mag: wkw_volume(stored, mag) for mag in mags}
         header = header_of(next(iter(volumes.values())))
-        box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-        for volume in volumes.values():
-            extent = volume.box.in_mag(MAG_1)
-            box = box if bounding_box is not None and box is not None else extent if box is None else box.union(extent)
-        if box is None:
-            raise MissingError(f"{folder}: no data files here")
+        extents = [volume.box.in_mag(MAG_1) for volume in volumes.values()]
+        box = reduce(BoundingBox.union, extents) if bounding_box is None else BoundingBox.parse(bounding_box)
         elements = element_class(header.dtype, header.num_channels)
         document = with_layer({}, name, NewLayer(category or default_category(header), box, elements, header.num_channels))
-        listed = [(mag, f"./{name}/{basename(mags[mag])}", volume.shard_shape[0]) for mag, volume in volumes.items()]
-        _check_same_type(folder, volumes.values(), (elements, header.num_channels))
+        listed = _entries_of(folder, name, volumes, (elements, header.num_channels))
         return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])
 
     def add_layer_as_ref(
@@ -292,11 +286,8 @@ class Dataset:
         """
         known = stored_layer(self.path, layer)
         record = _record_of(known)
-        found = make_layer(known.folder, layer)
-        mags = found.mags if files.isdir(known.folder) else {}
-        fresh = {mag: wkw_volume(found, mag) for mag in mags if mag not in known.mags}
-        _check_same_type(known.folder, fresh.values(), (record.element_class, record.num_channels))
-        listed = [(mag, f"./{layer}/{basename(mags[mag])}", volume.shard_shape[0]) for mag, volume in fresh.items()]
+        fresh = _mags_on_disk(known.folder, layer, known.mags)
+        listed = _entries_of(known.folder, layer, fresh, (record.element_class, record.num_channels))
         return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
@@ -487,9 +478,16 @@ def _segment_id(value: int, layer: str, category: str) -> int:
     return int(number)
 
 
-def _check_same_type(folder: str, volumes: Iterable[StoredArray], expected: tuple[str, int]) -> None:
-    """Make sure that mags on disk have the type of their layer."""
-    for volume in volumes:
+def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag, StoredArray]:
+    """Open the mags that are in a layer's folder, but those that are known."""
+    layer = make_layer(folder, name)
+    return {mag: wkw_volume(layer, mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
+
+
+def _entries_of(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:
+    """Say how mags on disk are listed, which must have the type of their layer."""
+    for volume in volumes.values():
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
             raise FormatError(f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}")
+    return [(mag, f"./{name}/{basename(volume.folder)}", volume.shard_shape[0]) for mag, volume in volumes.items()]

@@ -1,17 +1,25 @@
-"""Layers and mags of a dataset as objects."""
+"""Layers and mags of a dataset as objects, and how a notebook shows them."""
 
 from __future__ import annotations
 
+import base64
+import io
+import time
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.opening import is_readable
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
+from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.runs.report import format_nbytes
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.webknossos.dataset_edit import stored_layer
 
 if TYPE_CHECKING:
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord, OddLayer
     from wkwdask.formats.webknossos.layer_views import Attachment, Axis
+    from wkwdask.model.stored_array import StoredArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +164,14 @@ class Layer:
         """Open a mag as a dask array, by default the finest that has files; options as for :func:`wkwdask.open`."""
         from wkwdask.api.access import open as open_array
 
-        self._check()
-        _check_listed(self.dataset, self.name, type_of=self)
+        self._check_current()
         return open_array(self.dataset, layer=self.name, mag=mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
         """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
         from wkwdask.api.access import read
 
-        self._check()
-        _check_listed(self.dataset, self.name, type_of=self)
+        self._check_current()
         return read(self.dataset, box, layer=self.name, mag=mag)
 
     def compute_largest_segment_id(self) -> int:
@@ -186,8 +193,7 @@ class Layer:
         """
         from wkwdask.api.functions import apply
 
-        self._check()
-        _check_listed(self.dataset, self.name, type_of=self)
+        self._check_current()
         stored = stored_layer(self.dataset, self.name)
         volume = wkw_volume(stored)
         if volume.dtype.kind not in "iu":
@@ -198,6 +204,10 @@ class Layer:
     def _check(self) -> None:
         if self.problem:
             raise CorruptError(self.problem)
+
+    def _check_current(self) -> None:
+        self._check()
+        _check_listed(self.dataset, self.name, type_of=self)
 
     def __repr__(self) -> str:
         return f"Layer {self.line()}"
@@ -213,9 +223,7 @@ class Layer:
         )
 
     def _repr_html_(self) -> str:
-        from wkwdask.viewer.cards import layer_card
-
-        return layer_card(self)
+        return card(f"<b>{escape(self.name)}</b> <code>{escape(self.dataset)}</code>", self.dataset, (self,))
 
 
 def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
@@ -255,3 +263,86 @@ def odd_layer(dataset: str, odd: OddLayer) -> Layer:
 
 def _box_text(box: BoundingBox) -> str:
     return f"{box.topleft} + {box.size}"
+
+
+# ------------------------------------------------------------------------- in a notebook
+
+_PIXELS = 160
+_MOST_NBYTES = 32 << 20  # that are decoded for a picture
+_MOST_SECONDS = 1.0  # for counting files, all mags of a card together
+
+
+def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
+    """Show layers of a dataset in a notebook: a small table and a small picture, with bounded work, and never an error."""
+    until = time.monotonic() + _MOST_SECONDS
+    columns = "".join(
+        f"<th style='text-align:left'>{name}</th>" for name in ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
+    )
+    rows = "".join(row for layer in layers for row in _rows(layer, until))
+    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<div>{head}<div style='display:flex;gap:12px;align-items:flex-start'>{table}{_picture(dataset, layers)}</div></div>"
+
+
+def _rows(layer: Layer, until: float) -> list[str]:
+    if layer.problem:
+        return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
+    first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
+    if not layer.listed:
+        return [_row(*first, "none", _cell_of(layer.bounding_box), "", "", other_format(layer.data_format))]
+    return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
+
+
+def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
+    other = other_format(layer.data_format)
+    elsewhere = "" if mag.elsewhere is None else f"elsewhere: {mag.elsewhere}"
+    files, nbytes = _sizes(mag, until) if not other and not is_remote(mag.folder) else ("", "")
+    return mag.mag.name, _cell_of(mag.box), files, nbytes, "; ".join(filter(None, [other, elsewhere]))
+
+
+def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
+    """Count files and bytes as far as the time allows."""
+    try:
+        files, nbytes, is_all = count_files(mag.folder, until)
+    except OSError:
+        return "?", "?"
+    least = "" if is_all else "\N{GREATER-THAN OR EQUAL TO} "
+    return f"{least}{files:,}", f"{least}{format_nbytes(nbytes)}"
+
+
+def _cell_of(box: BoundingBox) -> str:
+    return f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def _picture(dataset: str, layers: Sequence[Layer]) -> str:
+    """Draw what can be drawn cheaply; nothing where that fails, since a table is better than an error."""
+    from wkwdask.viewer.preview import draw
+
+    try:
+        volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
+        datasource = read_datasource(dataset)
+        if not volumes or datasource is None:
+            return ""
+        buffer = io.BytesIO()
+        draw(volumes.get("color"), volumes.get("segmentation"), datasource.voxel_size_nm, _PIXELS).save(buffer, format="PNG")
+    except Exception:  # whatever is wrong with files, opening or reading them says it
+        return ""
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
+
+
+def _small_volume(layer: Layer) -> StoredArray | None:
+    """Open the coarsest mag that has files, None where three slices of it are many bytes."""
+    if layer.problem or other_format(layer.data_format) or not layer.listed:
+        return None
+    stored = stored_layer(layer.dataset, layer.name)
+    for mag in reversed(stored.mags):
+        if is_readable(stored, mag):
+            volume = wkw_volume(stored, mag)
+            (x, y, z), edge = volume.box.size, volume.chunk_shape[0]
+            is_small = edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
+            return volume if is_small else None
+    return None

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import StorageOptions, options_of, parameter_docs
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.levels import Lengths
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Existing = Literal["error", "resume", "overwrite"]
@@ -49,22 +51,28 @@ class PlacedOptions(WriteOptions, total=False):
     mag: MagLike | None
 
 
-def items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
-    """Take a list of mags or keys apart, which may be a text with commas."""
+def parse_levels(mags: Sequence[MagLike] | str | None) -> list[Mag | str] | None:
+    """Parse a list of mags or keys, which may be a text with commas; None where there is none."""
+    return None if mags is None else [found for one in _items_of(mags) if (found := mag_or_key(one)) is not None]
+
+
+def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
+    """Parse a list of mags, None where there is none."""
+    return None if mags is None else tuple(map(Mag.parse, _items_of(mags)))
+
+
+def _items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
     if isinstance(mags, (Mag, int)):
         raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
     return mags.split(",") if isinstance(mags, str) else mags
 
 
-def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
-    """Parse a list of mags, None where there is none."""
-    return None if mags is None else tuple(map(Mag.parse, items_of(mags)))
-
-
-def parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
-    """Parse the mags among options; they may come in any form."""
-    single = {name: Mag.parse(values[name]) for name in ("source", "finest", "coarsest") if values.get(name) is not None}
-    return {**values, **single, "mags": parse_mags(values.get("mags"))}
+def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
+    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them."""
+    sizes = tuple(voxel_size)
+    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+    return sizes[0], sizes[1], sizes[2]
 
 
 def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Function]:

@@ -7,12 +7,13 @@ import warnings
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, parsed_mags, refuse_options, storage_options
+from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, refuse_options, storage_options
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.opening import options_of
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
@@ -246,8 +247,8 @@ def upsample(
     """
     from wkwdask.graphs.runners import make, num_workers
 
-    mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
-    wanted = UpsampleOptions(**mags_of, stored=check(options_of(url), **options), allow_external=allow_external)
+    single = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
+    wanted = UpsampleOptions(**single, mags=parse_mags(mags), stored=check(options_of(url), **options), allow_external=allow_external)
     return make(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask.base
 import numpy as np
 
+from wkwdask.api.options import positive_lengths
 from wkwdask.errors import ReplacedError, ViewerWarning
 from wkwdask.formats.opening import open_living, place_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
@@ -89,14 +90,6 @@ def _plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bo
     if min(named.offset) < 0 and not allow_negative:
         raise ValueError(f"offset must not be negative, got {named.offset}")
     return array, named
-
-
-def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
-    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them."""
-    sizes = tuple(voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _content_of(array: Any, token: str | None) -> Content:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from wkwdask.api.options import PlacedOptions, StorageKeywords, WriteOptions, storage_options
+from wkwdask.api.options import PlacedOptions, StorageKeywords, WriteOptions, positive_lengths, storage_options
 from wkwdask.formats.n5 import layer as n5_layer
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.opening import format_of_target, place_for
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.runs.report import Report
 
+    Url = str | os.PathLike[str]
+    Voxels = da.Array | npt.NDArray[Any] | DataArray
+
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 N5Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 ZarrCompression = Literal["blosc", "zstd", "gzip", "raw"]
@@ -60,15 +63,11 @@ class WkwKeywords(WriteOptions, total=False):
 
 
 @overload
-def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[WkwKeywords]
-) -> Report: ...
+def to_wkw(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[WkwKeywords]) -> Report: ...
 
 
 @overload
-def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[WkwKeywords]
-) -> Delayed: ...
+def to_wkw(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[WkwKeywords]) -> Delayed: ...
 
 
 @storage_options(WkwOptions)
@@ -235,7 +234,7 @@ def create(
     >>> int(wkwdask.read(url, region).sum())
     3500
     """
-    from wkwdask.api.saving import no_dataset_note, positive_lengths
+    from wkwdask.api.saving import no_dataset_note
     from wkwdask.graphs.runners import make
     from wkwdask.runs.staged import Content
 
@@ -312,15 +311,11 @@ class PrecomputedKeywords(PlacedOptions, total=False):
 
 
 @overload
-def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[PrecomputedKeywords]
-) -> Report: ...
+def to_precomputed(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[PrecomputedKeywords]) -> Report: ...
 
 
 @overload
-def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[PrecomputedKeywords]
-) -> Delayed: ...
+def to_precomputed(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[PrecomputedKeywords]) -> Delayed: ...
 
 
 @storage_options(PrecomputedOptions)
@@ -421,15 +416,11 @@ class ZarrKeywords(PlacedOptions, total=False):
 
 
 @overload
-def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[ZarrKeywords]
-) -> Report: ...
+def to_zarr(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[ZarrKeywords]) -> Report: ...
 
 
 @overload
-def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[ZarrKeywords]
-) -> Delayed: ...
+def to_zarr(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[ZarrKeywords]) -> Delayed: ...
 
 
 @storage_options(ZarrOptions)
@@ -527,15 +518,11 @@ class N5Keywords(PlacedOptions, total=False):
 
 
 @overload
-def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[N5Keywords]
-) -> Report: ...
+def to_n5(array: Voxels, url: Url, *, compute: Literal[True] = True, **options: Unpack[N5Keywords]) -> Report: ...
 
 
 @overload
-def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[N5Keywords]
-) -> Delayed: ...
+def to_n5(array: Voxels, url: Url, *, compute: Literal[False], **options: Unpack[N5Keywords]) -> Delayed: ...
 
 
 @storage_options(N5Options)

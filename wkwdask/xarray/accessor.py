@@ -72,7 +72,7 @@ class WkwAccessor:
             raise ValueError("the array was computed: at_mag() opens what is stored; call it on an array that was opened, or coarsen() this one")
         layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
-        (opened,) = open_variables(layer, volume, volume.box).data_vars.values()
+        (opened,) = open_variables(layer, volume).data_vars.values()
         taken = opened.isel({axis: self._places(opened, axis) for axis in "xyz"})
         if "c" in opened.dims and "c" in self._array.coords:
             taken = taken.sel(c=self._array.coords["c"])
@@ -144,12 +144,11 @@ class WkwAccessor:
     def _check_touches(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
         """Make sure that a box touches the voxels of the array."""
         extents = {axis: self._extent(axis) for axis in ranges if axis in self._array.dims and self._array.sizes[axis]}
-        outside = [
-            axis
-            for axis, (start, stop) in extents.items()
-            for low, high in (ranges[axis],)
-            if (low is not None and low >= stop) or (high is not None and high <= start)
-        ]
+        outside = []
+        for axis, (start, stop) in extents.items():
+            low, high = ranges[axis]
+            if (low is not None and low >= stop) or (high is not None and high <= start):
+                outside.append(axis)
         if outside:
             asked = ", ".join(f"{axis} {_text(low)} to {_text(high)}" for axis, (low, high) in ranges.items())
             there = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())

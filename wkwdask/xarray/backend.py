@@ -16,7 +16,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.registry import format_named
 from wkwdask.model.image import mag_or_key
-from wkwdask.xarray.variables import node_of, open_part, open_variables, without
+from wkwdask.xarray.variables import node_of, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,6 +48,12 @@ class GroupsBackend(BackendEntrypoint):
         """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag."""
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
+
 
 class LayersBackend(GroupsBackend):
     """What the engines of formats that hold several layers have in common."""
@@ -64,27 +70,17 @@ class LayersBackend(GroupsBackend):
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     ) -> xr.Dataset:
         """Open one mag of a layer as a lazy variable that is named after the layer."""
-        return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+        return without(open_variables(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
 
 
-class ArraysBackend(LayersBackend):
-    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
-
-    def open_groups_as_dict(  # type: ignore[override]
-        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
-    ) -> dict[str, xr.Dataset]:
-        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
-
-
-class N5Backend(ArraysBackend):
+class N5Backend(LayersBackend):
     """The engine ``"n5"``."""
 
     description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
     format_name: ClassVar[str] = "n5"
 
 
-class NgffBackend(ArraysBackend):
+class NgffBackend(LayersBackend):
     """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
 
     description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
@@ -119,7 +115,7 @@ def _level_or_problem(layer: Image, level: Level) -> xr.Dataset:
     if level.problem:
         return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
     volume = level.open()
-    return open_variables(layer, volume, volume.box)
+    return open_variables(layer, volume)
 
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
@@ -172,13 +168,7 @@ class PrecomputedBackend(GroupsBackend):
     ) -> xr.Dataset:
         """Open one scale as a lazy variable that is named after the volume's folder."""
         layer, volume = open_stored(self.named(filename_or_obj), None, mag_or_key(mag), chunk_size)
-        return without(open_part(layer, volume, bounding_box), drop_variables)
-
-    def open_groups_as_dict(  # type: ignore[override]
-        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
-    ) -> dict[str, xr.Dataset]:
-        """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
+        return without(open_variables(layer, volume, bounding_box), drop_variables)
 
 
 def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
@@ -186,7 +176,7 @@ def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
         volume = layer.volume(mag)
     except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
-    return open_variables(layer, volume, volume.box)
+    return open_variables(layer, volume)
 
 
 def _dataset_attrs(located: Found) -> dict[str, Any]:

@@ -44,10 +44,14 @@ class WkwArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
 
-def open_variables(layer: Image, volume: StoredArray, box: BoundingBox) -> xr.Dataset:
-    """Make the variable and the coordinates of a box of one mag."""
+def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None = None) -> xr.Dataset:
+    """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     from wkwdask.graphs.read import box_reader
 
+    box = volume.box
+    if bounding_box is not None:
+        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
+        check_inside(volume.name, volume.box, box)
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
     voxel_size = layer.voxel_size_of(volume)
@@ -70,15 +74,6 @@ def open_variables(layer: Image, volume: StoredArray, box: BoundingBox) -> xr.Da
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "key", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
-
-
-def open_part(layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
-    """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
-    box = volume.box
-    if bounding_box is not None:
-        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-        check_inside(volume.name, volume.box, box)
-    return open_variables(layer, volume, box)
 
 
 def node_of(layer: str) -> str:
