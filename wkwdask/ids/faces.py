@@ -56,9 +56,8 @@ class BrickFaces:
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
     """Store what the bricks of a region leave; doing it again changes nothing."""
     files.make_folders_below(dirname(folder), folder)
-    file = NewFile(faces_path(folder, region))
     rows, offset = [], 0
-    try:
+    with NewFile(faces_path(folder, region)) as file:
         for faces in bricks:
             row = [*faces.brick, len(faces.sizes), faces.num_others, faces.num_dropped]
             for array in (faces.sizes, faces.values, *faces.planes):
@@ -70,10 +69,6 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
             rows.append(row)
         index = np.array(rows, np.int64).reshape(-1, _COLUMNS).tobytes()
         file.write(index + np.array([len(rows), sources, zlib.crc32(index), _MAGIC], np.int64).tobytes(), offset)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
 
 
 def faces_path(folder: str, region: Vec3) -> str:
@@ -214,13 +209,8 @@ def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
 
 def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
     """Store the final id of each node."""
-    file = NewFile(_ids_path(folder))
-    try:
+    with NewFile(_ids_path(folder)) as file:
         file.write(ids.view(np.uint8), 0)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
 
 
 def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:

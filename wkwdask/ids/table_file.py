@@ -52,15 +52,9 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
 def write_table(frame: DataFrame, path: str) -> None:
     """Write a table; the file appears when it is complete."""
-    file = NewFile(path)
-    try:
-        with io.BufferedWriter(_Stream(file), 1 << 20) as stream:
-            if path.endswith(".parquet"):
-                frame.to_parquet(stream, engine="pyarrow")
-            else:
-                with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
-                    frame.to_csv(text)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
+    with NewFile(path) as file, io.BufferedWriter(_Stream(file), 1 << 20) as stream:
+        if path.endswith(".parquet"):
+            frame.to_parquet(stream, engine="pyarrow")
+        else:
+            with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+                frame.to_csv(text)

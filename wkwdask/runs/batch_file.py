@@ -34,7 +34,6 @@ class Round:
     """One array and the job that comes after it."""
 
     array: str
-    """Id of the array."""
     finish: str
     """Id of the dependent job."""
     tasks: int
@@ -64,7 +63,6 @@ class Batch:
     options: tuple[str, ...] = ()
     """Further options of ``sbatch``."""
     rounds: tuple[Round, ...] = ()
-    """What was submitted so far."""
 
     @property
     def planned_workers(self) -> int | None:
@@ -72,12 +70,10 @@ class Batch:
         return None if self.size.elements is None else self.size.elements * (self.size.cpus or 1)
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
-        """Read what :meth:`to_json` gave."""
         rounds = tuple(_round(one) for one in value["rounds"])
         lists = {name: tuple(value[name]) for name in ("arguments", "options")}
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})

@@ -33,7 +33,6 @@ class Phase:
     job: Any
     """The tasks: a Job. In a plan, a ResumableJob."""
     title: str
-    """Title of the progress bar."""
     tolerance: Tolerance = field(default_factory=Tolerance)
     """Number of failures after which the phase ends."""
     here: bool = False
@@ -43,7 +42,6 @@ class Phase:
     is_journaled: bool = True
     """False where the plan writes its own journal."""
     staged: StagedMags | None = None
-    """The target, if an earlier phase changed it."""
 
 
 class Work(ABC, Generic[R]):
@@ -99,9 +97,7 @@ class Outcome:
     """Result of the phases of a plan."""
 
     tallies: Sequence[ShardTally]
-    """Totals of each mag."""
     note: str = ""
-    """Note for the report."""
 
 
 class Plan(ABC):
@@ -110,7 +106,6 @@ class Plan(ABC):
     __slots__ = ()
 
     staged: StagedMags
-    """The target."""
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, Outcome]:

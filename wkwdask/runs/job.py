@@ -41,7 +41,6 @@ class Task:
     """One piece of work: picklable, and safe to run twice or in two places at once."""
 
     name: str
-    """What an error calls it."""
     key: str
     """What a journal calls it; unique in its job."""
     function: Callable[[Any], Result]
@@ -77,11 +76,9 @@ class FlatJob:
         self.num_tasks = num_tasks
 
     def tasks(self) -> Iterator[Task]:
-        """Give all tasks."""
         return self._tasks()
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Hand on a result."""
         self._take(task.spec, result)
         return ()
 

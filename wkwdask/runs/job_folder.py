@@ -44,7 +44,6 @@ class NewMag:
     staged: str
     """Name of its folder inside the job's folder."""
     folder: str
-    """Where it is to appear."""
     box: tuple[int, ...] | None = None
     """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
 

@@ -41,13 +41,10 @@ class UnfinishedJob:
     """A job that was interrupted and can go on."""
 
     job: str
-    """Its name."""
     root: str
-    """Its folder."""
     targets: tuple[str, ...]
     """Folders that it is to publish."""
     settings: dict[str, Any]
-    """What it does."""
     plan: dict[str, Any]
     """What it decided at its first start."""
 

@@ -20,7 +20,6 @@ from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from wkwdask.model.placement import Placement
     from wkwdask.runs.job import Task
@@ -40,7 +39,6 @@ class Journal:
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Add one line."""
         data = memoryview(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         while data:
             data = data[self._output.append(data) :]
@@ -52,7 +50,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._output.sync()
         self._output.close()
 
@@ -94,15 +92,11 @@ class JournaledJob:
     """Wraps a job."""
 
     job: ResumableJob
-    """The job."""
     append: Callable[[dict[str, Any]], None]
-    """Writes an entry of the journal."""
     lines: InitVar[Iterable[bytes]]
     """What the journal of an earlier start tells."""
     targets: Sequence[Placement]
-    """What is written."""
     folder: str | None = None
-    """Where the journal is."""
     nbytes_in: int = 0
     """Voxel bytes that are read."""
     task_nbytes: int = 0
@@ -116,15 +110,12 @@ class JournaledJob:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks there will be in this start."""
         return self.job.num_tasks - self.num_known
 
     def tasks(self) -> Iterator[Task]:
-        """Give the tasks to start with that no earlier start finished."""
         return self._unknown(self.job.tasks())
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take note of a result, then hand it on."""
         self.append(entry_of(task.key, result))
         return self._unknown(self.job.receive(task, result))
 

@@ -98,7 +98,6 @@ class BrickWriter:
         return self._receipts
 
     def discard(self) -> None:
-        """Remove what is open."""
         for writer in self._open.values():
             writer.discard()
 
@@ -108,20 +107,15 @@ class JoinSpec:
     """Join the parts of one file."""
 
     target: Placement
-    """The mag."""
     level: int
     """Index of the mag in the job."""
     shard: Vec3
-    """Which file."""
     parts: tuple[Receipt, ...]
-    """All its parts."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"file {self.shard} of mag {self.target.box.mag}", join_key(self.level, self.shard), JoinSpec.run, self)
 
     def run(self) -> Result:
-        """Join, and give the receipt of the file."""
         return Result(((self.level, self.target.join_shard(self.shard, self.parts)),))
 
 
@@ -185,13 +179,10 @@ class Piece:
     """Voxels of one chunk of an array that belong to one part."""
 
     part: Vec3
-    """Index of the part."""
     box: BoundingBox
-    """Where they go."""
     channels: tuple[int, int]
     """Their channels, half-open."""
     path: str
-    """The scratch file."""
     offset: int
     """First byte in it."""
     nbytes: int

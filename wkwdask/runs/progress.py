@@ -24,7 +24,6 @@ from wkwdask.store.records import PROGRESS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from wkwdask.runs.job import Job, Result
 
@@ -44,13 +43,10 @@ class Failure:
     name: str
     """What it works on."""
     reason: str
-    """The error."""
     attempts: int
-    """How often it was tried."""
     time: float
     """When it was given up [seconds since the epoch]."""
     host: str
-    """The machine on which it failed."""
 
 
 class Lines:
@@ -86,7 +82,6 @@ class Lines:
             self._is_cut = self._output.append(data) < len(data)  # a full disk: the next line begins anew
 
     def close(self) -> None:
-        """Close the file."""
         if self._output is not None:
             with contextlib.suppress(OSError):
                 self._output.close()
@@ -108,20 +103,15 @@ def read_failures(folder: str) -> list[Failure]:
     for _, path in sorted(files.numbered(folder, FAILURES, SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
-                failure = _failure(record)
+                failure = Failure(**record)
+                if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
+                    continue
                 if failure.task not in found or found[failure.task].time <= failure.time:
                     found[failure.task] = failure
     if found:
         for key in keys_of(read_journal(folder)):
             found.pop(key, None)
     return list(found.values())
-
-
-def _failure(record: dict[str, Any]) -> Failure:
-    failure = Failure(**record)
-    if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
-        raise TypeError("expected a task and a time")
-    return failure
 
 
 def keep_progress(folder: str, mag: str) -> None:
@@ -219,11 +209,9 @@ class Bar:
         self._bar.start()
 
     def update(self, record: dict[str, Any]) -> None:
-        """Show how far the job is."""
         self._bar.update(self._task, completed=record["done"] + record["known"], total=record["total"], said=", ".join(describe(record)))
 
     def stop(self) -> None:
-        """Remove the bar."""
         self._bar.stop()
 
 
@@ -269,7 +257,7 @@ class Progress:
             self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -299,7 +287,6 @@ class Progress:
         self.set_total(job.num_tasks, getattr(job, "num_known", 0))
 
     def count_failure(self) -> None:
-        """Count a task that was given up."""
         self._failed += 1
 
     def set_total(self, total: int, known: int = 0) -> None:

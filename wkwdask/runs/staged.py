@@ -50,7 +50,6 @@ class StagedMags:
     """One writing job: what it builds, where, and how it ends. Picklable; nothing is made before :meth:`start`."""
 
     owner: Owner
-    """Who builds."""
     parent: str
     """The layer's folder, in which the job's folder is made."""
     targets: tuple[Placement, ...]
@@ -275,7 +274,6 @@ class Content:
     shape: tuple[int, int, int, int]
     """Channels, and extent along x, y, z."""
     dtype: Any
-    """Type of one channel."""
     fingerprint: str
     """Of the array itself."""
     token: str | None = None
@@ -314,15 +312,11 @@ class Draft:
     """A job before its targets are known: owner, place, settings, and the decisions of an interrupted start."""
 
     owner: Owner
-    """The process that runs the job."""
     parent: str
-    """Folder that will hold the job's folder."""
     folders: tuple[str, ...]
     """Final folder of each mag."""
     settings: dict[str, Any]
-    """Settings of the job."""
     existing: str
-    """Policy for mags that already exist."""
     before: dict[str, Any] | None
     """Decisions of the interrupted start, None for a new job."""
 

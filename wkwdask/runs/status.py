@@ -46,13 +46,10 @@ class FoundJob:
     """A job that has a folder."""
 
     root: str
-    """Its folder."""
     state: JobState
-    """What became of it."""
     owner: Owner | None
     """Who runs it, or ran it last."""
     targets: tuple[str, ...]
-    """What it writes."""
     batch: Batch | None
     """The job arrays that do its tasks, if there are any."""
     problem: str = ""
@@ -82,7 +79,6 @@ class JobStatus:
     """How far a job is."""
 
     job: FoundJob
-    """The job."""
     done: int
     """Tasks that the present start has finished, or the last one."""
     known: int
@@ -116,7 +112,6 @@ class JobStatus:
         return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
         owner = None if self.job.owner is None else asdict(self.job.owner)
         what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
         return {**what, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
@@ -229,9 +224,7 @@ class FinishedJob:
     """A job whose mags are there."""
 
     command: str
-    """What it was."""
     report: Report
-    """What it did."""
 
     def __str__(self) -> str:
         mags = ", ".join(mag.path for mag in self.report.mags)
@@ -239,7 +232,6 @@ class FinishedJob:
         return f"{self.command}: finished: {mags}: {numbers}"
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
         return {"state": "finished", "command": self.command, "report": self.report.to_json()}
 
 

@@ -19,7 +19,6 @@ from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     from wkwdask.runs.job import Job, Result, Task
     from wkwdask.runs.progress import Progress
@@ -58,9 +57,7 @@ class Failed:
     """What an attempt gives in place of a result."""
 
     error: Exception
-    """What was raised."""
     host: str
-    """The machine."""
     trace: str = ""
     """Where it was raised, if that was in another process."""
     attempts: int = 1
@@ -185,7 +182,7 @@ class TolerantJob:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.look_at(self._job)
         if self._lines is not None:
             self._lines.close()

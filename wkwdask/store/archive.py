@@ -34,7 +34,6 @@ class ArchiveFile:
     """Where files are: a folder, a zip, or one inside it. Small to pickle."""
 
     path: str
-    """The folder or zip."""
     member: str | None = None
     """Name of the inner zip."""
 
@@ -53,7 +52,6 @@ class ArchiveFile:
         return (0 if files.isdir(self.path) else status.st_size), status.st_mtime_ns
 
     def open(self) -> Folder | Zip:
-        """Open it, or give what is open already."""
         state = self.state
         if files.isdir(self.path):
             return Folder(self.path)
@@ -71,7 +69,6 @@ class Folder:
         self._path = path
 
     def names(self) -> Iterator[str]:
-        """List all files below it, by their relative paths."""
         for folder, _, names in files.walk(self._path):
             yield from (relpath(f"{folder}/{name}", self._path) for name in names)
 
@@ -117,7 +114,6 @@ class Zip:
         return self._unpacked
 
     def names(self) -> Iterator[str]:
-        """List all files."""
         return (info.filename for info in self._zip.infolist() if not info.is_dir())
 
     def read(self, name: str, most: int) -> bytes:

@@ -43,19 +43,14 @@ class Owner:
     job: str
     """Name of the job, unique."""
     command: str
-    """What it does."""
     host: str
-    """Name of the machine."""
     boot: str
     """What tells one start of the machine from the next."""
     pid: int
-    """The process."""
     process_start: str
     """What tells the process from a later one with the same number."""
     user: str
-    """Who started it."""
     since: str
-    """When it started."""
     namespace: str = ""
     """What tells the process numbers of one container from those of another."""
     batch: str = ""
@@ -188,9 +183,7 @@ class Lock:
     """A lock that somebody holds."""
 
     path: str
-    """Its file."""
     owner: Owner
-    """Who holds it."""
     region: ShardBox | None
     """The shards that it is about; None for all of the mag."""
 

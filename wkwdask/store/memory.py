@@ -88,13 +88,11 @@ class MemoryOutput:
         self._node = node
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write bytes at the end of the file."""
         with _lock:
             self.write(memoryview(data), len(self._node.data))
         return len(data)
 
     def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
-        """Write bytes at an offset."""
         with _lock:
             if offset > len(self._node.data):
                 self.set_nbytes(offset)
@@ -102,7 +100,6 @@ class MemoryOutput:
             self._node.mtime_ns = time.time_ns()
 
     def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None:
-        """Write the first bytes of an open file."""
         found = source.read([(0, nbytes)])
         if found is None:
             raise MissingError(f"{source.name}: not found")
@@ -115,18 +112,15 @@ class MemoryOutput:
         """There is no disk."""
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes that were never written are zero."""
         with _lock:
             del self._node.data[nbytes:]
             self._node.data.extend(bytes(nbytes - len(self._node.data)))
             self._node.mtime_ns = time.time_ns()
 
     def set_permissions(self, like: os.stat_result) -> None:
-        """Give it the mode and group of another file."""
         _set_permissions(self._node, like)
 
     def status(self) -> os.stat_result:
-        """Return its inode, size and times."""
         return self._node.status()
 
     def close(self) -> None:
@@ -142,19 +136,15 @@ class MemoryEntry:
     _file_system: MemoryFileSystem
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Check whether it is a folder."""
         return stat.S_ISDIR(self._mode(follow=follow_symlinks))
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Check whether it is a regular file."""
         return stat.S_ISREG(self._mode(follow=follow_symlinks))
 
     def is_symlink(self) -> bool:
-        """Check whether it is a symbolic link."""
         return stat.S_ISLNK(self._mode(follow=False))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return its inode, size, mode and times."""
         return self._file_system.stat(self.path, follow_symlinks=follow_symlinks)
 
     def _mode(self, *, follow: bool) -> int:
@@ -165,20 +155,18 @@ class MemoryEntry:
 
 
 class MemoryFileSystem:
-    """The tree of memory files."""
+    """The tree of memory files: what ``os`` and :class:`wkwdask.store.local.LocalFileSystem` do, in memory."""
 
     def __init__(self) -> None:
         self._root = _Node(stat.S_IFDIR | 0o755)
 
     def open(self, path: str) -> MemoryFile:
-        """Open a regular file for reading."""
         node = self._find(path)
         if node.is_folder:
             raise CorruptError(f"{path}: not a regular file")
         return MemoryFile(path, node)
 
     def open_stream(self, path: str) -> BinaryIO:
-        """Open a file as a stream of bytes."""
         node = self._find(path)
         if node.is_folder:
             raise _error(errno.EISDIR, path)
@@ -186,7 +174,6 @@ class MemoryFileSystem:
             return io.BytesIO(node.data)
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> MemoryOutput:
-        """Open a file for writing, which is made where it is absent."""
         with _lock:
             folder, name = self._place(path)
             if exclusive and name in folder.children:
@@ -199,7 +186,6 @@ class MemoryFileSystem:
             return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | 0o644)))
 
     def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-        """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
         found, end = [], 0
         with _lock:
             self._find(folder)
@@ -214,13 +200,11 @@ class MemoryFileSystem:
         return found
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the inode, size, mode and times of what a path names."""
         with _lock:
             return self._find(path, follow=follow_symlinks).status()
 
     @contextlib.contextmanager
     def scandir(self, path: str) -> Iterator[Iterator[MemoryEntry]]:
-        """List a folder."""
         with _lock:
             node = self._find(path)
             if not node.is_folder:
@@ -229,7 +213,6 @@ class MemoryFileSystem:
         yield iter(found)
 
     def mkdir(self, path: str) -> None:
-        """Make a folder."""
         with _lock:
             folder, name = self._place(path)
             if not name or name in folder.children:
@@ -237,7 +220,6 @@ class MemoryFileSystem:
             _put(folder, name, _Node(stat.S_IFDIR | 0o755))
 
     def rmdir(self, path: str) -> None:
-        """Remove an empty folder."""
         with _lock:
             folder, name = self._place(path)
             node = _child(folder, name, path)
@@ -248,7 +230,6 @@ class MemoryFileSystem:
             _take(folder, name)
 
     def unlink(self, path: str) -> None:
-        """Remove a file or symbolic link."""
         with _lock:
             folder, name = self._place(path)
             if _child(folder, name, path).is_folder:
@@ -256,7 +237,6 @@ class MemoryFileSystem:
             _take(folder, name).links -= 1
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it."""
         with _lock:
             folder, name = self._place(path)
             if not _child(folder, name, path).is_folder:
@@ -264,7 +244,6 @@ class MemoryFileSystem:
             _take(folder, name)
 
     def replace(self, old: str, new: str) -> None:
-        """Rename a file or folder; what has the new name is replaced where that is possible in one step."""
         with _lock:
             (source, old_name), (target, new_name) = self._place(old), self._place(new)
             node, there = _child(source, old_name, old), target.children.get(new_name)
@@ -279,7 +258,6 @@ class MemoryFileSystem:
             _put(target, new_name, _take(source, old_name))
 
     def exchange(self, first: str, second: str) -> bool:
-        """Swap two names in one step."""
         with _lock:
             (folder, name), (other, other_name) = self._place(first), self._place(second)
             node, there = _child(folder, name, first), _child(other, other_name, second)
@@ -288,7 +266,6 @@ class MemoryFileSystem:
             return True
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name."""
         with _lock:
             node = self._find(old, follow=False)
             folder, name = self._place(new)
@@ -297,7 +274,6 @@ class MemoryFileSystem:
             _put(folder, name, node).links += 1
 
     def symlink(self, target: str, path: str) -> None:
-        """Make a symbolic link."""
         with _lock:
             folder, name = self._place(path)
             if name in folder.children:
@@ -305,35 +281,29 @@ class MemoryFileSystem:
             _put(folder, name, _Node(stat.S_IFLNK | 0o777, target=target))
 
     def readlink(self, path: str) -> str:
-        """Read where a symbolic link leads."""
         node = self._find(path, follow=False)
         if not node.target:
             raise _error(errno.EINVAL, path)
         return node.target
 
     def realpath(self, path: str) -> str:
-        """Return the path without symbolic links."""
         with _lock:
             return MEMORY + "/".join(self._resolve(path)[1])
 
     def is_writable(self, path: str) -> bool:
-        """Check whether a file or folder may be written."""
         try:
             return bool(self._find(path).mode & 0o200)
         except OSError:
             return False
 
     def set_permissions(self, path: str, like: os.stat_result) -> None:
-        """Give a file or folder the mode and group of another one."""
         with _lock:
             _set_permissions(self._find(path), like)
 
     def free(self, path: str) -> tuple[int, int | None]:
-        """Return how many bytes and files it can still take: nobody knows."""
         return _FREE_NBYTES, None
 
     def fsync(self, path: str) -> None:
-        """There is no disk."""
         self._find(path)
 
     @contextlib.contextmanager

@@ -16,7 +16,6 @@ from wkwdask.store.paths import dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -41,7 +40,6 @@ class NewFile:
         self._output = files.create(self._temporary)
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
-        """Write bytes at a place."""
         view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
         with self._named():
             self._output.write(view, offset, flush=self._flush)
@@ -100,7 +98,7 @@ class NewFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Give the file its name, or remove it after an error."""
         if kind is None:
             self.publish()
@@ -108,7 +106,6 @@ class NewFile:
             self.discard()
 
     def discard(self) -> None:
-        """Remove the temporary file."""
         self._output.close()
         with contextlib.suppress(FileNotFoundError):
             files.unlink(self._temporary)
@@ -206,7 +203,6 @@ class NewFiles:
         self.nbytes = 0
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, by its name inside of the folder; it appears when the disk has it."""
         path = f"{self._folder}/{name}"
         parent = dirname(path)
         if parent not in self._made:
@@ -232,6 +228,5 @@ class NewFiles:
             del self._waiting[0]
 
     def discard(self) -> None:
-        """Remove what has not appeared."""
         while self._waiting:
             self._waiting.pop().discard()

@@ -38,10 +38,9 @@ _PAUSES = (0.2, 1.0)  # before a remote read is tried once more [s]
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """A place that fsspec reads. What is read through one store is taken to stay as it is."""
+    """A place that fsspec reads, see :class:`wkwdask.model.store.Store`. What is read through one store is taken to stay as it is."""
 
     url: str
-    """Its URL."""
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
     """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
     witness: tuple[str, str] | None = None
@@ -81,11 +80,9 @@ class RemoteStore:
         return {"storage_options": options} if options else {}
 
     def open(self, name: str) -> RemoteFile:
-        """Give a file, which may turn out to be absent when it is read."""
         return RemoteFile(self, self.path_of(name))
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, see :class:`Store`."""
         paths = [self.path_of(name) for name in names]
         found = self.fetch(paths, [None] * len(paths), [None] * len(paths))
         for path, data in zip(paths, found, strict=True):
@@ -114,11 +111,9 @@ class RemoteStore:
     new_file = put = delete = make = new_files = delete_folder = _only_read
 
     def at(self, url: str) -> RemoteStore:
-        """Return the store of another URL of the same place."""
         return replace(self, url=url, witness=None)
 
     def below(self, name: str) -> RemoteStore:
-        """Return the store of a folder inside of this one."""
         return replace(self, url=self.path_of(name))
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
@@ -233,9 +228,7 @@ class RemoteFile:
     """A file of a remote store."""
 
     store: RemoteStore
-    """The store."""
     name: str
-    """Its URL."""
 
     @property
     def nbytes(self) -> None:
@@ -264,7 +257,6 @@ class RemoteFile:
         return out
 
     def read_end(self, nbytes: int) -> bytes | None:
-        """Read the last bytes, see :class:`StoredFile`."""
         return self.store.fetch([self.name], [-nbytes], [None])[0]
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:

@@ -25,9 +25,7 @@ class SlurmJob:
     """One job of a SLURM cluster, or one start of it."""
 
     cluster: str
-    """Name of the cluster."""
     number: str
-    """Its id."""
     restarts: int | None = None
     """How often it had been put back into the queue when this start began; None where the job is meant, whatever its starts."""
 

@@ -49,10 +49,9 @@ def trusting(store: Store, name: str) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
-    """A folder on a file system or in memory."""
+    """A folder on a file system or in memory, see :class:`wkwdask.model.store.Store`."""
 
     url: str
-    """The folder."""
     is_local: ClassVar = True
     files_at_once: ClassVar = 1  # they are read one after the other, so that one is held in memory
     gap_nbytes: ClassVar = 4 << 10
@@ -60,15 +59,12 @@ class FolderStore:
 
     @property
     def opening(self) -> str:
-        """The folder."""
         return self.url
 
     def path_of(self, name: str) -> str:
-        """Say where a file is."""
         return f"{self.url}/{name}"
 
     def open(self, name: str) -> OpenFile | None:
-        """Open a file, see :class:`wkwdask.model.store.Store`."""
         path = f"{self.url}/{name}"
         try:
             return files.open_file(path)
@@ -82,7 +78,6 @@ class FolderStore:
             raise CorruptError(f"{self.url}: no file can have the name {name!r}: {error}") from None
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, see :class:`wkwdask.model.store.Store`."""
         return [self._read_one(name, largest) for name in names]
 
     def _read_one(self, name: str, largest: int) -> bytes | None:
@@ -95,7 +90,6 @@ class FolderStore:
             return file.read([(0, file.nbytes)])[0]
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """List a folder, see :class:`wkwdask.model.store.Store`."""
         try:
             with files.scandir(self.path_of(folder) if folder else self.url) as entries:
                 yield from entries
@@ -105,40 +99,31 @@ class FolderStore:
                 raise MissingError(f"{path}: a symbolic link to a folder that is not there") from None
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        """Return the states of files, None for each that is absent."""
         return [files.state_of(self.path_of(name)) for name in names]
 
     def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
-        """Begin a file; its folder is made."""
         path = self.path_of(name)
         files.make_folders_below(self.url, dirname(path))
         return NewFile(path, temporary_folder, flush=flush)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file, which appears whole."""
         files.make_folders_below(self.url, dirname(self.path_of(name)))
         publish_bytes(self.path_of(name), data)
 
     def delete(self, name: str) -> None:
-        """Delete a file for good; an absent one is no error."""
         files.remove_file(self.path_of(name))
 
     def at(self, url: str) -> FolderStore:
-        """Return the store of another folder."""
         return FolderStore(url)
 
     def below(self, name: str) -> FolderStore:
-        """Return the store of a folder inside of this one."""
         return FolderStore(self.path_of(name))
 
     def make(self) -> None:
-        """Make the folder."""
         files.makedirs(self.url)
 
     def new_files(self, temporary_folder: str) -> NewFiles:
-        """Begin many small files; their folders are made."""
         return NewFiles(self.url, temporary_folder)
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder and all in it; an absent one is no error."""
         files.remove_tree(self.path_of(name))
