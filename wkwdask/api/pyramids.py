@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, refuse_options, storage_options
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.opening import options_of
-from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.formats.precomputed.format import FORMAT as PRECOMPUTED
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -123,7 +123,7 @@ def build_pyramid(
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
         "allow_external": allow_external, **options,
     }  # fmt: skip
-    if is_precomputed(url):
+    if PRECOMPUTED.guess(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
     wanted = _pyramid_options(url, given)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)

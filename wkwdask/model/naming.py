@@ -80,9 +80,9 @@ class KeyNaming(ABC):
 
     def found(self, store: Store, file: Vec4) -> Iterator[Found]:
         """Look at the file of a place; nothing where it is absent."""
-        (state,) = store.states([self.key(file)])
-        if state is not None:
-            yield Found(0, state.nbytes, state.mtime_ns)
+        for variant, state in enumerate(store.states(self.names(file))):
+            if state is not None:
+                yield Found(variant, state.nbytes, state.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,17 +224,14 @@ class ArrayVolume(PlainVolume, ReadyVolume):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
         return stored_dtype(self.ref.dtype)
 
     @property
     def num_channels(self) -> int:
-        """Values per voxel."""
         return self._along(self.ref.shape, "c")
 
     @property
     def chunk_shape(self) -> Vec3:
-        """What is decoded at once."""
         return self._along(self.ref.chunks, "x"), self._along(self.ref.chunks, "y"), self._along(self.ref.chunks, "z")
 
     def _along(self, lengths: tuple[int, ...], letter: str) -> int:
@@ -247,20 +244,16 @@ class ArrayVolume(PlainVolume, ReadyVolume):
 
     @property
     def name(self) -> str:
-        """The file."""
         return self.ref.name
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the file is replaced."""
         return "array", basename(self.ref.path), replace(self.ref, path=""), self.axes, self.origin, self.box
 
     def cropped(self, box: BoundingBox) -> ArrayVolume:
-        """Give a part of the volume."""
         return replace(self, box=box)
 
     def shard_path(self, index: Vec3) -> str:
-        """Name the file."""
         del index
         return self.ref.path
 
@@ -269,12 +262,10 @@ class ArrayVolume(PlainVolume, ReadyVolume):
         return cell_map(self.box, cell_shape, self.ref.path, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the file."""
         del box
         return file_states([(0, 0, 0)], self.shard_path)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels."""
         lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.origin, strict=True)}}
         lengths = dict(zip("cxyz", out.shape, strict=True))
         where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)

@@ -154,7 +154,6 @@ class NpyOutput(Output):
                 file.set_nbytes(nbytes)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        """Write the rows of a cell, section by section."""
         form = self.form
         array = read_box(source, box)
         start = len(self._header())
@@ -188,7 +187,6 @@ class ZarrOutput(Output):
 
     @property
     def cell_shape(self) -> Vec3:
-        """One shard."""
         return largest_multiple(self.form.chunk_shape, self.form.shard_shape, self.form.voxel_nbytes, _ZARR_SHARD_NBYTES)
 
     @property
@@ -210,7 +208,6 @@ class ZarrOutput(Output):
         )  # fmt: skip
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        """Write one shard."""
         array = need("zarr", self.path).open_array(self.path, mode="r+")
         where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.form.box.topleft, box.size, strict=True))
         voxels = self.form.in_order(read_box(source, box))
@@ -237,11 +234,9 @@ class SectionsOutput(Output):
         return (*self.form.box.topleft[:2], 0)
 
     def prepare(self) -> None:
-        """Make the folder."""
         files.makedirs(self.path)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        """Write some sections."""
         tifffile = need("tifffile", self.path)
         digits = max(4, len(str(self.form.box.bottomright[2] - 1)))
         for z, plane in sections(source, box, self.path):
@@ -315,8 +310,7 @@ def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[
         for n, plane in enumerate(array):
             yield slab.topleft[2] + n, plane
         return
-    kept = Scratch(scratch)
-    try:
+    with contextlib.closing(Scratch(scratch)) as kept:
         rows = source.chunk_shape[1]
         while 2 * rows * slab.size[0] * slab.size[2] * voxel_nbytes <= SLAB_NBYTES:
             rows *= 2
@@ -329,8 +323,6 @@ def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[
             del strip
         for z in range(slab.size[2]):
             yield front + z, np.concatenate([kept.get((z, n)) for n in range(len(starts) - 1)], axis=1)
-    finally:
-        kept.close()
 
 
 def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator[npt.NDArray[Any]]:

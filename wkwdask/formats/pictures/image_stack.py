@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -56,17 +56,14 @@ class ImageStack(PlainVolume):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
         return np.dtype(self.format.dtype)
 
     @property
     def num_channels(self) -> int:
-        """Values per pixel."""
         return self.format.num_channels
 
     @property
     def chunk_shape(self) -> Vec3:
-        """What is decoded at once."""
         return (*self.piece, 1)
 
     @property
@@ -81,7 +78,6 @@ class ImageStack(PlainVolume):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when a file is replaced."""
         stamps = {page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages}
         slices = tuple(tuple((basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
         return "images", self.format, self.origin, self.box, slices
@@ -96,7 +92,6 @@ class ImageStack(PlainVolume):
         return replace(self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box)
 
     def shard_path(self, index: Vec3) -> str:
-        """Name a slice."""
         return self.slice_at(index[2]).name
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
@@ -104,13 +99,11 @@ class ImageStack(PlainVolume):
         return cell_map(self.box, cell_shape, self.name, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the files of a part of the stack."""
         share = box.intersection(self.box)
         here = [(0, 0, z) for z in range(share.topleft[2], share.bottomright[2]) if self.slice_at(z).pages]
         return file_states(here, lambda index: self.slice_at(index[2]).pages[0].path)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels."""
         decoded = 0
         channels = slice(first_channel, first_channel + out.shape[0])
         columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.origin[:2], out.shape[1:3], strict=True))
@@ -133,11 +126,8 @@ class ImageStack(PlainVolume):
         if not is_cut:
             yield self
             return
-        kept = Scratch(scratch)
-        try:
+        with closing(Scratch(scratch)) as kept:
             yield _Held(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], kept=kept)
-        finally:
-            kept.close()
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         """Decode a part of a slice."""

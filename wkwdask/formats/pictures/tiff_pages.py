@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -21,7 +22,7 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -178,11 +179,7 @@ def tiff_slices(path: str) -> list[Slice]:
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
             return series_slices(series_of(tiff, path), path, None)
         pages = [page for page in tiff.pages if not page.is_reduced]
-        return [_page_slice(((page, _number(n, len(pages))),), path) for n, page in enumerate(pages)]
-
-
-def _number(n: int, count: int) -> int | None:
-    return n if count > 1 else None
+        return [_page_slice(((page, n if len(pages) > 1 else None),), path) for n, page in enumerate(pages)]
 
 
 def series_of(tiff: Any, path: str) -> list[Any]:
@@ -235,7 +232,7 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     rest = [n for n in range(len(shape)) if n not in order]
     depth = len(series) * (shape[1 + outer.index("z")] if "z" in outer else 1)
     table = table.transpose(*order, *rest).reshape(depth, -1)
-    return [_page_slice(tuple((pages[n], _number(n, len(pages))) for n in row), path) for row in table.tolist()]
+    return [_page_slice(tuple((pages[n], n if len(pages) > 1 else None) for n in row), path) for row in table.tolist()]
 
 
 def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
@@ -318,9 +315,13 @@ def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArra
 
 def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
     """Decode strips or tiles."""
-    separate, _, _, _, samples = frame.shaped
+    separate, _, height, width, samples = frame.shaped
+    tile_width, tile_height = _segment_shape(frame)
+    across, down = -(-width // tile_width), -(-height // tile_height)
+    touched = range(rows.start // tile_height, -(-rows.stop // tile_height)), range(columns.start // tile_width, -(-columns.stop // tile_width))
     out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), stored_dtype(frame.dtype))
-    for index in _segments(frame, columns, rows):
+    for plane, row, column in product(range(separate), *touched):
+        index = (plane * down + row) * across + column
         start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]
         if not nbytes:
             continue  # a sparse file leaves out what is zero
@@ -340,14 +341,3 @@ def _segment_shape(frame: Any) -> tuple[int, int]:
     """Give width and height of a strip or tile."""
     _, _, height, width, _ = frame.shaped
     return (frame.tilewidth, frame.tilelength) if frame.is_tiled else (width, min(height, frame.rowsperstrip or height))
-
-
-def _segments(frame: Any, columns: slice, rows: slice) -> Iterator[int]:
-    """Number the strips or tiles that a part of a page touches."""
-    separate, _, height, width, _ = frame.shaped
-    tile_width, tile_height = _segment_shape(frame)
-    across, down = -(-width // tile_width), -(-height // tile_height)
-    for s in range(separate):
-        for y in range(rows.start // tile_height, -(-rows.stop // tile_height)):
-            for x in range(columns.start // tile_width, -(-columns.stop // tile_width)):
-                yield (s * down + y) * across + x

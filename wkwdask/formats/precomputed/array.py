@@ -48,7 +48,6 @@ class ScaleDescription(Described):
 
     @property
     def records(self) -> Store:
-        """The folder of ``info``."""
         return self.volume
 
     @property
@@ -57,7 +56,6 @@ class ScaleDescription(Described):
         return ("precomputed", self.scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Return values that change when the scale is stored in another way, wherever it is."""
         return self.scale, self.dtype.str, self.num_channels, box
 
     def is_still_described(self) -> bool:

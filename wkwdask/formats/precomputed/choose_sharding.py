@@ -10,6 +10,7 @@ from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import ceil_divide, times
 from wkwdask.plans.chunks import given_cells
 
 if TYPE_CHECKING:
@@ -76,9 +77,8 @@ def choose_sharding(
         raise ValueError(
             f"size, chunk_size, num_channels and target_shard_nbytes must be positive, got {shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
         )
-    x, y, z = (-(-n // edge) for n, edge in zip(shape, chunk, strict=True))
     chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
-    return _sharding((x, y, z), max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, encoding)
+    return _sharding(ceil_divide(shape, chunk), max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, encoding)
 
 
 def sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
@@ -87,7 +87,7 @@ def sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
     x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(given_cells(shape, scale.chunk_size), grid, strict=True))
     possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
     if (x, y, z) not in possible:
-        shapes = ", ".join("x".join(str(n * edge) for n, edge in zip(cells, scale.chunk_size, strict=True)) for cells in possible)
+        shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)
         raise ValueError(f"a shard of {shape} voxels is no range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
     return _sharding(grid, possible.index((x, y, z)), scale.encoding)
 

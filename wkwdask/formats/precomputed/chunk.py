@@ -68,23 +68,19 @@ class PrecomputedCodec(ChunkCodec):
 
     @property
     def name(self) -> str:
-        """How values are encoded."""
         return self.encoding
 
     @property
     def is_lossy(self) -> bool:  # type: ignore[override]
-        """Whether voxels are changed by being encoded."""
         return writable.is_lossy(self.encoding, self.quality)
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes an encoded chunk has at most, before it is packed."""
         raw = math.prod(shape) * self.dtype.itemsize
         return raw if self.encoding == "raw" else 64 * raw + (1 << 20)
 
     # -------------------------------------------------------------------------------------------- decoding
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a chunk."""
         data, extent = self._unpacked(data, shape, source, offset), shape[1:]
         if self.encoding == "raw":
             return self._raw(data, shape, source, offset)
@@ -95,7 +91,6 @@ class PrecomputedCodec(ChunkCodec):
         return compressed_segmentation.decode(data, Blocks(extent, self.block_size), self.dtype, self.num_channels, source, offset)
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
-        """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that."""
         if self.encoding != _SEGMENTATION or out.dtype != self.dtype or len(out) != self.num_channels:
             return ChunkCodec.decode_into(self, data, shape, out, corner, source, offset)
         data = self._unpacked(data, shape, source, offset)
@@ -103,7 +98,6 @@ class PrecomputedCodec(ChunkCodec):
         return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk, into memory where the encoding can do that; None where all of it is zero."""
         if self.encoding == _SEGMENTATION:
             return ChunkCodec.decode_chunk(self, data, shape, memory, source, offset)
         voxels = self.decode(data, shape, source, offset)
@@ -120,7 +114,6 @@ class PrecomputedCodec(ChunkCodec):
     # -------------------------------------------------------------------------------------------- encoding
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk."""
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source))
 
     def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:

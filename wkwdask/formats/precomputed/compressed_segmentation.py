@@ -7,11 +7,13 @@ the same one. Places count in words from the start of the channel (neuroglancer,
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.kernels.blocks.layout import is_plain
 from wkwdask.kernels.codecs import segmentation_blocks
 
@@ -94,8 +96,8 @@ def _check_length(data: bytes, cut: Blocks, num_channels: int, source: str, offs
     """Count the blocks of a chunk, and see that there are bytes for their headers."""
     if len(data) % _WORD_NBYTES:
         raise CorruptError(f"{source}: byte {offset}: a chunk of compressed segmentation has a multiple of 4 bytes, found {len(data)}")
-    nx, ny, nz = (-(-n // edge) for n, edge in zip(cut.shape, cut.block_size, strict=True))
-    needed = _WORD_NBYTES * (num_channels + 2 * nx * ny * nz)
+    blocks = math.prod(ceil_divide(cut.shape, cut.block_size))
+    needed = _WORD_NBYTES * (num_channels + 2 * blocks)
     if len(data) < needed:
-        raise TruncatedError(f"{source}: byte {offset}: a chunk of {nx * ny * nz} blocks has at least {needed} bytes, found {len(data)}")
-    return nx * ny * nz
+        raise TruncatedError(f"{source}: byte {offset}: a chunk of {blocks} blocks has at least {needed} bytes, found {len(data)}")
+    return blocks

@@ -9,11 +9,12 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
-from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_precomputed, open_precomputed_layer
+from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.naming import file_sizes, scale_file, scale_stray
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.vectors import times
 from wkwdask.model.image import Found
 from wkwdask.model.place import Destination
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
@@ -45,24 +46,21 @@ class PrecomputedFormat(ArrayFormat):
     has_chunk_sizes = True
 
     def recognise(self, path: str) -> bool:
-        """Tell whether a folder has an ``info``, or is that of a scale."""
-        return is_precomputed(path)
+        return is_volume(path)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
-        """Find the volume."""
         image = open_precomputed_layer(url, chunk_size)
         return Found(image.folder, (image,), image.mag)
 
     def summarize(self, url: Url) -> Summary:
-        """Summarise all scales."""
-        return _summarize_volume(open_precomputed_layer(url))
+        image = open_precomputed_layer(url)
+        info, levels = image.details.info, sorted(image.meant, key=lambda level: int(level.details.index))
+        return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
     def place(self, wanted: Destination) -> Place:
-        """Find out what is where levels are wanted."""
         return volume_place(wanted)
 
     def place_in(self, image: Image, *, allow_external: bool) -> Place:
-        """Give the place of new scales in a volume."""
         del allow_external
         return volume_place(Destination(PREFIX + image.folder, category=image.category))
 
@@ -71,7 +69,6 @@ class PrecomputedFormat(ArrayFormat):
         return "mean" if category == "color" else super().default_method(category)
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        """Find out what is to be checked of a volume."""
         if layers is not None or pyramid:
             raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
         return inspect_volume(url, mags)
@@ -85,18 +82,11 @@ class PrecomputedFormat(ArrayFormat):
         return scale_file(folder)
 
     def stray(self, folder: str) -> str:
-        """Say what else a folder holds than a scale."""
         return f"holds something else than one precomputed scale ({scale_stray(folder)}), and is not replaced; move it away"
 
 
-def _summarize_volume(image: Image) -> VolumeSummary:
-    """Summarise a volume or one of its scales; only ``info`` is read, but the files of a local one are counted."""
-    info = image.details.info
-    levels = sorted(image.meant, key=lambda level: int(level.details.index))
-    return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
-
-
 def _summarize(image: Image, level: Level) -> ScaleSummary:
+    """Summarise a scale; only ``info`` is read, but the files of a local one are counted."""
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
@@ -124,7 +114,7 @@ def describe_sharding(scale: Scale) -> str:
     shape = "murmur shards" if sharding.hash != "identity" else "shards that are no boxes"
     cells = sharding.shard_cells(scale.grid)
     if cells is not None:
-        shape = f"shards of {' x '.join(str(n * edge) for n, edge in zip(cells, scale.chunk_size, strict=True))} voxels"
+        shape = f"shards of {' x '.join(map(str, times(cells, scale.chunk_size)))} voxels"
     return shape if sharding.data_encoding == "raw" else f"{shape}, {sharding.data_encoding}"
 
 

@@ -17,6 +17,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.precomputed.sharding import Sharding, format_sharding, parse_sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.vectors import ceil_divide
 from wkwdask.model.json_text import Problems, parse_object
 from wkwdask.model.voxel_type import VOXEL_TYPES, by_precomputed_name
 
@@ -73,8 +74,7 @@ class Scale:
     @property
     def grid(self) -> Vec3:
         """Chunks along x, y, z."""
-        x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.chunk_size, strict=True))
-        return x, y, z
+        return ceil_divide(self.size, self.chunk_size)
 
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
         """Choose one of the chunk sizes that the scale is stored in."""
@@ -244,7 +244,7 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
         x, y, z = (min(edge, n) for edge, n in zip(chunk, size, strict=True))
         if x * y * z * voxel_nbytes > _MAX_CHUNK_NBYTES:
             problems.add(f"{path}.chunk_sizes[{index}]", f"chunks of at most {_MAX_CHUNK_NBYTES} bytes", list(chunk))
-    bits = sum((-(-n // edge) - 1).bit_length() for n, edge in zip(size, chunk_sizes[0], strict=True))
+    bits = sum((cells - 1).bit_length() for cells in ceil_divide(size, chunk_sizes[0]))
     if sharding is not None and bits > compressed_morton.MAX_BITS:
         problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))
 

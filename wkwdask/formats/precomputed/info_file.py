@@ -85,7 +85,6 @@ class InfoEdit(MetadataEdit):
     """What ``provenance`` says where it is not there yet."""
 
     def apply(self) -> None:
-        """Change ``info``, or make it."""
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
         if files.lexists(path):
@@ -97,7 +96,6 @@ class InfoEdit(MetadataEdit):
                 publish_bytes(path, format_json(self.provenance).encode())
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that ``info`` can be changed after it."""
         changed = dirname(files.realpath(f"{self.folder}/{FILE_NAME}"))
         if files.isdir(changed) and not files.is_writable(changed):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
@@ -113,13 +111,11 @@ class InfoEdit(MetadataEdit):
             raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {found}, those of the scale that was written {ours}")
 
     def to_json(self) -> dict[str, Any]:
-        """Give the form that a publish record holds."""
         document = with_scales(self.new, self.scales)
         return {"kind": self.kind, "folder": self.folder, "info": document, "provenance": self.provenance}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> InfoEdit:
-        """Read the form that a publish record holds."""
         info = parse_info(format_json(value["info"]), value["folder"])
         return cls(value["folder"], info.scales, {**value["info"], "scales": []}, value["provenance"])
 
@@ -131,6 +127,5 @@ class InfoRemoval(LevelRemoval):
     kind = "removal of precomputed scales"
 
     def apply(self) -> None:
-        """Change ``info``, where there is one."""
         if files.exists(f"{self.folder}/{FILE_NAME}"):
             update_info(self.folder, lambda document: without_scales(document, self.keys))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.image import Level
     from wkwdask.model.stored_array import StoredArray
 
@@ -165,11 +166,13 @@ class _ShardCheck:
 
     def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number
-        self._path = shard.name
         self._faults = FaultList()
         self._blocks = 0
         self._largest: int | None = None
-        self._used: list[npt.NDArray[np.int64]] = []
+        self._used = [np.zeros((0, 2), np.int64)]
+
+    def _note(self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None, cell: Vec4 | None = None) -> None:
+        self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, None if cell is None else self._check._voxel(cell), offset))
 
     def run(self) -> Findings:
         """Check all of it."""
@@ -198,68 +201,53 @@ class _ShardCheck:
         try:
             ids, starts, sizes = shard.read_minishard(minishard, where)
         except FormatError as error:
-            text = str(error).rpartition(f"byte {offset}: ")[2]
-            self._faults.add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
+            self._note("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
             return
-        good = self._check_ids(ids, minishard, offset)
         begins = starts.astype(np.int64) + shard.first_byte
         self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
-        for n in np.flatnonzero(good).tolist():
-            self._check_chunk(int(ids[n]), int(begins[n]), int(sizes[n]))
+        for n, cell in self._members(ids, minishard, offset):
+            self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
 
-    def _check_ids(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> npt.NDArray[np.bool_]:
-        """Tell which chunks belong to a minishard; no reader finds one that does not."""
+    def _members(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> list[tuple[int, Vec4]]:
+        """List the chunks that belong to a minishard, by their rows and cells; no reader finds one that does not."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
-        cells = compressed_morton.decode(ids, grid)
+        places = compressed_morton.decode(ids, grid)
+        cells: list[Vec4] = [(0, x, y, z) for x, y, z in places.tolist()]
         bits = len(compressed_morton.bit_axes(grid))
-        outside = (cells >= np.array(grid)).any(axis=1)
+        outside = (places >= np.array(grid)).any(axis=1)
         if bits < compressed_morton.MAX_BITS:
             outside |= ids >> np.uint64(bits) > 0
         shards, minishards = sharding.places(ids)
         foreign = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
         for n in np.flatnonzero(outside).tolist():
-            self._faults.add(
-                Fault("minishard.outside", self._path, f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", int(ids[n]), offset=offset)
-            )
+            self._note("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
         for n in np.flatnonzero(foreign).tolist():
             place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
-            what = f"chunk {ids[n]} in minishard {minishard}"
-            self._faults.add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._voxel((0, *cells[n].tolist())), offset))
-        good: npt.NDArray[np.bool_] = ~outside & ~foreign
-        return good
+            self._note("minishard.foreign", f"chunk {ids[n]} in minishard {minishard}", place, offset, int(ids[n]), cells[n])
+        return [(n, cells[n]) for n in np.flatnonzero(~outside & ~foreign).tolist()]
 
-    def _check_chunk(self, chunk: int, offset: int, size: int) -> None:
-        array = self._check.array
-        x, y, z = compressed_morton.decode([chunk], self._shard.layout.counts)[0].tolist()
-        cell = 0, x, y, z
+    def _check_chunk(self, chunk: int, cell: Vec4, offset: int, size: int) -> None:
         if not size:
-            self._faults.add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._voxel(cell), offset))
-            return
-        if not self._check.decode:
-            return
-        try:
-            found = self._shard.read([(offset, offset + size)])
-            data = b"" if found is None else found[0]
-            largest = self._check.largest_of(array.codec.decode(data, array.grid.shape_at(cell), self._path, offset))
-        except (FormatError, UnsupportedError) as error:
-            text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
-            self._faults.add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._voxel(cell), offset))
-            return
-        self._blocks += 1
-        self._largest = largest if self._largest is None else max(self._largest, largest or 0)
+            self._note("chunk.empty", "0 bytes", "an encoded chunk", offset, chunk, cell)
+        elif self._check.decode:
+            array, name = self._check.array, self._shard.name
+            try:
+                (data,) = self._shard.read([(offset, offset + size)]) or [b""]
+                largest = self._check.largest_of(array.codec.decode(data, array.grid.shape_at(cell), name, offset))
+            except (FormatError, UnsupportedError) as error:
+                self._note("chunk.undecodable", str(error).removeprefix(f"{name}: byte {offset}: "), "", offset, chunk, cell)
+                return
+            self._blocks += 1
+            self._largest = largest if self._largest is None else max(self._largest, largest or 0)
 
     def _check_overlaps(self) -> None:
         """Look for bytes that belong to two parts of the file."""
-        if not self._used:
-            return
         parts = np.concatenate(self._used)
         parts = parts[parts[:, 1] > parts[:, 0]]
         parts = parts[np.argsort(parts[:, 0], kind="stable")]
         ends = np.maximum.accumulate(parts[:, 1])
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
-            self._faults.add(
-                Fault("shard.overlap", self._path, f"a part that begins inside the one before it, which ends at byte {ends[n]}", offset=int(parts[n + 1, 0]))
-            )
+            self._note("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
 
 
 @dataclass(frozen=True)
@@ -276,11 +264,9 @@ class ScaleScope(ArrayScope):
         return self.title
 
     def files(self) -> Sequence[Any]:
-        """List chunks that are files, or shards."""
         return self.found
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the chunks of a group, or the shard."""
         there = [found for found in self._listed() if found.entry.path in set(self.paths_of(shard))]
         naming = self.array.naming
         if isinstance(naming, SpanNaming):
@@ -289,7 +275,6 @@ class ScaleScope(ArrayScope):
         return [number for number in self.found if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
-        """Decode all chunks."""
         return PrecomputedCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +20,12 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
-from wkwdask.store.paths import UrlName, is_remote, local_path, split
+from wkwdask.store.paths import UrlName, is_remote, split
 from wkwdask.store.records import read_provenance
 from wkwdask.store.store import open_store, trusting
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
@@ -50,7 +50,7 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
 
 PREFIX = "precomputed://"
 NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
-stripped, is_named_precomputed, location_of = NAME.stripped, NAME.is_in, NAME.location
+stripped, location_of = NAME.stripped, NAME.location
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
 _MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
@@ -139,13 +139,8 @@ def _target(store: Store, redirect: str) -> str:
     return location
 
 
-def is_precomputed(url: object) -> bool:
-    """Tell whether something is a precomputed volume or a scale of one: by its name, or a local folder by its ``info``; one with WKW in it is not."""
-    if is_named_precomputed(url):
-        return True
-    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
-        return False
-    path = local_path(url)
+def is_volume(path: str) -> bool:
+    """Tell whether a local folder is a precomputed volume by its ``info``, or a scale of one; one with WKW in it is not."""
     return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or volume_above(path) is not None
 
 

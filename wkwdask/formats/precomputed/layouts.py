@@ -136,12 +136,10 @@ class OpenShard:
 
     @property
     def nbytes(self) -> int | None:
-        """Its size, None where the store does not know it yet."""
         return self.file.nbytes
 
     @property
     def state(self) -> Hashable:
-        """A value that changes when the file is replaced."""
         return self.file.state
 
     def __enter__(self) -> Self:
@@ -247,7 +245,6 @@ class PrecomputedShards(Shards):
             yield shard if shard.is_there() else None
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Look up chunks: start, stop and row of each that is stored."""
         assert isinstance(file, OpenShard)
         ids = compressed_morton.encode(cells[:, 1:], self.counts)
         _, minishards = self.sharding.places(ids)
@@ -277,16 +274,13 @@ class PrecomputedShards(Shards):
         return self.ids(cells) & np.uint64((1 << min(within, 64)) - 1)
 
     def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return how many identifiers a shard has."""
         return grid.chunks_per_file
 
     @property
     def head_nbytes(self) -> int:
-        """Bytes of the shard index."""
         return self.sharding.index_nbytes
 
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
-        """Start a shard."""
         del grid
         return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), pieces)
 
@@ -299,7 +293,6 @@ class PrecomputedShards(Shards):
         return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == nbytes - self.head_nbytes
 
     def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Count the bytes of indices."""
         return files * self.head_nbytes + MINISHARD_ENTRY_NBYTES * chunks
 
 
@@ -328,7 +321,6 @@ class _NewShard:
         return int(np.searchsorted(codes, np.uint64(minishard + 1) << shift))
 
     def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks that were appended."""
         lengths = sizes.astype(np.uint64)
         starts = np.uint64(self._end) - lengths[::-1].cumsum(dtype=np.uint64)[::-1]
         self._tables.append((codes + self._first_id, starts, lengths))
@@ -343,6 +335,5 @@ class _NewShard:
         self._ranges[:, self._minishard] = start, self._end
 
     def finish(self) -> bytes:
-        """Write the last table, and return the shard index."""
         self._end_minishard()
         return format_shard_index(*self._ranges)

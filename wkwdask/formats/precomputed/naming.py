@@ -11,6 +11,7 @@ import numpy as np
 
 from wkwdask.formats.format import LEFT_BY_SOFTWARE
 from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.vectors import times
 from wkwdask.model.naming import Found, KeyNaming, Listed
 from wkwdask.store import files
 
@@ -81,11 +82,9 @@ class SpanNaming(KeyNaming):
         return self.stem(file) + self.suffix
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
-        """Name the files of a box, x fastest."""
         return ((cell, stem + self.suffix) for cell, stem in self.stems(ranges))
 
     def names(self, file: Vec4) -> tuple[str, ...]:
-        """Return all names that the file of a place may have, that of :meth:`key` first."""
         stem = self.stem(file)
         return (stem + self.suffix, *(stem + suffix for suffix in SUFFIXES if suffix != self.suffix))
 
@@ -137,10 +136,9 @@ class ShardNaming(KeyNaming):
     """Chunks along x, y, z."""
 
     def key(self, file: Vec4) -> str:
-        """Name the shard of a place, where shards are boxes."""
         cells = self.sharding.shard_cells(self.counts)
         assert cells is not None
-        first = [n * edge for n, edge in zip(file[1:], cells, strict=True)]
+        first = times(file[1:], cells)
         return self.sharding.shard_name(int(self.sharding.places(compressed_morton.encode([first], self.counts))[0][0]))
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
@@ -151,14 +149,7 @@ class ShardNaming(KeyNaming):
         for members in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             yield self.sharding.shard_name(int(shards[members[0]])), members
 
-    def found(self, store: Store, file: Vec4) -> Iterator[Found]:
-        """Look at the files of a shard."""
-        for variant, state in enumerate(store.states(self.names(file))):
-            if state is not None:
-                yield Found(variant, state.nbytes, state.mtime_ns)
-
     def names(self, file: Vec4) -> tuple[str, ...]:
-        """Return all names that the files of a shard may have."""
         stem = self.key(file).removesuffix("shard")
         return tuple(stem + kind for kind in _KINDS)
 

@@ -51,7 +51,6 @@ class VolumePlace(FolderPlace):
     """What its ``info`` says, None where there is none yet."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out scales, see :class:`wkwdask.model.place.Place`."""
         volume = self._type(specs[0])
         scales = [self._scale(spec, options, volume, like) for spec in specs]
         folders = tuple(self.folder_of(scale.key) for scale in scales)
