@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.formats.precomputed.sharding import format_minishard_index, format_shard_index, format_sharding
+from wkwdask.formats.precomputed.sharding import choose_sharding, format_minishard_index, format_shard_index, format_sharding
 from wkwdask.geometry import compressed_morton
 
 

@@ -25,8 +25,7 @@ _MODULES = {
     "clusters.connect": "cluster",
     "errors": "AlignmentError BatchError BoundsError CorruptError ExistsError FormatError IncompleteWriteError LockedError MissingError "
     "ReplacedError ResumeError TaskFailedError TruncatedError UnsupportedError WkwDaskError",
-    "formats.precomputed.choose_sharding": "choose_sharding",
-    "formats.precomputed.sharding": "Sharding",
+    "formats.precomputed.sharding": "Sharding choose_sharding",
     "formats.zarr.codecs.headers": "register_header",
     "formats.zarr.codecs.tiff": "tiff_prefix",
     "geometry.bounding_box": "BoundingBox",
@@ -86,8 +85,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WkwDaskError,
     )
-    from wkwdask.formats.precomputed.choose_sharding import choose_sharding
-    from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding
     from wkwdask.formats.zarr.codecs.headers import register_header
     from wkwdask.formats.zarr.codecs.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox

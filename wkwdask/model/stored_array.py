@@ -304,7 +304,8 @@ class StoredArray(ReadyVolume):
         if not self.can_list:
             return True
         assert self.naming is not None
-        first = islice(self.naming.keys(self._files(self.box)), _FIRST_TRIED)  # no folder of many files is listed where one of these is there
+        keys = iter(()) if self.grid.file is None else self.naming.keys(self._files(self.box))  # files that are no boxes have no place
+        first = islice(keys, _FIRST_TRIED)  # no folder of many files is listed where one of these is there
         return any(True for file, _ in first for _ in self.naming.found(self.store, file)) or next(self._listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:

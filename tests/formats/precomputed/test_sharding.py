@@ -13,11 +13,11 @@ from precomputed_volumes import assemble_shard, parse_shard_index, sharding_for
 from strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.layouts import PrecomputedShards
 from wkwdask.formats.precomputed.sharding import (
     Sharding,
+    choose_sharding,
     format_minishard_index,
     format_shard_index,
     format_sharding,

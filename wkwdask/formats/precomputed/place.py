@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
-from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
+from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.vectors import times
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
+from wkwdask.plans.chunks import given_cells
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
 from wkwdask.store.store import open_store
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import OddScale
     from wkwdask.formats.precomputed.options import PrecomputedOptions
-    from wkwdask.geometry.mag import Mag
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import Destination, LevelSpec
     from wkwdask.model.volume import Volume
@@ -218,10 +220,21 @@ def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: Vol
     if asked not in (None, True):
         if not isinstance(asked, tuple):
             raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
-        return sharding_of_shape(asked, new)
+        return _sharding_of_shape(asked, new)
     if before is not None and (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding) and before.shard_cells(scale.grid) is not None:
         return before.fitted(new.grid)
     return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
+
+
+def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
+    """Choose the sharding whose shards have a shape [voxels], or hold the whole scale along the axes where it is shorter."""
+    grid = scale.grid
+    x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(given_cells(shape, scale.chunk_size), grid, strict=True))
+    possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
+    if (x, y, z) not in possible:
+        shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)
+        raise ValueError(f"a shard of {shape} voxels is no range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
+    return sharding_of_bits(grid, possible.index((x, y, z)), scale.encoding)
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:

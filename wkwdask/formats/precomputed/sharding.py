@@ -1,4 +1,4 @@
-"""Shards of a Neuroglancer precomputed volume: where a chunk is stored, and the tables of a shard file.
+"""Shards of a Neuroglancer precomputed volume: where a chunk is stored, how that is chosen, and the tables of a shard file.
 
 A shard file is a shard index, one (start, end) for each minishard, then chunks and minishard indices in any order. All offsets in it count from the end of
 the shard index (neuroglancer, ``precomputed/sharded.rst``). Tables that were read are checked before anything in them is used.
@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.vectors import ceil_divide
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
@@ -31,6 +36,9 @@ MINISHARD_ENTRY_NBYTES = 24
 MAX_MINISHARD_BITS = 32
 """As many as tensorstore reads; a shard index of so many entries has 64 GiB."""
 _LARGEST_OFFSET = 1 << 62  # that of no file
+TARGET_SHARD_NBYTES = 1 << 30
+_MINISHARD_BITS = 9  # a viewer reads the index of a whole minishard for its first chunk: 512 entries have 12 KiB
+_INDEX_BITS = 10  # a shard index of at most 16 KiB, which other readers read whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,72 @@ class Sharding:
         counted = self.preshift_bits + self.minishard_bits + self.shard_bits
         beyond = max(0, len(compressed_morton.bit_axes(grid)) - counted)
         return min(cells, 1 << self.preshift_bits + beyond)
+
+
+def choose_sharding(
+    size: Sequence[int],
+    chunk_size: Sequence[int],
+    dtype: Any = "uint8",
+    *,
+    num_channels: int = 1,
+    encoding: str = "raw",
+    target_shard_nbytes: int = TARGET_SHARD_NBYTES,
+) -> Sharding:
+    """Choose the sharding of a Neuroglancer precomputed volume, for a volume of any size.
+
+    Shards are boxes of voxels, so that each can be written by one task: chunk identifiers are not hashed, and the bits cover all of them exactly. A shard
+    holds as many chunks as fit the target before they are compressed, and at least one. A minishard holds at most 512 chunks, unless the index of a shard
+    would have more than 1024 minishards.
+
+    Parameters
+    ----------
+    size : sequence of 3 int
+        Voxels of the scale along x, y, z.
+    chunk_size : sequence of 3 int
+        Voxels of a chunk along x, y, z.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    encoding : str
+        Encoding of the chunks: those of images are not compressed again, all others are stored as gzip streams.
+    target_shard_nbytes : int
+        The largest shard [bytes, before compression].
+
+    Returns
+    -------
+    Sharding
+        Its :meth:`Sharding.shard_cells` says how many chunks along x, y, z one shard file holds.
+
+    Raises
+    ------
+    ValueError
+        Sizes are not positive, or the volume has so many chunks that their identifiers need more than 64 bits.
+
+    Examples
+    --------
+    >>> choose_sharding((34432, 39552, 51508), (64, 64, 64))
+    Sharding(preshift_bits=9, minishard_bits=3, shard_bits=18, hash='identity', minishard_index_encoding='gzip', data_encoding='gzip')
+    >>> sharding = choose_sharding((2000, 2000, 100), (64, 64, 64), "uint64", encoding="compressed_segmentation")
+    >>> sharding.shard_cells((32, 32, 2))
+    (16, 16, 2)
+    """
+    shape, chunk = vec3(size, "size"), vec3(chunk_size, "chunk_size")
+    if min(shape) < 1 or min(chunk) < 1 or num_channels < 1 or target_shard_nbytes < 1:
+        raise ValueError(
+            f"size, chunk_size, num_channels and target_shard_nbytes must be positive, got {shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
+        )
+    chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
+    return sharding_of_bits(ceil_divide(shape, chunk), max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, encoding)
+
+
+def sharding_of_bits(grid: Vec3, bits: int, encoding: str) -> Sharding:
+    """Make a sharding whose shards hold as many chunks as so many bits tell apart; gzip does not make images smaller."""
+    total = len(compressed_morton.bit_axes(grid))
+    within = min(total, bits)
+    preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
+    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"
+    return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
 
 
 def _shifted(values: Column, bits: int) -> Column:
