@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.vectors import minus, plus
+from wkwdask.plans.cells import cell_map
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,6 +151,10 @@ class PlainVolume:
     def count_files(self) -> tuple[int, int] | None:
         """Nothing is known of them."""
         return None
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        """Tell which cells have voxels: all do."""
+        return cell_map(self.box, cell_shape, self.name, fill=True)  # type: ignore[attr-defined]
 
     def stored_states(self) -> States:
         """Look at all files."""

@@ -20,7 +20,6 @@ from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, ReadyVolume
-from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.lru import Lru
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.plans.cells import CellMap
 
 
 _MOST_HOPS = 64
@@ -41,7 +39,6 @@ _PATTERN = re.compile(r"%\d*b")
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
-    """Open an HDF5 file for reading."""
     files.check_regular(path)
     h5py = need("h5py", path, extra)
     with reading(path, "HDF5 file"):
@@ -144,13 +141,11 @@ class ArrayRef:
     key: str
     """Name of the dataset in it, or nothing."""
     shape: tuple[int, ...]
-    """Shape as it is stored."""
     dtype: str
     """Type as it is stored, with its byte order."""
     chunks: tuple[int, ...]
     """What is decoded at once."""
     offset: int = 0
-    """Where the bytes begin."""
     stamp: tuple[int, int] = (0, 0)
     """Size and time of modification of the file, or of the array's record."""
 
@@ -160,7 +155,6 @@ class ArrayRef:
         return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
-        """Read a box."""
         if self.kind == "bytes":
             return _read_bytes(self, where)
         try:
@@ -214,7 +208,6 @@ class ArrayVolume(PlainVolume, ReadyVolume):
     """An array with axes, a ``Volume``."""
 
     ref: ArrayRef
-    """The array."""
     axes: str
     """Its axes: ``z``, ``y``, ``x``, and ``c`` or not; ``-`` for others, of length 1."""
     origin: Vec3
@@ -257,10 +250,6 @@ class ArrayVolume(PlainVolume, ReadyVolume):
         del index
         return self.ref.path
 
-    def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells have voxels: all do."""
-        return cell_map(self.box, cell_shape, self.ref.path, fill=True)
-
     def shard_states(self, box: BoundingBox) -> States:
         del box
         return file_states([(0, 0, 0)], self.shard_path)
@@ -282,7 +271,6 @@ class ArrayVolume(PlainVolume, ReadyVolume):
 
 
 def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
-    """Make sure that axes fit an array."""
     letters = axes.lower()
     used = [letter for letter in letters if letter != "-"]
     odd = [letter for letter in used if letter not in "xyzc"]
@@ -307,7 +295,6 @@ def default_axes(shape: tuple[int, ...], name: str) -> str:
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
-    """Read the header of a ``.npy`` file."""
     with files.open_stream(path) as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)

@@ -49,9 +49,7 @@ class Form:
     box: BoundingBox
     """The voxels [of the mag]."""
     num_channels: int
-    """Values per voxel."""
     dtype: np.dtype[Any]
-    """Their type."""
     chunk_shape: Vec3
     """What the source decodes at once [voxels]."""
     shard_shape: Vec3
@@ -61,12 +59,10 @@ class Form:
 
     @property
     def voxel_nbytes(self) -> int:
-        """Bytes of one voxel with all channels."""
         return self.num_channels * self.dtype.itemsize
 
     @property
     def axes(self) -> str:
-        """Axes of an exported array."""
         return "zyx" if self.num_channels == 1 else "czyx"
 
     def outer(self, shape: Vec3) -> tuple[int, ...]:
@@ -75,7 +71,6 @@ class Form:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
         return self.outer(self.box.size)
 
     def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -89,9 +84,7 @@ class Output(ABC):
     """What is exported to: picklable, so that tasks carry it."""
 
     path: str
-    """The file or folder."""
     form: Form
-    """What is exported."""
     note: ClassVar[str] = ""
     """What a user should know of it."""
 

@@ -54,7 +54,6 @@ class Foreign:
     """A source, opened."""
 
     volume: ImageStack | ArrayVolume | StoredArray
-    """Its voxels."""
     voxel_size_nm: VoxelSize | None = None
     """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
     notes: tuple[str, ...] = ()
@@ -68,7 +67,6 @@ class Placing:
     corner: Vec3
     """Absolute voxel that its first one becomes."""
     mag: Mag
-    """The mag of the voxels."""
     axes: str | None = None
     """Order of the axes, where a user says so."""
     fill: bool = False
@@ -78,7 +76,6 @@ class Placing:
 
 
 def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
-    """Open a source that is no WKW."""
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", placing)
     text = os.fspath(source)
@@ -266,7 +263,6 @@ def _open_tiff(path: str, placing: Placing) -> Foreign:
 
 
 def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
-    """Read the voxel size of an OME-TIFF."""
     if not tiff.is_ome:
         return None
     try:
@@ -288,7 +284,6 @@ def _known(lengths: Sequence[float]) -> VoxelSize | None:
 
 
 def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | None, *notes: str) -> Foreign:
-    """Place an array."""
     if np.dtype(ref.dtype).kind not in "biuf":
         raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
     if 0 in ref.shape:
@@ -369,7 +364,6 @@ def _plain_axes(names: Sequence[str] | None) -> str | None:
 
 
 def _open_mrc(path: str, placing: Placing) -> Foreign:
-    """Open an MRC file: sections behind each other."""
     mrcfile = need("mrcfile", path)
     with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
         header = mrc.header

@@ -30,11 +30,9 @@ class Scratch:
         self._end = 0
 
     def __contains__(self, key: Hashable) -> bool:
-        """Tell whether an array is kept."""
         return key in self._places
 
     def put(self, key: Hashable, array: npt.NDArray[Any]) -> None:
-        """Keep an array."""
         data = memoryview(lz4.block.compress(np.ascontiguousarray(array), store_size=False))
         self._places[key] = (self._end, len(data), array.shape, array.dtype)
         try:
@@ -44,7 +42,6 @@ class Scratch:
         self._end += len(data)
 
     def get(self, key: Hashable) -> npt.NDArray[Any]:
-        """Give an array back."""
         offset, nbytes, shape, dtype = self._places[key]
         data = self._file.read_some(nbytes, offset)
         if len(data) < nbytes:
@@ -53,6 +50,5 @@ class Scratch:
         return np.frombuffer(raw, dtype).reshape(shape)
 
     def close(self) -> None:
-        """Let the file go."""
         self._output.close()
         self._file.close()

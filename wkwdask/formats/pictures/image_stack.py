@@ -15,7 +15,6 @@ from wkwdask.formats.pictures.images import read_pixels
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.volume import PlainVolume
-from wkwdask.plans.cells import cell_map
 from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.new_files import publish_bytes
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
-    from wkwdask.plans.cells import CellMap
 
 _WIDEST = 1 << 40  # more than any section
 
@@ -40,11 +38,9 @@ class ImageStack(PlainVolume):
     """One slice of the stack for each z, a ``Volume``."""
 
     name: str
-    """What an error calls the stack."""
     slices: tuple[Slice, ...]
     """Along z."""
     format: Format
-    """What all of them have in common."""
     origin: Vec3
     """Absolute voxel of the first pixel of the first slice."""
     box: BoundingBox
@@ -83,7 +79,6 @@ class ImageStack(PlainVolume):
         return "images", self.format, self.origin, self.box, slices
 
     def slice_at(self, z: int) -> Slice:
-        """Give the slice of an absolute z."""
         return self.slices[z - self.origin[2]]
 
     def cropped(self, box: BoundingBox) -> ImageStack:
@@ -93,10 +88,6 @@ class ImageStack(PlainVolume):
 
     def shard_path(self, index: Vec3) -> str:
         return self.slice_at(index[2]).name
-
-    def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells have voxels: all do."""
-        return cell_map(self.box, cell_shape, self.name, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
         share = box.intersection(self.box)
@@ -130,7 +121,6 @@ class ImageStack(PlainVolume):
             yield _Held(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], kept=kept)
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
-        """Decode a part of a slice."""
         slice_ = self.slice_at(z)
         if not slice_.pages or slice_.format is None or slice_.format != self.format:
             return None
@@ -160,14 +150,12 @@ class _Held(ImageStack):
     """What was decoded and not read yet."""
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
-        """Give a part of a slice, which lies in one cell."""
         index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))
         if (z,) not in self.kept:
             self._keep(z)
         return self.kept.get((z, *index)) if (z, *index) in self.kept else None
 
     def _keep(self, z: int) -> None:
-        """Decode a slice."""
         (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.origin, strict=True)) for at in (self.box.topleft, self.box.bottomright))
         pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
         self.kept.put((z,), np.empty(0, np.uint8))

@@ -28,7 +28,6 @@ _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
 def slices_of(path: str) -> list[Slice]:
-    """Read the headers of an image file."""
     files.check_regular(path)
     try:
         return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
@@ -42,7 +41,6 @@ def slices_of(path: str) -> list[Slice]:
 
 
 def read_pixels(slice_: Slice, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Decode a part of a slice."""
     images = [_read_page(page, columns, rows) for page in slice_.pages]
     return images[0] if len(images) == 1 else np.concatenate(images, axis=2)
 

@@ -20,7 +20,6 @@ class Page:
     """One image in a file."""
 
     path: str
-    """The file."""
     offset: int = 0
     """Where a TIFF file has the directory of the page [bytes]."""
     number: int | None = None
@@ -41,7 +40,6 @@ class Format:
     height: int
     """[pixels]"""
     num_channels: int
-    """Values per pixel."""
     dtype: str
     """Type of one of them, in native byte order."""
 
@@ -57,11 +55,9 @@ class Slice:
     pages: tuple[Page, ...]
     """Where its channels are; none where the section is missing."""
     format: Format | None = None
-    """What the headers say, None where they cannot be read."""
     piece: tuple[int, int] = (0, 0)
     """The smallest box that can be decoded along x, y [pixels]."""
     problem: str = ""
-    """Why they cannot be read."""
 
     @property
     def name(self) -> str:

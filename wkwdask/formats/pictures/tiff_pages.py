@@ -126,7 +126,6 @@ def is_tiff(path: str) -> bool:
 
 
 def open_tiff(path: str) -> Any:
-    """Open a TIFF file."""
     return need("tifffile", path).TiffFile(path)
 
 
@@ -236,7 +235,6 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
 
 
 def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
-    """Describe a slice by its pages."""
     if any(page is None for page, _ in pages):
         return Slice((Page(path, 0, next(number for page, number in pages if page is None)),), problem="the page is missing in the file")
     found = tuple(Page(page.parent.filehandle.path, page.offset, number) for page, number in pages)
@@ -300,7 +298,6 @@ def _check_segments(frame: Any) -> None:
 
 
 def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Read rows as they lie in the file."""
     _, _, _, width, samples = frame.shaped
     dtype = np.dtype(frame.parent.byteorder + frame.dtype.char)
     row_nbytes = width * samples * dtype.itemsize
@@ -314,7 +311,6 @@ def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArra
 
 
 def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Decode strips or tiles."""
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     across, down = -(-width // tile_width), -(-height // tile_height)
@@ -338,6 +334,5 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
 
 
 def _segment_shape(frame: Any) -> tuple[int, int]:
-    """Give width and height of a strip or tile."""
     _, _, height, width, _ = frame.shaped
     return (frame.tilewidth, frame.tilelength) if frame.is_tiled else (width, min(height, frame.rowsperstrip or height))

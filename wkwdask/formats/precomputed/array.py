@@ -35,13 +35,9 @@ class ScaleDescription(Described):
     """A scale and the ``info`` of its volume."""
 
     volume: Store
-    """The folder of the volume."""
     scale: Scale
-    """Which scale, with the chunk size that is meant."""
     dtype: np.dtype[Any]
-    """Type of one channel, in native byte order."""
     num_channels: int
-    """Values per voxel."""
 
     what: ClassVar[str] = "scale"
     whole: ClassVar[str] = "volume"
@@ -106,6 +102,5 @@ def _with(channels: int, lengths: Sequence[int]) -> Vec4:
 
 
 def description_of(array: StoredArray) -> ScaleDescription:
-    """Return the scale that an array is."""
     assert isinstance(array.identity, ScaleDescription)
     return array.identity

@@ -35,9 +35,7 @@ class PrecomputedCodec(ChunkCodec):
     encoding: str
     """One of ``wkwdask.formats.precomputed.info.ENCODINGS``."""
     dtype: np.dtype[Any]
-    """Type of one channel, in native byte order."""
     num_channels: int
-    """Values per voxel."""
     block_size: Vec3 = (8, 8, 8)
     """Block of compressed_segmentation [voxels]."""
     quality: float | None = None
@@ -51,7 +49,6 @@ class PrecomputedCodec(ChunkCodec):
 
     @classmethod
     def of(cls, info: VolumeInfo, scale: Scale) -> PrecomputedCodec:
-        """Return the codec of a scale."""
         try:
             writable.check_encoding(scale.encoding, info.dtype, info.num_channels)
         except ValueError as error:

@@ -43,7 +43,6 @@ class Blocks(NamedTuple):
 
 
 def decode(data: bytes, cut: Blocks, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk."""
     _check_length(data, cut, num_channels, source, offset)
     out = np.empty((num_channels, *cut.shape[::-1]), dtype).transpose(0, 3, 2, 1)
     decode_into(data, cut, out, (0, 0, 0), source, offset)
@@ -70,7 +69,6 @@ def decode_into(data: bytes, cut: Blocks, out: npt.NDArray[Any], corner: Vec3, s
 
 
 def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
-    """Encode a chunk."""
     shape = (array.shape[1], array.shape[2], array.shape[3])
     most = len(array) * (1 + segmentation_blocks.most_words(shape, block_size, array.itemsize))
     words = np.empty(most, np.uint32)

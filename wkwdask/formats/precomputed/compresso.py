@@ -30,7 +30,6 @@ _STEPS = ((4, 4, 1), (8, 8, 1))  # windows to write; the second ones where there
 
 
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk."""
     from wkwdask.kernels.codecs import compresso_compiled
 
     where = f"{source}: byte {offset}"
@@ -60,7 +59,6 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
 
 
 def encode(array: npt.NDArray[Any], source: str) -> bytes:
-    """Encode a chunk."""
     package = need("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
     if not voxels.flags.writeable:  # the package takes no other memory

@@ -32,7 +32,6 @@ _END_OF_JPEG = b"\xff\xd9"
 
 
 def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk (c, x, y, z)."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = image_size(encoding, data)
@@ -74,7 +73,6 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
 
 
 def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
-    """Encode a chunk."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     channels, x, y, z = array.shape
     width, height = image_shape((x, y, z), _MAX_SIDES[encoding], f"{source}: {encoding}")

@@ -55,7 +55,6 @@ class Scale:
     resolution: Lengths
     """Edge lengths of a voxel [nm]."""
     encoding: str
-    """How chunks are encoded, one of ``ENCODINGS``."""
     sharding: Sharding | None = None
     """How chunks are put into files, None where each is one."""
     block_size: Vec3 | None = None
@@ -67,13 +66,11 @@ class Scale:
     options: dict[str, Any] = field(default_factory=dict)
     """Hints for writers: ``jpeg_quality``, ``png_level`` and others."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All that the JSON says about it."""
     index: int = field(default=0, compare=False)
     """Its place among the scales of the JSON."""
 
     @property
     def grid(self) -> Vec3:
-        """Chunks along x, y, z."""
         return ceil_divide(self.size, self.chunk_size)
 
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
@@ -100,7 +97,6 @@ class OddScale:
     is_unsupported: bool = False
     """Whether it is only something that is not implemented here."""
     entry: Any = field(default=None, repr=False, compare=False)
-    """What the JSON says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +106,11 @@ class VolumeInfo:
     type: str
     """``"image"`` or ``"segmentation"``."""
     dtype: np.dtype[Any]
-    """Type of one channel, in native byte order."""
     num_channels: int
-    """Values per voxel."""
     scales: tuple[Scale, ...] = ()
     """All scales that can be used, as they are listed; each with its first chunk size."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All that the JSON says."""
     odd: tuple[OddScale, ...] = ()
-    """Scales that cannot be used."""
     redirect: str | None = None
     """Where the volume is instead, relative to this one or a URL; then nothing else here counts."""
 
@@ -135,7 +127,6 @@ def default_key(resolution: Sequence[float]) -> str:
 
 
 def parse_info(content: str | bytes, source: str) -> VolumeInfo:
-    """Read the content of an ``info`` file."""
     document = parse_object(content, source)
     problems = Problems()
     if document.get("@type", TYPE) != TYPE:
@@ -176,7 +167,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | OddScale:
-    """Read one scale."""
     path, problems, missing = f"scales[{index}]", Problems(), Problems()
     if not isinstance(entry, dict):
         problems.add(path, "an object", entry)
@@ -292,7 +282,6 @@ PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
 
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
-    """Make the document of a volume without scales."""
     return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
 
 

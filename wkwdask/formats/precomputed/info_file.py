@@ -72,11 +72,8 @@ class InfoEdit(MetadataEdit):
     """What ``info`` is to say once the scales are there."""
 
     kind: ClassVar[str] = "precomputed info"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
-    """Values of :meth:`to_json` that are folders."""
     folder: str
-    """The volume."""
     scales: tuple[Scale, ...]
     """The scales; one that is there with the same key is replaced."""
     new: dict[str, Any]

@@ -175,7 +175,6 @@ class _ShardCheck:
         self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, None if cell is None else self._check._voxel(cell), offset))
 
     def run(self) -> Findings:
-        """Check all of it."""
         shard, sharding, index_file = self._shard, self._shard.layout.sharding, self._shard.index_file
         nbytes = (shard.nbytes or 0) + (index_file.nbytes or 0 if index_file is not shard.file else 0)
         if (index_file.nbytes or 0) < sharding.index_nbytes:

@@ -61,9 +61,7 @@ class VolumeSource:
     """What a whole volume is opened from: the details of its image."""
 
     store: Store
-    """Its folder."""
     info: VolumeInfo
-    """What ``info`` says."""
     chunk_size: Vec3 | None = None
     """Which of several chunk sizes is read; None for the first of each scale."""
 
@@ -99,7 +97,6 @@ class VolumeSource:
 
 
 def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Image:
-    """Open a whole precomputed volume."""
     location = location_of(url)
     key = None
     store: Store = open_store(location)

@@ -201,7 +201,6 @@ class OpenShard:
         return table
 
     def read_minishard(self, minishard: int, where: tuple[int, int]) -> npt.NDArray[np.uint64]:
-        """Read and check the index of a minishard."""
         offset, is_gzip = self.first_byte + where[0], self.layout.sharding.minishard_index_encoding == "gzip"
         most = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
         if not is_gzip and where[1] - where[0] > most:
@@ -218,9 +217,7 @@ class PrecomputedShards(Shards):
     """A shard index, then for each minishard its chunks and their index."""
 
     sharding: Sharding
-    """How chunks are put into shards."""
     counts: Vec3
-    """Chunks along x, y, z."""
 
     @contextmanager
     def opened(self, store: Store, key: str) -> Iterator[OpenShard | None]:
@@ -265,7 +262,6 @@ class PrecomputedShards(Shards):
     # -------------------------------------------------------------------------------------------- writing
 
     def ids(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the identifiers of chunks."""
         return compressed_morton.encode(cells[:, 1:], self.counts)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

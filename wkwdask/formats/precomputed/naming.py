@@ -52,9 +52,7 @@ class SpanNaming(KeyNaming):
     offset: Vec3
     """Absolute voxel that is stored first."""
     chunk: Vec3
-    """A chunk [voxels]."""
     size: Vec3
-    """Voxels along x, y, z."""
     suffix: str = ""
     """Ending of files that are written; those with others are found too."""
 
@@ -131,9 +129,7 @@ class ShardNaming(KeyNaming):
     """Shards, ``0a.shard``, or ``0a.index`` and ``0a.data`` in the obsolete layout."""
 
     sharding: Sharding
-    """How chunks are put into shards."""
     counts: Vec3
-    """Chunks along x, y, z."""
 
     def key(self, file: Vec4) -> str:
         cells = self.sharding.shard_cells(self.counts)

@@ -48,7 +48,6 @@ class VolumePlace(FolderPlace):
     """A local folder in which scales are or will be, a :class:`wkwdask.model.place.Place`."""
 
     prefix: ClassVar[str] = PREFIX
-    """What URLs of the format begin with."""
     info: VolumeInfo | None
     """What its ``info`` says, None where there is none yet."""
 
@@ -92,7 +91,6 @@ class VolumePlace(FolderPlace):
         return volume
 
     def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeInfo, like: Volume | None) -> Scale:
-        """Describe a new scale."""
         before = _scale_of(like)
         if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
@@ -131,7 +129,6 @@ class VolumePlace(FolderPlace):
             raise ExistsError(f'{self.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
 
     def folder_of(self, key: str) -> str:
-        """Say where a scale is or will be."""
         source = f"{self.folder}/{FILE_NAME}"
         folder = normpath(f"{self.folder}/{key}")
         if not is_below(folder, self.folder) or folder == self.folder:

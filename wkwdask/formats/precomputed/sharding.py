@@ -260,7 +260,6 @@ def _mixed(values: Column) -> Column:
 
 
 def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None:
-    """Read the ``sharding`` of a scale."""
     before = len(problems.found)
     if not isinstance(value, dict):
         problems.add(path, "an object", value)
@@ -307,12 +306,10 @@ def format_sharding(sharding: Sharding) -> dict[str, Any]:
 
 
 def format_shard_index(starts: Column, ends: Column) -> bytes:
-    """Write a shard index."""
     return np.stack([starts, ends], axis=1).astype("<u8").tobytes()
 
 
 def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
-    """Write the index of one minishard."""
     table = np.empty((3, len(ids)), "<u8")
     table[0] = np.diff(ids, prepend=np.uint64(0))
     table[1] = starts
@@ -322,7 +319,6 @@ def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding:
 
 
 def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int | None = None) -> tuple[Column, Column, Column]:
-    """Read the index of one minishard, decoded."""
     if len(raw) % MINISHARD_ENTRY_NBYTES:
         raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
