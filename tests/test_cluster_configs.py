@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 import wkwdask
-from wkwdask.clusters.check import findings
+from wkwdask.clusters.check import file_system, findings, versions
 from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_config, known_configs, load_config, shipped_folder
 from wkwdask.clusters.jobqueue import exports, job_arguments, render
-from wkwdask.clusters.probe import file_system, versions
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 
 REPOSITORY = Path(__file__).resolve().parent.parent

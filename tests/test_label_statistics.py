@@ -26,8 +26,7 @@ from support.commands import run_here
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
 from wkwdask.graphs.runners import carry_out
-from wkwdask.ids.label_columns import label_columns
-from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import Surveying
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}

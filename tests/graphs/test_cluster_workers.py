@@ -11,9 +11,8 @@ from faults.trees import make_dataset
 
 import wkwdask
 from wkwdask.errors import TaskFailedError
-from wkwdask.graphs import client_run, compute
-from wkwdask.graphs import workers as cluster_workers
-from wkwdask.graphs.workers import PauseWatch, Workers, rather_on
+from wkwdask.graphs import client_run, write
+from wkwdask.graphs.client_run import PauseWatch, Workers, rather_on
 
 
 class Cluster:
@@ -33,7 +32,7 @@ class Cluster:
 
 
 def test_one_that_runs_is_enough(monkeypatch):
-    monkeypatch.setattr(cluster_workers, "_PAUSED_SECONDS", 0.0)
+    monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.0)
     cluster = Cluster()
     watch = PauseWatch(cluster)
     watch.look()  # no workers yet
@@ -51,7 +50,7 @@ def test_one_that_runs_is_enough(monkeypatch):
 
 
 def test_time_counts_from_when_all_are_paused(monkeypatch):
-    monkeypatch.setattr(cluster_workers, "_PAUSED_SECONDS", 3600.0)
+    monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 3600.0)
     cluster = Cluster()
     cluster.add("a", "paused")
     watch = PauseWatch(cluster)
@@ -69,9 +68,9 @@ def test_a_lost_connection_is_another_matter():
 
 def test_workers_without_memory(tmp_path, monkeypatch):
     """For jobs, and for graphs of arrays."""
-    monkeypatch.setattr(cluster_workers, "_PAUSED_SECONDS", 0.5)
+    monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.5)
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
-    monkeypatch.setattr(compute, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(write, "_LOOK_SECONDS", 0.2)
     array = np.ones((64, 64, 64), np.uint8)
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)

@@ -21,9 +21,8 @@ from wkwdask.errors import CorruptError, TaskFailedError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.geometry.grid import cells
 from wkwdask.graphs import client_run, runners, write
-from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array
-from wkwdask.graphs.write import shard_receipts
+from wkwdask.graphs.write import compute_receipts, shard_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result

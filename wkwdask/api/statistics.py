@@ -11,8 +11,7 @@ from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
-from wkwdask.ids.label_columns import label_columns
-from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import Opened, Surveying, open_beside, open_layer
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.kernels.labels.values import counted_values, is_counted

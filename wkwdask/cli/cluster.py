@@ -108,11 +108,10 @@ def probe(folder: str, token: str, output: str) -> None:
 
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
-    from wkwdask.clusters.probe import probe as look
     from wkwdask.store import files
 
     with connect() as client:
-        facts = look(folder, token) if client is None else check.on_worker(client, folder, token, 300)
+        facts = check.probe(folder, token) if client is None else check.on_worker(client, folder, token, 300)
     with open(f"{output}.part", "w", encoding="utf-8") as file:
         json.dump(facts, file)
     files.rename(f"{output}.part", output)

@@ -1,4 +1,4 @@
-"""Cluster configurations: where they are found by name, and what is read from them."""
+"""Cluster configurations: where they are found by name, their keys with types and defaults, and the check that lists every problem of a file at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,241 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.clusters.keys import check_values, flat
+from dask.utils import parse_bytes, parse_timedelta
+
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.parsing import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+
+LOOPBACK = "127.0.0.1:0"
+"""Where dashboards listen by default: anyone who reaches one sees everything, and it asks for no password."""
+CLASSES = ("SLURMCluster", "PBSCluster", "LSFCluster", "SGECluster", "OARCluster", "MoabCluster", "HTCondorCluster")
+_WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key."""
+
+    read: Callable[[Any], Any]
+    """Turns a value of the file into one that is used; a ValueError says what was expected."""
+    default: Any = None
+    """What holds where the file does not say."""
+    required: bool = False
+    """The file has to say."""
+
+
+def _reader(expected: str, is_right: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
+    """Make the reader of a kind of value; a value that cannot be converted is wrong too."""
+
+    def read(value: Any) -> Any:
+        try:
+            if is_right(value):
+                return convert(value)
+        except (ValueError, KeyError, OverflowError):
+            pass
+        raise ValueError(expected)
+
+    return read
+
+
+def _is_number(value: Any, *kinds: type) -> bool:
+    return isinstance(value, (int, *kinds)) and not isinstance(value, bool)
+
+
+_text = _reader("text", lambda value: isinstance(value, str) and value != "")
+_flag = _reader("true or false", lambda value: isinstance(value, bool))
+_count = _reader("a number from 1", lambda value: _is_number(value) and value >= 1)
+_count_or_none = _reader("a number from 0", lambda value: _is_number(value) and value >= 0)
+_texts = _reader("a list of lines of text", lambda value: isinstance(value, list) and all(isinstance(line, str) for line in value))
+_mapping = _reader("keys with values", lambda value: isinstance(value, dict) and all(isinstance(name, str) for name in value))
+_nbytes = _reader("a number of bytes such as 4GiB", lambda value: _is_number(value, str) and parse_bytes(value) > 0)
+_seconds = _reader(
+    "a time such as 30s, 50m or 2h", lambda value: _is_number(value, str, float) and parse_timedelta(value) > 0, lambda value: float(parse_timedelta(value))
+)
+_class = _reader(f"one of {', '.join(CLASSES)}", lambda value: value in CLASSES)
+# YAML makes a number of a walltime without quotes.
+_walltime = _reader("a time in quotes such as '08:00:00'", lambda value: isinstance(value, str) and _WALLTIME.fullmatch(value) is not None)
+
+
+def walltime_seconds(walltime: str, class_name: str) -> int:
+    """Tell how long a walltime is, in the notation of a queueing system.
+
+    Examples
+    --------
+    >>> walltime_seconds("1-02:00:00", "SLURMCluster"), walltime_seconds("90", "SLURMCluster"), walltime_seconds("02:30", "SLURMCluster")
+    (93600, 5400, 150)
+    >>> walltime_seconds("02:30", "LSFCluster"), walltime_seconds("02:30:00", "PBSCluster")
+    (9000, 9000)
+    """
+    match = _WALLTIME.fullmatch(walltime)
+    if match is None:
+        raise ValueError(f"not a walltime: {walltime!r}")
+    days, *rest = match.groups()
+    numbers = [int(number) for number in rest if number is not None]
+    if days is not None:  # days-hours:minutes:seconds
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if class_name == "LSFCluster" and len(numbers) < 3:  # [hours:]minutes
+        return 60 * (numbers[-1] + (60 * numbers[0] if len(numbers) == 2 else 0))
+    if class_name == "SLURMCluster" and len(numbers) == 1:  # minutes
+        return 60 * numbers[0]
+    return sum(number * 60**n for n, number in enumerate(reversed(numbers)))
+
+
+def _keys(read: Callable[[Any], Any], names: str, default: Any = None) -> dict[str, Key]:
+    return dict.fromkeys(names.split(), Key(read, default))
+
+
+_COMMON = {"kind": Key(_text, required=True), "dask": Key(_mapping, {})}
+_STARTED = {**_COMMON, "dashboard-address": Key(_text, LOOPBACK), **_keys(_text, "interface local-directory")}
+_LOCAL = {**_STARTED, "workers": Key(_count), "threads-per-worker": Key(_count, 1), "memory-limit": Key(_nbytes)}
+_SCHEDULER = {**_COMMON, **_keys(_text, "address scheduler-file"), "timeout": Key(_seconds)}
+_JOBQUEUE = {
+    **_STARTED,
+    "class": Key(_class, required=True),
+    "cores": Key(_count, required=True),
+    "memory": Key(_nbytes, required=True),
+    "adaptive": Key(_mapping),
+    "walltime": Key(_walltime),
+    **_keys(_count, "jobs processes"),
+    **_keys(_seconds, "lifetime lifetime-stagger"),
+    **_keys(_text, "protocol log-directory shared-temp-directory python shebang"),
+    "death-timeout": Key(_seconds, 60.0),
+    **_keys(_seconds, "lost-after queue-check", 15.0),
+    "job-name": Key(_text, "wkwdask"),
+    **_keys(_texts, "job-script-prologue job-extra-directives job-directives-skip worker-extra-args", []),
+    "scheduler-options": Key(_mapping, {}),
+}
+_OF_CLASS: Mapping[str, Mapping[str, Key]] = {
+    "SLURMCluster": {**_keys(_text, "queue account job-mem"), "job-cpu": Key(_count)},
+    "PBSCluster": _keys(_text, "queue account resource-spec"),
+    "MoabCluster": _keys(_text, "queue account resource-spec"),
+    "LSFCluster": {**_keys(_text, "queue project lsf-units"), **_keys(_count, "ncpus mem"), "use-stdin": Key(_flag)},
+    "SGECluster": _keys(_text, "queue project resource-spec"),
+    "OARCluster": _keys(_text, "queue project resource-spec memory-per-core-property-name"),
+    "HTCondorCluster": _keys(_text, "disk"),
+}
+ADAPTIVE = {
+    "minimum": Key(_count_or_none, 0),
+    "maximum": Key(_count, required=True),
+    "interval": Key(_seconds, 10.0),
+    "wait-count": Key(_count, 30),
+    "target-duration": Key(_seconds, 60.0),
+}
+KINDS: Mapping[str, Mapping[str, Key]] = {"local": _LOCAL, "scheduler": _SCHEDULER, "jobqueue": _JOBQUEUE}
+
+
+def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
+    """List the keys of a kind; those of a job queue depend on its class."""
+    return {**KINDS[kind], **(_OF_CLASS.get(class_name, {}) if kind == "jobqueue" else {})}
+
+
+def job_keys(class_name: str) -> tuple[str, ...]:
+    """List the keys that go to the class of the queueing system as they are."""
+    shared = ("interface", "protocol", "log-directory", "shared-temp-directory", "python", "shebang", "job-name", "job-extra-directives", "job-directives-skip")
+    return (*shared, "walltime", "local-directory", *_OF_CLASS[class_name])
+
+
+def check_values(values: Any, where: str) -> dict[str, Any]:
+    """Check what a configuration says, and add what holds where it does not say."""
+    if not isinstance(values, dict):
+        raise FormatError(f"{where}: not a cluster configuration: keys with values are expected, such as kind: local")
+    kind = values.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise FormatError(f"{where}: kind: found {kind!r}, expected one of {', '.join(KINDS)}")
+    problems: list[str] = []
+    checked = _checked(values, keys_of(kind, values.get("class")), "", problems)
+    if isinstance(checked.get("adaptive"), dict):
+        checked["adaptive"] = _checked(checked["adaptive"], ADAPTIVE, "adaptive.", problems)
+    problems += _unknown_dask_keys(checked["dask"])
+    if not problems:
+        problems += _CONTRADICTIONS[kind](checked)
+    if problems:
+        raise FormatError("\n".join(f"{where}: {problem}" for problem in problems))
+    return checked
+
+
+def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], before: str, problems: list[str]) -> dict[str, Any]:
+    problems += [f"{before}{name}: unknown key; known are {', '.join(sorted(keys))}" for name in values if name not in keys]
+    checked = {}
+    for name, key in keys.items():
+        value = values.get(name)
+        if value is None:
+            if key.required:
+                problems.append(f"{before}{name}: missing")
+            checked[name] = key.default
+            continue
+        try:
+            checked[name] = key.read(value)
+        except ValueError as expected:
+            checked[name] = key.default
+            problems.append(f"{before}{name}: found {value!r}, expected {expected}")
+    return checked
+
+
+def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Find settings that dask does not know: a misspelt one would change nothing."""
+    import dask.config
+    import distributed.config  # noqa: F401 - adds its own to the known ones
+
+    known = {name.replace("_", "-") for name, _ in flat(dask.config.merge(*dask.config.defaults))}
+    for name, _ in flat(settings):
+        if name.replace("_", "-") not in known:
+            yield f"dask.{name}: dask has no such setting"
+
+
+def flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the settings of nested sections, each with its full name.
+
+    Examples
+    --------
+    >>> list(flat({"distributed": {"worker-ttl": "5m", "worker": {"memory": {"spill": False}}}}))
+    [('distributed.worker-ttl', '5m'), ('distributed.worker.memory.spill', False)]
+    """
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _of_jobqueue(values: Mapping[str, Any]) -> list[str]:
+    problems = _one_of_two(values, "jobs", "adaptive")
+    if values["processes"] and values["cores"] % values["processes"]:
+        problems.append(f"processes: {values['processes']} processes cannot share {values['cores']} cores evenly (cores)")
+    adaptive = values["adaptive"]
+    if adaptive and adaptive["minimum"] > adaptive["maximum"]:
+        problems.append(f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, {adaptive['maximum']}")
+    return [*problems, *_of_lifetime(values)]
+
+
+def _of_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
+    """A worker that is there when its job ends is killed with what it works on; it has to leave before."""
+    lifetime, stagger = values["lifetime"], values["lifetime-stagger"] or 0
+    if lifetime is None:
+        if stagger:
+            yield "lifetime-stagger: there is no lifetime"
+        return
+    if stagger >= lifetime:
+        yield f"lifetime-stagger: {stagger:g} s is not less than the lifetime, {lifetime:g} s"
+    if values["walltime"] is not None and lifetime + stagger >= (limit := walltime_seconds(values["walltime"], values["class"])):
+        yield f"lifetime: {lifetime:g} s and a stagger of {stagger:g} s are not less than the walltime, {limit} s: make the lifetime shorter"
+
+
+def _one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]:
+    if (values[first] is None) != (values[second] is None):
+        return []
+    return [f"{first}, {second}: give one of the two"]
+
+
+_CONTRADICTIONS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "local": lambda _: [], "scheduler": lambda values: _one_of_two(values, "address", "scheduler-file"), "jobqueue": _of_jobqueue,
+}  # fmt: skip
+
 
 CLUSTER_VARIABLE = "WKWDASK_CLUSTER"
 FOLDERS_VARIABLE = "WKWDASK_CLUSTERS"
@@ -85,12 +314,12 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
     """Read a configuration and check all of it."""
     changes = {name.replace("_", "-"): value for name, value in (overrides or {}).items()}
     if not isinstance(config, str | os.PathLike):
-        return _checked("cluster", None, {**config}, changes)
+        return _config_of("cluster", None, {**config}, changes)
     name = os.fspath(config)
     if "://" in name:
-        return _checked(name, None, {"kind": "scheduler", "address": name}, changes)
+        return _config_of(name, None, {"kind": "scheduler", "address": name}, changes)
     if name.endswith(".json"):
-        return _checked(name, None, {"kind": "scheduler", "scheduler-file": name}, changes)
+        return _config_of(name, None, {"kind": "scheduler", "scheduler-file": name}, changes)
     path = find_config(name)
     text = _text_of(path)
     if path.suffix == ".sbatch":
@@ -100,7 +329,7 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
         if not any(isinstance(document, dict) and "apiVersion" in document for document in documents):
             if len(documents) != 1:
                 raise FormatError(f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster")
-            return _checked(path.stem, path, documents[0], changes)
+            return _config_of(path.stem, path, documents[0], changes)
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
         raise FormatError(f"{path}: {', '.join(changes)}: cannot be set from outside: change a copy of the file")
@@ -147,7 +376,7 @@ def _loader() -> Any:
     return loader
 
 
-def _checked(name: str, path: Path | None, values: Any, changes: Mapping[str, Any]) -> ClusterConfig:
+def _config_of(name: str, path: Path | None, values: Any, changes: Mapping[str, Any]) -> ClusterConfig:
     if isinstance(values, dict) and changes:
         merged = {**values, **changes}
         if isinstance(values.get("dask"), dict) and isinstance(changes.get("dask"), dict):

@@ -156,8 +156,6 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     """Start a cluster and everything around it, in the order in which it has to end."""
     import dask
 
-    from wkwdask.clusters.connect import announce, expected_size, link_settings
-
     starter = _STARTERS.get(config.kind, _not_inside)
     stack.enter_context(ended_by_signal())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
@@ -226,12 +224,10 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
         yield client
 
 
-@contextmanager
-def _jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
+def _jobqueue_client(config: ClusterConfig) -> AbstractContextManager[Any]:
     from wkwdask.clusters.jobqueue import jobqueue_client
 
-    with jobqueue_client(config) as client:
-        yield client
+    return jobqueue_client(config)
 
 
 _STARTERS = {"local": local_client, "scheduler": _scheduler_client, "jobqueue": _jobqueue_client}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -16,14 +19,17 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
-from wkwdask.graphs.compute import compute_receipts, compute_values
-from wkwdask.graphs.runners import make, memory_per_task, run_job
+from wkwdask.graphs.client_run import PauseWatch
+from wkwdask.graphs.runners import active_client, check_reachable, make, memory_per_task, num_workers, run_job
+from wkwdask.model.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import FlatJob, Result, Task, give_up
 from wkwdask.runs.journal import Journal, entry_of
 from wkwdask.runs.parts import set_aside, tally_of
+from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import format_nbytes
+from wkwdask.runs.tolerant import Failed, Tolerance, TolerantJob
 from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
@@ -33,11 +39,110 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.placement import Placement
-    from wkwdask.model.receipts import Receipt
     from wkwdask.plans.chunks import PartPlan
     from wkwdask.runs.parts import Piece
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
+
+
+_LOOK_SECONDS = 5.0
+
+
+def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
+    """Run graphs of receipts."""
+    taken: set[Vec3] = set()
+
+    def take_once(value: Any) -> None:
+        if isinstance(value, Receipt) and value.part is None and value.shard not in taken:
+            taken.add(value.shard)
+            take(value)
+
+    for value in compute_values(graphs, title, take_once, folder):
+        take_once(value)
+
+
+def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
+    """Run graphs of single objects and show the progress."""
+    total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
+    if folder is not None:
+        check_reachable(folder)
+    client = active_client()
+    with Progress(title, total, folder, num_workers()) as progress:
+        if client is not None:
+            return _compute_on_client(graphs, client, progress, early)
+
+        def count_all(_: Any, state: Any) -> None:
+            progress.set_total(len(state["ready"]) + len(state["waiting"]))
+
+        def count(key: Any, result: Any, *_: Any) -> None:
+            progress.advance()
+            if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
+                early(result.item())
+
+        options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
+        with dask.callbacks.Callback(start_state=count_all, posttask=count):
+            values = dask.compute(*graphs, **options)
+        return [item for value in values for item in value.ravel()]
+
+
+def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
+    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it.
+
+    What fails keeps only that from being done which depends on it, and is told in the end.
+    """
+    from distributed import futures_of
+
+    futures = futures_of(client.persist(list(graphs)))
+    found: list[Any] = []
+
+    def take(_: Task, result: Result) -> None:
+        for item in result.value:
+            early(item)
+        found.extend(result.value)
+
+    with TolerantJob(FlatJob(lambda: iter(()), len(futures), take), progress, Tolerance()) as job:
+        try:
+            for future in _as_ended(futures, client):
+                _hand_on(job, future)
+            job.check()
+        except BaseException:
+            client.cancel(futures, force=True)
+            raise
+    return found
+
+
+def _hand_on(job: TolerantJob, future: Any) -> None:
+    """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
+    task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
+    if future.status != "error":
+        job.receive(task, Result((), value=list(future.result().ravel())))
+        future.release()
+        return
+    error = future.exception()
+    give_up(error)
+    job.fail(task, Failed(error, gethostname()))
+
+
+def _run_by_the_cluster(spec: None) -> Result:
+    raise NotImplementedError
+
+
+def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
+    """Give futures as they end, and see meanwhile whether they still can."""
+    ended: SimpleQueue[Any] = SimpleQueue()
+    for future in futures:
+        future.add_done_callback(ended.put)
+    watch = PauseWatch(client)
+    for _ in futures:
+        while True:
+            try:
+                future = ended.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                watch.look()
+            else:
+                break
+        yield future
+
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
 _META = np.empty((0, 0, 0, 0), object)
@@ -68,7 +173,7 @@ def _parts(array: da.Array, target: Placement, budget: int) -> PartPlan:
     return plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
 
 
-def shard_receipts(array: da.Array, target: Placement, prepare: Callable[[], None] | None = None) -> da.Array:
+def shard_receipts(array: da.Array, target: Placement, prepare: Callable[[], object] | None = None) -> da.Array:
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
@@ -146,7 +251,7 @@ def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
-def _first_task(prepare: Callable[[], None]) -> da.Array:
+def _first_task(prepare: Callable[[], object]) -> da.Array:
     """Make an array of one chunk whose only task prepares.
 
     A lone block would be fused into every task that it is broadcast to, and so run once for each; behind a rechunk it is not.
@@ -156,7 +261,7 @@ def _first_task(prepare: Callable[[], None]) -> da.Array:
     return first
 
 
-def _prepare(prepare: Callable[[], None], *, block_id: Sequence[int]) -> npt.NDArray[Any]:
+def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> npt.NDArray[Any]:
     if block_id[0] == 0:
         prepare()
     return np.full((1, 1, 1, 1), None, object)
@@ -252,30 +357,14 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
     lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:
         return dask.delayed(_publish_nothing, pure=False)(staged)
-    return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))
+    return finished(shard_receipts(lazy, target, staged.start), partial(_publish, staged))
 
 
-class _Start:
-    """The first task of a graph."""
-
-    def __init__(self, staged: StagedMags) -> None:
-        self._staged = staged
-
-    def __call__(self) -> None:
-        self._staged.start()
-
-
-class _Publish:
-    """The last task of a graph."""
-
-    def __init__(self, staged: StagedMags) -> None:
-        self._staged = staged
-
-    def __call__(self, receipts: list[Receipt]) -> Report:
-        return self._staged.publish([tally_of(self._staged.targets[0], receipts)])
+def _publish(staged: StagedMags, receipts: list[Receipt]) -> Report:
+    return staged.publish([tally_of(staged.targets[0], receipts)])
 
 
 def _publish_nothing(staged: StagedMags) -> Report:
     """Let a mag without voxels appear."""
     report = staged.start()
-    return report if report is not None else staged.publish([tally_of(staged.targets[0], [])])
+    return report if report is not None else _publish(staged, [])
