@@ -76,11 +76,6 @@ class Publication:
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(self._record, format_publication(self.paths, job, mark, listed, edit))
 
-    def prepare_removal(self, folders: Sequence[str], edit: MetadataEdit | None) -> None:
-        """Write down which mags go, and take them out of sight; :meth:`publish` deletes them."""
-        publish_bytes(self._record, format_removal(self.paths, folders, edit))
-        self.set_aside()
-
     def publish(self) -> None:
         """Do what the record says; doing it again changes nothing."""
         root, publication = self.paths.root, read_publication(self.paths)
@@ -191,7 +186,9 @@ class JobFolder:
 
     def remove(self, edit: MetadataEdit | None) -> None:
         """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes."""
-        self._publication(self.root).prepare_removal(self.targets, edit)
+        paths = self._paths(self.root)
+        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
+        Publication(paths).set_aside()
 
     def end(self) -> None:
         """Delete the job's folder after :meth:`remove`, as far as it is still there."""
@@ -358,9 +355,7 @@ def discard_dead_jobs(parent: str) -> None:
         for root, job in job_folders(parent):
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None or owner.is_gone() or not holds_locks(root, job):
-                check_records(RecordPaths(root))
-                release_locks_of(job, targets_of(root))
-                files.remove_tree(root)
+                _discard(root, job)
 
 
 def discard_interrupted(root: str) -> None:
@@ -370,6 +365,10 @@ def discard_interrupted(root: str) -> None:
         state = dict(job_records.job_states(parent)).get(root)
         if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
             raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
-        check_records(RecordPaths(root))
-        release_locks_of(basename(root).removeprefix(basename(job_root(parent, ""))), targets_of(root))
-        files.remove_tree(root)
+        _discard(root, basename(root).removeprefix(basename(job_root(parent, ""))))
+
+
+def _discard(root: str, job: str) -> None:
+    check_records(RecordPaths(root))
+    release_locks_of(job, targets_of(root))
+    files.remove_tree(root)

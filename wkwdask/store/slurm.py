@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _PATIENCE_SECONDS = 60
+_POLL_SECONDS = 5.0
 _OVER = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
 _UNKNOWN = "Invalid job id"
 
@@ -111,10 +112,10 @@ def is_in_queue(number: str) -> bool:
     return not count_states(number).keys() <= _OVER
 
 
-def wait_for_end(number: str, poll_seconds: float = 5.0) -> str:
+def wait_for_end(number: str) -> str:
     """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it."""
     while is_in_queue(number):
-        time.sleep(poll_seconds)
+        time.sleep(_POLL_SECONDS)
     return next(iter(count_states(number)), "")
 
 
@@ -150,15 +151,13 @@ def options_in(script: str) -> dict[str, str]:
 
 def _setting(name: str) -> str:
     try:
-        done = _run("scontrol", "show", "config")
+        return _field(_run("scontrol", "show", "config").stdout, name)
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = re.search(rf"^{name}\s*=\s*(\S+)", done.stdout, re.MULTILINE)
-    return found[1] if found is not None else ""
 
 
-def _field(line: str, name: str) -> str:
-    found = re.search(rf"(?:^|\s){name}=(\S+)", line)
+def _field(text: str, name: str) -> str:
+    found = re.search(rf"(?:^|\s){name}\s*=\s*(\S+)", text)
     return found[1] if found is not None else ""
 
 
