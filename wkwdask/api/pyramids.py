@@ -19,7 +19,7 @@ from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
-from wkwdask.verbs.update import Updating, lay_out_update
+from wkwdask.verbs.update import lay_out_update
 from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def build_pyramid(
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([carry_out(Updating(lay_out_update(url, name, wanted, by_content=update == "content", box=box))) for name in names])
+    return merge_reports([carry_out(lay_out_update(url, name, wanted, by_content=update == "content", box=box)) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:

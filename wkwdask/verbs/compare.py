@@ -12,10 +12,10 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import in_either
-from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -180,25 +180,23 @@ class EqualSpec(CompareSpec):
         return digest(self.second.shard_states(self.plan.region_box(self.region)))
 
 
-class CompareJob:
+class CompareJob(FlatJob):
     """Two volumes that are compared where one of them has a file."""
 
     spec: type[CompareSpec] = CompareSpec
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
-        self._first, self._second, self._plan = first, second, plan
-        self._occupied = in_either(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
-        self.num_tasks = int(self._occupied.sum())
+        occupied = in_either(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
         self.found = Differences()
 
-    def tasks(self) -> Iterator[Task]:
-        """Give the regions of which one of the two has a file."""
-        return (self.spec(self._first, self._second, self._plan, region).task() for region in self._plan.regions(self._occupied))
+        def tasks() -> Iterator[Task]:
+            return (self.spec(first, second, plan, region).task() for region in plan.regions(occupied))
 
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Add up what differs."""
-        self.found += result.value
-        return ()
+        super().__init__(tasks, int(occupied.sum()), self._add)
+
+    def _add(self, spec: CompareSpec, result: Result) -> None:
+        if result.value is not None:
+            self.found += result.value
 
 
 class EqualJob(CompareJob):
@@ -206,13 +204,9 @@ class EqualJob(CompareJob):
 
     spec = EqualSpec
 
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Nothing follows."""
-        return ()
-
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell whether the copy's files are those that were compared."""
-        return isinstance(task.spec, EqualSpec) and task.spec.digest() == result.sources
+        return bool(task.spec.digest() == result.sources)
 
 
 def check_equal(first: Volume, second: Volume, found: Differences) -> None:

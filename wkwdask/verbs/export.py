@@ -28,7 +28,7 @@ from wkwdask.model.converted import converted
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.states import digest
 from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
@@ -42,7 +42,7 @@ from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.model.states import States
@@ -78,31 +78,21 @@ class ExportSpec(SourceSpec):
         return Result((), digest(states), nbytes_in=voxel_nbytes(self.source, self.box))
 
 
-class ExportJob:
+class ExportJob(FlatJob):
     """A volume that is written to files of another format."""
 
     def __init__(self, source: Volume, output: Output, box: BoundingBox) -> None:
-        self._source, self._output, self._box = source, output, box
-        self.num_tasks = sum(1 for _ in self._boxes())
-
-    def _boxes(self) -> Iterator[BoundingBox]:
-        box, step, corner = self._box, self._output.cell_shape, self._output.corner
+        step, corner = output.cell_shape, output.corner
         moved = _moved(box, [-c for c in corner])
-        for index in cells(moved, step):
-            yield _moved(cell_box(index, step, box).intersection(moved), corner)
 
-    def tasks(self) -> Iterator[Task]:
-        """Give all cells."""
-        return (ExportSpec(self._source, self._output, box).task() for box in self._boxes())
+        def tasks() -> Iterator[Task]:
+            for index in cells(moved, step):
+                yield ExportSpec(source, output, _moved(cell_box(index, step, box).intersection(moved), corner)).task()
 
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take note of nothing: what is written is in its place."""
-        del task, result
-        return ()
+        super().__init__(tasks, sum(1 for _ in cells(moved, step)), lambda *_: None)  # what is written is in its place
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell that a cell of an earlier start is there."""
-        del known
         check_source(task, result)
         return True
 

@@ -164,21 +164,14 @@ def lay_out_import(place: Place, imported: Imported, options: Any, existing: str
     source = in_frame(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
-    memory_nbytes = _memory_nbytes(source)
+    own_nbytes = LevelSpec.like(source).voxel_nbytes
+    memory_nbytes = own_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, Converted) else 0)  # of a voxel, while it is read
     plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
-    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + own_nbytes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     staged = draft.mags([target], LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
     read = _with_notes(source, _notes_folder(staged)) if taken.fill else source
     return Import(read, plan, target, staged, token_of(source.token), imported.foreign.notes, levels.warnings)
-
-
-def _memory_nbytes(source: Source) -> int:
-    """Add up what a voxel takes in memory while it is read [bytes]."""
-    own = source.num_channels * source.dtype.itemsize
-    if isinstance(source, Converted):
-        own += source.source.num_channels * source.source.dtype.itemsize
-    return own
 
 
 def _notes_folder(staged: StagedMags) -> str:

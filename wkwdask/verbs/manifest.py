@@ -65,12 +65,9 @@ def parse_manifest(text: str, source: str) -> dict[str, str]:
 _PIECE_NBYTES = 4 << 20
 
 
-def hashed_files(root: str) -> Iterator[tuple[str, bool]]:
-    """Go through the files below a folder that a manifest lists: all but itself, and what jobs hold for themselves."""
-    return _walk(root, "", set())
-
-
-def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
+def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, bool]]:
+    """Go through the files below a folder that a manifest lists, and whether they are regular: all but itself, and what jobs hold for themselves."""
+    seen = set() if seen is None else seen
     real = files.realpath(join(root, inside))
     if real in seen:
         return
@@ -78,17 +75,13 @@ def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
     with files.scandir(real) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
-        path = join(inside, entry.name)
-        if path == MANIFEST_NAME or _is_of_a_job(entry.name):
+        path, name = join(inside, entry.name), entry.name
+        if path == MANIFEST_NAME or is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(files.TEMPORARY_SUFFIX):
             continue
         if entry.is_dir():
-            yield from _walk(root, path, seen)
+            yield from hashed_files(root, path, seen)
         else:
             yield path, entry.is_file()
-
-
-def _is_of_a_job(name: str) -> bool:
-    return is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(files.TEMPORARY_SUFFIX)
 
 
 def hash_file(path: str) -> tuple[str, int]:

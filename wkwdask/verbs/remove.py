@@ -10,7 +10,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.record_paths import dataset_around, elsewhere
 from wkwdask.formats.registry import fallback, format_of, location_of
 from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task
+from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_folder import REMOVAL, JobFolder, discard_dead_jobs, end_removal, find_removals
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.staged import settings_of
@@ -20,7 +20,7 @@ from wkwdask.store.paths import basename, dirname, is_below, is_remote, join, lo
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Generator, Iterator, Sequence
 
     from wkwdask.formats.format import ArrayFormat, MetadataEdit
     from wkwdask.geometry.mag import Mag
@@ -58,7 +58,7 @@ def _delete(path: str) -> tuple[int, int]:
     return 0, 0
 
 
-class RemoveJob:
+class RemoveJob(FlatJob):
     """Levels that are deleted."""
 
     def __init__(self, roots: Sequence[str]) -> None:
@@ -67,19 +67,10 @@ class RemoveJob:
         single: list[str] = []
         for path, is_folder in (found for root in roots for found in _below(root, _DEPTH)):
             (folders if is_folder else single).append(path)
-        self._groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single, _FILES_PER_TASK)]
-        self.num_tasks = len(self._groups)
+        groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single, _FILES_PER_TASK)]
+        super().__init__(lambda: (RemoveSpec(group).task() for group in groups), len(groups), lambda _, result: self._count(*result.value))
         self.files = 0
         self.nbytes = 0
-
-    def tasks(self) -> Iterator[Task]:
-        """Give groups of folders or files."""
-        return (RemoveSpec(group).task() for group in self._groups)
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Count what was deleted."""
-        self._count(*result.value)
-        return ()
 
     def finish(self) -> None:
         """Delete what is left of the levels; files right in the folders of jobs stay."""

@@ -114,10 +114,10 @@ class UpdateJob:
             self.tallies[level].add(receipt)
             self.num_changed[level] += self._is_other(level, receipt)
         if self.tallies[self._level].is_complete:
-            self.save_record(self._level)
+            self.save_record()
             return self.tasks()
         if time.monotonic() - self._saved > _SAVE_SECONDS:
-            self.save_record(self._level)
+            self.save_record()
         return ()
 
     def _is_other(self, level: int, receipt: Receipt) -> bool:
@@ -127,13 +127,11 @@ class UpdateJob:
             self._known[level] = {} if rows is None else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
         return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
 
-    def save_what_is_done(self) -> None:
-        """Keep what is known about the files of the mag that is being made, where an update ends early."""
-        if self._level >= 0:
-            self.save_record(self._level)
-
-    def save_record(self, level: int) -> None:
-        """Keep what is known about the files of a mag: then an update that is interrupted goes on from there."""
+    def save_record(self) -> None:
+        """Keep what is known about the files of the mag that is being made: then an update that is interrupted goes on from there."""
+        level = self._level
+        if level < 0:
+            return
         mag, fresh = self._mags[level], self.tallies[level].shards
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
             return  # a record of some files would say that all others are empty
@@ -144,9 +142,9 @@ class UpdateJob:
         self._saved = time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """An update that can be run."""
+@dataclass(slots=True)
+class Update(Work[Report]):
+    """Brings coarser mags up to date, file by file in place."""
 
     source: Volume
     """The finest mag."""
@@ -159,8 +157,8 @@ class Update:
     again: Callable[[], Update]
     """Looks at all of it once more."""
 
-    def start(self) -> Update:
-        """Lock the mags and make the folder for what is set aside."""
+    def start(self) -> None:
+        """Lock the mags, make the folder for what is set aside, and look once more at what has changed."""
         for mag in self.mags:
             if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
@@ -176,10 +174,11 @@ class Update:
         except BaseException:
             self.folder.discard()
             raise
-        return now
+        self.source, self.mags, self.job = now.source, now.mags, now.job
 
-    def finish(self) -> Report:
-        """End the job and say what it did."""
+    def phases(self) -> Generator[Phase, str, Report]:
+        """Make files anew, end the job and say what it did."""
+        yield Phase(self.job, f"update of {self.folder.parent}", folder=self.folder.root)
         if not self.job.box_was_given:
             for mag in self.mags:
                 self._keep_box(mag)
@@ -190,6 +189,11 @@ class Update:
         note = f"{counted(made, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if made else "nothing to do: no finer file has changed"
         mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
         return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
+
+    def leave(self, error: BaseException) -> None:
+        """Keep what is known of the files that were made."""
+        self.job.save_record()
+        self.folder.discard()
 
     def _keep_box(self, mag: LivingMag) -> None:
         """Take note of the box with which a mag agrees now."""
@@ -206,28 +210,6 @@ class Update:
                 box = moved(mag.target.box, mag.target.origin)
                 changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
-
-
-class Updating(Work[Report]):
-    """Brings coarser mags up to date, file by file in place."""
-
-    def __init__(self, staged: Update) -> None:
-        self._staged = staged
-
-    def start(self) -> None:
-        """Lock the mags, and look once more at what has changed."""
-        self._staged = self._staged.start()
-
-    def phases(self) -> Generator[Phase, str, Report]:
-        """Make files anew."""
-        folder = self._staged.folder
-        yield Phase(self._staged.job, f"update of {folder.parent}", folder=folder.root)
-        return self._staged.finish()
-
-    def leave(self, error: BaseException) -> None:
-        """Keep what is known of the files that were made."""
-        self._staged.job.save_what_is_done()
-        self._staged.folder.discard()
 
 
 def lay_out_update(

@@ -22,7 +22,7 @@ from wkwdask.verbs.mending.made import finer_levels, how_made, is_sampled, recom
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
@@ -232,7 +232,8 @@ class Verification(Work["VerifyReport"]):
             found = self.found.get(scope.key, Findings())
             compared = self._compared[scope.folder]
             mags.append(MagFindings(scope.layer, scope.name, scope.folder, found.files, found.nbytes, found.blocks, found.largest, compared))
-        return VerifyReport(self.scope.path, self._decode, tuple(mags), sorted_faults(self._faults), time.monotonic() - self._started)
+        faults = sorted(self._faults, key=lambda one: (SEVERITIES.index(one.severity), one.path, one.block or 0, one.offset or 0, one.kind))
+        return VerifyReport(self.scope.path, self._decode, tuple(mags), tuple(faults), time.monotonic() - self._started)
 
 
 def lay_out_verification(
@@ -245,11 +246,6 @@ def lay_out_verification(
     if not 0 <= pyramid <= 1:
         raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
     return Verification(one, one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
-
-
-def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Bring faults into an order: errors first, then by place."""
-    return tuple(sorted(faults, key=lambda fault: (SEVERITIES.index(fault.severity), fault.path, fault.block or 0, fault.offset or 0, fault.kind)))
 
 
 _JOB_KINDS = {
