@@ -27,9 +27,10 @@ from wkwdask.model.place import Destination
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
-from wkwdask.verbs.export import ExportOptions, check_suffix, lay_out_export
-from wkwdask.verbs.foreign_import import Imported, SourceOptions, lay_out_import, open_source
+from wkwdask.verbs.export import check_suffix, lay_out_export
+from wkwdask.verbs.foreign_import import SourceOptions, lay_out_import, open_source
 from wkwdask.verbs.rechunk import Taken, check_alike, lay_out_copy
+from wkwdask.verbs.sources import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,7 +182,8 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_images = {"axes": axes, "on_error": on_error == "fill"}
-    its_channels, size, place = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit), vec3(offset, "offset")
+    size, place = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
+    part = Part(box, place, None if channels is None else tuple(channels), dtype, range_)
     its_format = format_of_target(target)
     is_dataset = its_format is fallback()
     if is_dataset:
@@ -199,8 +201,7 @@ def convert(
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{option} is for what becomes levels of an image, but {volume.name} is exported")
-        exported = ExportOptions(box, its_channels, dtype, range_, check(TiffOptions, **options))
-        staged = lay_out_export(volume, target, exported, existing, stored_layer.voxel_size_of(volume))
+        staged = lay_out_export(volume, target, part, check(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
         return export_only_planned(staged) or carry_out(staged)
     stored = check(its_format.options, **options)
     wanted = Destination(
@@ -210,7 +211,7 @@ def convert(
         refuse_options(f"{source} is converted level by level", of_images)
         is_chosen = found.mag is not None or layer is not None or mag is not None or not is_dataset
         only = found.mag if is_chosen else _mag_in(target, chosen.mags)
-        taken = Taken(None if mag is None else (Mag.parse(mag),), pyramid, box, place, its_channels, dtype, range_).only(only, source)
+        taken = Taken(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
         return _convert_levels(chosen, wanted, taken, stored, existing)
     if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
@@ -219,7 +220,7 @@ def convert(
     elif min(place) < 0:
         raise ValueError(f"offset must not be negative, got {place}")
     wanted = replace(wanted, mag=None if mag is None else Mag.parse(mag))
-    as_images = SourceOptions(place, axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
+    as_images = SourceOptions(part, axes, on_error == "fill", allow_external)
     return _convert_images(source, wanted, as_images, stored, existing, pyramid=pyramid)
 
 
@@ -359,10 +360,11 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     from wkwdask.graphs.runners import make, num_workers
 
     place = place_for(wanted)
-    voxels, foreign = open_source(source, taken, place.mag)
-    found = None if foreign.voxel_size_nm is None else ratio_of(foreign.voxel_size_nm, place.mag.factors)
+    imported = open_source(source, taken, place.mag)
+    voxels, lengths_nm = imported.source, imported.foreign.voxel_size_nm
+    found = None if lengths_nm is None else ratio_of(lengths_nm, place.mag.factors)
     place = place_for(replace(wanted, found_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
-    staged = lay_out_import(place, Imported(voxels, foreign, taken), stored, existing, num_workers())
+    staged = lay_out_import(place, imported, stored, existing, num_workers())
     note = "" if pyramid else place.unchanged_levels(existing)
     url = place.url_of(staged.staged.folders[0])
     for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +18,11 @@ from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.pictures.exported import Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
-from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.converted import converted
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.states import digest
 from wkwdask.runs.drive import Phase, Work
@@ -45,9 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from wkwdask.formats.pictures.exported import Output
+    from wkwdask.formats.pictures.options import TiffOptions
     from wkwdask.model.states import States
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
+    from wkwdask.verbs.sources import Part
 
     VoxelSize = tuple[float, float, float]
 
@@ -109,22 +109,6 @@ _UNKNOWN = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
 _WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What a user may choose for an export."""
-
-    box: BoundingBox | None = None
-    """What is exported [voxels of mag 1], by default all."""
-    channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
-    dtype: Any = None
-    """Type of the values, by default as it is."""
-    value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
-    stored: TiffOptions = field(default_factory=TiffOptions)
-    """How TIFFs are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +205,11 @@ class Export(Work[Report]):
         title, begin = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
+            if files.exists(self.staged):
+                files.unlink(self.staged)
+            is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
-                self.write_tiff(progress.advance)
+                write_tiff(self.staged, self.source, self.form, self.compression, ome=is_ome, done=progress.advance)
         else:
             output.prepare()
             with Journal(self.root) as journal:
@@ -232,12 +219,6 @@ class Export(Work[Report]):
         report = self.publish(time.monotonic() - begin, note)
         self.release()
         return report
-
-    def write_tiff(self, done: Any) -> None:
-        """Write one TIFF file, section by section."""
-        if files.exists(self.staged):
-            files.unlink(self.staged)
-        write_tiff(self.staged, self.source, self.form, self.compression, ome=self.target.lower().endswith(_OME_SUFFIXES), done=done)
 
     def publish(self, seconds: float, note: str) -> Report:
         """Let the target appear."""
@@ -256,7 +237,7 @@ class Export(Work[Report]):
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
-def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
+def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], part: Part, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
     """Check and lay out an export."""
     check_existing(existing)
     path = local_path(target)
@@ -268,18 +249,16 @@ def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], options: Ex
     with contextlib.suppress(ValueError):
         Mag.parse(basename(path))
         raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
-    box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
+    box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
-        raise BoundsError(
-            f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if options.box is None else f', asked for was {options.box}'}"
-        )
-    source = converted(mag, options.channels, options.dtype, options.value_range)
-    channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
+        raise BoundsError(f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', asked for was {part.box}'}")
+    source = part.converted(mag)
+    channels, dtype = range(mag.num_channels) if part.channels is None else part.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
-    compression = _compression(path, options.stored.compression)
+    compression = _compression(path, stored.compression)
     settings = settings_of(
-        _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
+        _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=part.value_range,
         compression=compression, input=source_token(mag),
     )  # fmt: skip
     form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))

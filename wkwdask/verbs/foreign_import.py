@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
-from wkwdask.model.converted import Converted, converted
+from wkwdask.model.converted import Converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import Volume, in_frame
 from wkwdask.plans.regions import Tiling
@@ -17,7 +17,7 @@ from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
-from wkwdask.verbs.sources import begin, box_setting, cropped, token_of
+from wkwdask.verbs.sources import Part, begin, box_setting, cropped, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -77,20 +77,10 @@ _NOTES_NAME = "bad-slices"
 class SourceOptions:
     """What of a source is taken over, and where it goes."""
 
-    offset: Vec3 = (0, 0, 0)
-    """Voxel of the mag that the source's first one becomes."""
+    part: Part
+    """What of it, where it goes, and as which values."""
     axes: str | None = None
     """Order of the source's axes."""
-    channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
-    dtype: Any = None
-    """Type of the values, by default that of the source."""
-    value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
-    voxel_size_nm: tuple[float, float, float] | None = None
-    """Edge lengths of a voxel of mag 1 [nm], where a user says them."""
-    box: BoundingBox | None = None
-    """Which part [voxels of mag 1]."""
     fill: bool = False
     """Whether bad slices become zeros."""
     allow_external: bool = False
@@ -124,23 +114,13 @@ class Import(Plan):
         """Make the mag."""
         job = self.job()
         note = yield Phase(job, f"importing {self.source.name}")
-        return Outcome(job.tallies, "\n".join(filter(None, [note, *self.all_notes()])))
+        filled = (f"filled with zeros: {one}" for one in read_notes(_notes_folder(self.staged)))
+        return Outcome(job.tallies, "\n".join(filter(None, [note, *self.notes, *filled])))
 
     def check_unchanged(self) -> None:
         """Make sure that the files that were read are still those that were found."""
         if token_of(self.source.token) != self.input:
             raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
-
-    def all_notes(self) -> list[str]:
-        """List what a user should know, with the slices that could not be decoded."""
-        return [*self.notes, *(f"filled with zeros: {note}" for note in read_notes(_notes_folder(self.staged)))]
-
-
-def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, Foreign]:
-    """Open what is to be imported, with the channels, the type and the box that a user asks for."""
-    foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill, options.allow_external))
-    volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
-    return cropped(volume, options.box, "the source"), foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +131,21 @@ class Imported:
     """What is read, in absolute voxels."""
     foreign: Foreign
     """What it says about itself."""
-    taken: SourceOptions
-    """What a user chose."""
+    fill: bool
+    """Whether bad slices become zeros."""
+
+
+def open_source(source: Any, options: SourceOptions, mag: Mag) -> Imported:
+    """Open what is to be imported, with the channels, the type and the box that a user asks for."""
+    foreign = open_foreign(source, Placing(options.part.offset, mag, options.axes, options.fill, options.allow_external))
+    return Imported(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
 
 
 def lay_out_import(place: Place, imported: Imported, options: Any, existing: str, workers: int) -> Import:
     """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
-    absolute, taken = imported.source, imported.taken
+    absolute = imported.source
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
-    settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if taken.fill else "fail", input=token_of(absolute.token))
+    settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if imported.fill else "fail", input=token_of(absolute.token))
     draft, target = begin(levels, "convert", settings, existing)
     source = in_frame(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
@@ -170,7 +156,7 @@ def lay_out_import(place: Place, imported: Imported, options: Any, existing: str
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + own_nbytes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     staged = draft.mags([target], LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
-    read = _with_notes(source, _notes_folder(staged)) if taken.fill else source
+    read = _with_notes(source, _notes_folder(staged)) if imported.fill else source
     return Import(read, plan, target, staged, token_of(source.token), imported.foreign.notes, levels.warnings)
 
 

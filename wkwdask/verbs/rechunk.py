@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
-from wkwdask.model.converted import converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.regions import Tiling, plan_splicing
@@ -19,7 +18,7 @@ from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
 from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
-from wkwdask.verbs.sources import begin, box_setting, check_not_replaced, cropped, known_by, presence, translated
+from wkwdask.verbs.sources import Part, begin, box_setting, check_not_replaced, cropped, known_by, presence, translated
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -42,22 +41,13 @@ class Taken:
     """Which mags, by default all."""
     finest_only: bool = False
     """Whether of all mags only the finest is taken."""
-    box: BoundingBox | None = None
-    """Which part [voxels of mag 1]."""
-    offset: Vec3 = (0, 0, 0)
-    """By what voxels are moved [voxels of mag 1]."""
-    channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
-    dtype: Any = None
-    """Type of the values, by default as it is."""
-    value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
+    part: Part = field(default_factory=Part)
+    """What of each."""
 
     def of(self, volume: StoredArray) -> Volume:
         """Give what is converted of a mag, at the place that it goes to."""
-        taken = translated(cropped(volume, self.box), self.offset, "offset", "converted")
-        changed: Volume = converted(taken, self.channels, self.dtype, self.value_range)
-        return changed
+        moved_there: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
+        return moved_there
 
     def copy_of(self, volume: StoredArray) -> Copy:
         """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
@@ -80,7 +70,7 @@ class Taken:
     @property
     def settings(self) -> dict[str, Any]:
         """What a journal keeps about it."""
-        return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
+        return settings_of("convert", **{name: getattr(self.part, name) for name in Part.__slots__})
 
 
 def check_alike(copies: Sequence[Copy]) -> None:

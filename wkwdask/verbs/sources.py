@@ -15,6 +15,7 @@ from wkwdask.formats.opening import find, format_of_image, open_source, place_fo
 from wkwdask.formats.pictures.foreign import open_sized
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.vectors import divide
+from wkwdask.model.converted import converted
 from wkwdask.model.place import Destination
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import SparseCells
@@ -142,6 +143,26 @@ def check_not_replaced(source: Volume) -> None:
     """Make sure that a source that was read is still the one that is there."""
     if not source.is_current():
         raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a volume is converted, where it goes, and as which values."""
+
+    box: BoundingBox | None = None
+    """Which part [voxels of mag 1], by default all."""
+    offset: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1; of images, of the mag that they become]."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+
+    def converted(self, volume: Any) -> Any:
+        """Give the channels and values that are meant."""
+        return converted(volume, self.channels, self.dtype, self.value_range)
 
 
 def part_of(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
