@@ -292,10 +292,8 @@ class ApplySpec(SourceSpec):
     target: Placement
     """What is written."""
     region: Vec3
-    """Which region."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
 
     @property
@@ -346,30 +344,26 @@ class TrialSpec:
     """Size of the box that is tried [voxels]."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
 
     def run(self) -> Result:
         """Call the function for the block in the middle; where it fails, the brick around it decides, since the function may need as much."""
+        application, whole = self.application, self.application.plan.box
+        part = whole if application.where is None else application.where
         failure: Exception
-        for shape in (self.block_shape, self.application.plan.brick_shape):
+        for shape in (self.block_shape, application.plan.brick_shape):
+            x, y, z = ((a + b) // 2 // n for a, b, n in zip(part.topleft, part.bottomright, shape, strict=True))
+            box = cell_box((x, y, z), shape, whole).intersection(part)
             try:
-                self._call(shape)
+                if self.stored is None:
+                    application.compute(box)
+                else:
+                    application.voxels(box, self.stored)
             except Exception as error:
                 failure = error
             else:
                 return Result(())
         raise failure
-
-    def _call(self, shape: Vec3) -> None:
-        application, whole = self.application, self.application.plan.box
-        part = whole if application.where is None else application.where
-        x, y, z = ((a + b) // 2 // n for a, b, n in zip(part.topleft, part.bottomright, shape, strict=True))
-        box = cell_box((x, y, z), shape, whole).intersection(part)
-        if self.stored is None:
-            application.compute(box)
-        else:
-            application.voxels(box, self.stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,12 +375,10 @@ class ReduceSpec:
     combine: Callable[[Any, Any], Any]
     """Makes one value of two."""
     region: Vec3
-    """Which region."""
     number: int
     """Its place in the order in which values are combined."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(
             f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}",
             "reduce {},{},{}".format(*self.region),

@@ -107,10 +107,8 @@ class CompareSpec:
     plan: RegionGrid
     """The regions."""
     region: Vec3
-    """Which region."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), type(self).run, self)
 
     def run(self) -> Result:
@@ -144,10 +142,8 @@ class HoldsSpec:
     plan: RegionGrid
     """The regions."""
     region: Vec3
-    """Which region."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"comparison of region {self.region} of {self.copy.name}", "holds {} {},{},{}".format(self.copy.name, *self.region), HoldsSpec.run, self)
 
     def run(self) -> Result:

@@ -189,7 +189,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
         ratios = [_ratios(one) if chosen is None else {} for one in (a, b)]
         named = [ratio for one, its_ratios in zip((a, b), ratios, strict=True) if _names_scale(one) for ratio in its_ratios]
         there = [[m for m in one.mags if not named and (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
-        staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
+        staged += [_compared(f"{name}/{m.name}", a.volume(m), b.volume(m), (_is_box_known(a), _is_box_known(b)), box) for m in there[0] if m in there[1]]
         scales = [{ratio: scale for ratio, scale in one.items() if not named or ratio in named} for one in ratios]
         staged += [_stage_scales(name, level, scales[1][ratio], ratio, box) for ratio, level in scales[0].items() if ratio in scales[1]]
         for n in (0, 1):
@@ -289,10 +289,6 @@ def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named
         (first if len(second.layers) == 1 else second).choose(None)  # which asks for a name
     pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
-
-
-def _stage(name: str, a: Image, b: Image, mag: Mag, box: BoundingBox | None) -> MagPair:
-    return _compared(name, a.volume(mag), b.volume(mag), (_is_box_known(a), _is_box_known(b)), box)
 
 
 def _is_box_known(layer: Image) -> bool:

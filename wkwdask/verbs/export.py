@@ -64,11 +64,9 @@ class ExportSpec(SourceSpec):
     """The cell, without what lies outside the box."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"export of {self.box} of {self.source.name}", "export {},{},{}".format(*self.box.topleft), ExportSpec.run, self)
 
     def states(self) -> States:
-        """Look at the files that are read."""
         return self.source.shard_states(self.box)
 
     def run(self) -> Result:

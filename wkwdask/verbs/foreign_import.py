@@ -107,7 +107,6 @@ class Import(Plan):
     """What a user should know of what is made."""
 
     def job(self) -> ConvertJob:
-        """Make the job."""
         return ConvertJob(self.source, self.target, self.plan)
 
     def phases(self) -> Generator[Phase, str, Outcome]:

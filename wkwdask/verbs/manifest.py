@@ -117,7 +117,6 @@ class HashSpec:
     """Files below it."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on", f"hash {self.paths[0]}", HashSpec.run, self)
 
     def run(self) -> Result:

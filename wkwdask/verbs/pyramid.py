@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -64,16 +65,13 @@ class RegionSpec(SourceSpec):
     ignore_zero: bool
     """Whether zeros do not count in a window."""
     region: Vec3
-    """Which region."""
     first_level: int = 0
     """Index in the whole pyramid of the first mag of the pass."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"region {self.region} of {self.source.name}", "region {} {},{},{}".format(self.first_level, *self.region), RegionSpec.run, self)
 
     def states(self) -> States:
-        """Look at the files that are read."""
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
@@ -180,22 +178,18 @@ class PyramidJob:
         tasks: Iterator[Task] = iter(())
         while len(self._occupied) < len(self._passes):
             p = len(self._occupied)
-            if p and not self.tallies[self._firsts[p] - 1].is_complete:
+            plan, first = self._passes[p], self._firsts[p]
+            if p and not self.tallies[first - 1].is_complete:
                 break
-            tasks = chain(tasks, self._start_pass(p))
+            source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
+            occupied = source.occupied(plan.source_region_shape)
+            self._occupied.append(occupied)
+            for level in range(len(plan.levels)):
+                self.tallies[first + level].expected = int(plan.levels[level].occupied_shards(self._target(p, level).shard_shape, occupied).sum())
+            self._num_started += int(occupied.sum()) + sum(self.tallies[first + level].expected for level in self._joined_levels(p))
+            spec_of = partial(RegionSpec, source, plan, self.targets[first : first + len(plan.levels)], self._method, self._ignore_zero, first_level=first)
+            tasks = chain(tasks, map(RegionSpec.task, map(spec_of, plan.regions(occupied))))
         return tasks
-
-    def _start_pass(self, p: int) -> Iterator[Task]:
-        plan, first = self._passes[p], self._firsts[p]
-        source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
-        occupied = source.occupied(plan.source_region_shape)
-        self._occupied.append(occupied)
-        self._num_started += int(occupied.sum())
-        for level in range(len(plan.levels)):
-            self.tallies[first + level].expected = int(plan.levels[level].occupied_shards(self._target(p, level).shard_shape, occupied).sum())
-        self._num_started += sum(self.tallies[first + level].expected for level in self._joined_levels(p))
-        targets = self.targets[first : first + len(plan.levels)]
-        return (RegionSpec(source, plan, targets, self._method, self._ignore_zero, region, first).task() for region in plan.regions(occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
@@ -326,7 +320,6 @@ class Pyramid(Plan):
     """What is written right, but shown wrong by a viewer."""
 
     def job(self) -> PyramidJob:
-        """Make the job."""
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def accepting_finished(self) -> Self:

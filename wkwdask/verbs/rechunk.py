@@ -116,7 +116,6 @@ class Rechunk(Plan):
         return isinstance(self.plan, Upsampling)
 
     def job(self) -> SpliceJob | UpsampleJob:
-        """Make the job."""
         if isinstance(self.plan, Upsampling):
             return UpsampleJob([self.volume], [self.target], [self.plan])
         return SpliceJob(self.volume, self.target, self.plan)

@@ -76,7 +76,6 @@ class SourceSpec:
     __slots__ = ()
 
     def states(self) -> States:
-        """Look at the files that are read."""
         raise NotImplementedError
 
     def digest(self) -> int:
@@ -98,7 +97,6 @@ class SpliceSpec(SourceSpec):
     plan: RegionGrid
     """The regions: whole shards of the target."""
     region: Vec3
-    """Which region."""
 
     def task(self) -> Task:
         return Task(f"region {self.region} of {self.source.name}", "splice {},{},{}".format(*self.region), SpliceSpec.run, self)
@@ -139,7 +137,6 @@ class UpsampleSpec(SourceSpec):
     level: int
     """Index of the finer mag in the job."""
     region: Vec3
-    """Which region."""
 
     def task(self) -> Task:
         name, key = f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}", "region {} {},{},{}".format(self.level, *self.region)

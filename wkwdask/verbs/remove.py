@@ -39,7 +39,6 @@ class RemoveSpec:
     """The folders or files."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"deletion of {self.paths[0]}", f"delete {self.paths[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:

@@ -64,7 +64,6 @@ class Upsample(Plan):
     """What is written; no targets where all mags are there already."""
 
     def job(self) -> UpsampleJob:
-        """Make the job."""
         # each counts from the voxel that holds the first one of the finer mag, whose windows it begins
         sources = [in_frame(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)

@@ -44,7 +44,6 @@ class CheckSpec:
     """Which, as the level lists them."""
 
     def task(self) -> Task:
-        """Give the task."""
         what = f"{len(self.files)} files of {self.check.folder} from {self.files[0]} on"
         return Task(f"check of {what}", f"check {self.level} {self.files[0]}", CheckSpec.run, self)
 

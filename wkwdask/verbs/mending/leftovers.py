@@ -78,10 +78,8 @@ class LeftoverRepair:
     def take_probe(self, spec: HoldsSpec, *, is_there: bool) -> None:
         """Take note of a copy that holds what its layer has not."""
         if not is_there:
-            self._only_copies |= {path for path in self._copies() if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
-
-    def _copies(self) -> list[str]:
-        return [fault.path for fault in self._scope.faults if _is_copy(fault)]
+            copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
+            self._only_copies |= {path for path in copies if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
 
     def _layer_of(self, path: str) -> LayerScope | None:
         return next((layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None)
@@ -107,7 +105,8 @@ class LeftoverRepair:
     def _leftover(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
         handled.add(fault.path)
         self.actions.append(Action(verb, fault.path, why([fault]), how))
-        owner = next((layer.folder for layer in self._scope.layers if fault.path.startswith(f"{layer.folder}/")), self._scope.path)
+        layer = self._layer_of(fault.path)
+        owner = self._scope.path if layer is None else layer.folder
         self._cleaned.add(owner)
         if not fault.kind.startswith("job."):  # these are for the job that holds the locks to end
             self._removed[owner].append(fault.path)

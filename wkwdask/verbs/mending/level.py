@@ -29,14 +29,12 @@ class ProbeSpec:
     mending: LevelMending
     """How its level is mended."""
     shard: Vec3
-    """Which shard."""
     path: str
     """Its file."""
     kinds: frozenset[str]
     """What is wrong with it."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"probe of {self.path}", f"probe {self.path}", ProbeSpec.run, self)
 
     def run(self) -> Result:
@@ -51,7 +49,6 @@ class MendSpec:
     mending: Any
     """How its level is mended, a LevelMending."""
     shard: Vec3
-    """Which shard."""
     path: str
     """Its file."""
     head: Any
@@ -64,7 +61,6 @@ class MendSpec:
     """Makes the shard anew elsewhere, which gives the broken chunks; else they become zeros."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"mending of {self.path}", f"mend {self.path}", MendSpec.run, self)
 
     def run(self) -> Result:

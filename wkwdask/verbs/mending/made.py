@@ -54,14 +54,12 @@ class RecomputeSpec:
     ignore_zero: bool
     """Whether zeros do not count in a window."""
     shard: Vec3
-    """Which shard."""
     origin: Vec3 = (0, 0, 0)
     """Absolute voxel at which the coordinates of both start."""
     check: Any = None
     """How a broken one is read: chunks of it that cannot be are passed over."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(
             f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}",
             "recompute {} {},{},{}".format(self.coarser.name, *self.shard),
