@@ -104,17 +104,9 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
     if not chosen or not set(chosen) <= set(every):
         raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, chosen)) or 'none'}")
     stored = by_dtype(dtype or volume.dtype).dtype.newbyteorder("=")
-    _check_range(value_range)
-    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else Converted(volume, chosen, stored, value_range)
-
-
-def _check_range(value_range: tuple[float, float] | None) -> None:
-    """Make sure that values can be scaled from a range."""
-    if value_range is None:
-        return
-    low, high = value_range
-    if not (low < high and math.isfinite(high - low)):
+    if value_range is not None and not (value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])):
         raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
+    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else Converted(volume, chosen, stored, value_range)
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:

@@ -59,7 +59,7 @@ class Option:
     def type_doc(self) -> str:
         """The type as numpydoc writes it."""
         if self.kind == "choice":
-            return f"{{{', '.join(map(_quoted, self.choices))}}}, optional"
+            return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
             return f"sequence of 3 int{' or bool' if self.takes_words else ''}, optional"
         return "bool" if self.kind == "flag" else "int, optional"
@@ -75,10 +75,6 @@ class Option:
         """The documentation, with the default of a new array."""
         default = f" Default: {self.default_text}." if with_default and self.default_text else ""
         return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _whole(value: Any, what: str) -> int:

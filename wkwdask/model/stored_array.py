@@ -325,8 +325,8 @@ class StoredArray(ReadyVolume):
         """Name the file that holds the first voxel of a shard, or the array where names are not known."""
         if self.naming is None or self.grid.file is None:
             return self.name
-        unit = next(self._units_at(index))
-        x, y, z = (max(0, n) * edge // file for n, edge, file in zip(unit, self.grid.unit, self.grid.file[1:], strict=True))
+        axes = zip(index, self.grid.unit, self.grid.origin, self.grid.file[1:], strict=True)
+        x, y, z = (max(0, (n * edge - o) // edge) * edge // file for n, edge, o, file in axes)
         return self.store.path_of(self.naming.key((0, x, y, z)))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
@@ -434,19 +434,9 @@ class StoredArray(ReadyVolume):
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
         """Look at the files of a group: their number, their bytes, and what sums up their states as :meth:`stored_states` does."""
-        found = list(self._found(self._files_of(unit)))
+        found = list(self._found(self._files_of_units([range(n, n + 1) for n in unit])))
         states = self._states(iter(found))
         return len(found), sum(one.nbytes for _, one in found), int(states[0, 4]) if len(found) else 0
-
-    def _files_of(self, unit: Vec3) -> Ranges:
-        """Return the files of a group."""
-        return self._files_of_units([range(n, n + 1) for n in unit])
-
-    def _units_at(self, index: Vec3) -> Iterator[Vec3]:
-        """List the groups of files, counted from the array's first voxel, of which a shard holds parts."""
-        axes = zip(index, self.grid.unit, self.grid.origin, strict=True)
-        ranges = [range((n * edge - o) // edge, -(-((n + 1) * edge - o) // edge)) for n, edge, o in axes]
-        return ((x, y, z) for z in ranges[2] for y in ranges[1] for x in ranges[0])
 
     def _moved(self, states: States) -> States:
         """Turn indices that count from the array's first voxel to those of the shards that the files touch."""
