@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord, OddLayer
+    from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord
     from wkwdask.formats.webknossos.layer_views import Attachment, Axis
+    from wkwdask.model.image import OddLayer
     from wkwdask.model.stored_array import StoredArray
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError
 from wkwdask.geometry.mag import Mag
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 
-class OddImage(Protocol):
-    """A layer of a dataset that cannot be used."""
+@dataclass(frozen=True, slots=True)
+class OddLayer:
+    """A layer of a dataset of which the JSON says something impossible; the others can be used."""
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def problem(self) -> str:
-        """Why it cannot be used."""
+    name: str
+    """Its name, or its place in the JSON where it has none."""
+    path: str
+    """Its place in the JSON, such as ``dataLayers[2]``."""
+    problem: str
+    """The file, and all that is wrong, each with its place."""
+    entry: Any = field(repr=False)
+    """What the JSON says."""
 
     def refuse(self) -> NoReturn:
-        """Raise the error that says why."""
+        """Say that it cannot be used."""
+        raise CorruptError(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class Found:
     """The images that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
-    odd: tuple[OddImage, ...] = ()
+    odd: tuple[OddLayer, ...] = ()
     """Layers of a dataset that cannot be used."""
 
     def choose(self, layer: str | None) -> Image:

@@ -9,11 +9,12 @@ import copy
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import CorruptError, ExistsError, MissingError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.image import OddLayer
 from wkwdask.model.json_text import Problems, format_json, parse_object
 from wkwdask.model.levels import length_nm, nm_per_unit, unit_name
 
@@ -66,24 +67,6 @@ class LayerRecord:
     """What it says about itself that stays true where the layer is copied: the largest id, how it is shown."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False)
     """All that the JSON says about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class OddLayer:
-    """A layer of which the JSON says something impossible; the others can be used."""
-
-    name: str
-    """Its name, or its place in the JSON where it has none."""
-    path: str
-    """Its place in the JSON, such as ``dataLayers[2]``."""
-    problem: str
-    """The file, and all that is wrong, each with its place."""
-    entry: Any = field(repr=False)
-    """What the JSON says."""
-
-    def refuse(self) -> NoReturn:
-        """Say that it cannot be used."""
-        raise CorruptError(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
