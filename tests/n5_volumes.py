@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from wkwdask.formats.n5.attributes import N5Dataset
-from wkwdask.formats.n5.block import VARLENGTH, encode_block, format_header
-from wkwdask.formats.n5.compression import compress, make_compression
+from wkwdask.formats.n5.block import VARLENGTH, compress, encode_block, format_header, make_compression
 
 
 def write_attributes(folder, **attributes):

@@ -180,7 +180,7 @@ def _header(
 
 def _literal(key: str, literal: bytes | str | None) -> bytes | None:
     """Give the bytes that are the same for all chunks."""
-    from wkwdask.formats.zarr.codecs.fixed_bytes import decode_base64
+    from wkwdask.formats.zarr.codecs.offset import decode_base64
 
     if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"{key} is {literal!r}, expected bytes, or base64 text")

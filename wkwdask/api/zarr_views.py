@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
 from wkwdask.formats.webknossos.dataset import locate
-from wkwdask.formats.zarr.view_files import plan_view, remove_view, write_view
+from wkwdask.formats.zarr.views import plan_view, remove_view, write_view
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import need
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leveled import Placed
-from wkwdask.formats.n5.attributes import DTYPES, is_dataset, parse_dataset
-from wkwdask.formats.n5.metadata_edit import LevelPlace, axis_names, dataset_document, with_level
-from wkwdask.formats.n5.placement import axes_of, level_attributes, level_names, place_levels
+from wkwdask.formats.n5.attributes import DTYPES, axes_of, is_dataset, level_attributes, level_names, parse_dataset, place_levels
+from wkwdask.formats.n5.place import LevelPlace, axis_names, dataset_document, with_level
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.json_text import parse_object
 

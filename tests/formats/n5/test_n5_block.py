@@ -16,8 +16,20 @@ from n5_volumes import compressed, java_lz4
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.n5.attributes import DTYPES
-from wkwdask.formats.n5.block import DEFAULT, VARLENGTH, decode_block, encode_block, format_header, header_nbytes, parse_header
-from wkwdask.formats.n5.compression import TYPES, Compression, compress, make_compression, parse_compression
+from wkwdask.formats.n5.block import (
+    DEFAULT,
+    TYPES,
+    VARLENGTH,
+    Compression,
+    compress,
+    decode_block,
+    encode_block,
+    format_header,
+    header_nbytes,
+    make_compression,
+    parse_compression,
+    parse_header,
+)
 from wkwdask.formats.n5.zarr_view import of_zarr_codec, zarr_codec
 from wkwdask.model.json_text import Problems
 

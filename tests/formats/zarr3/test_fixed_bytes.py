@@ -21,7 +21,7 @@ from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.zarr.codecs import fixed_bytes, headers
+from wkwdask.formats.zarr.codecs import headers, offset
 from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 from wkwdask.formats.zarr.codecs.pad import PadCodec
 
@@ -278,7 +278,7 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
     stored = Stored([wkwdask.offset_codec(1 << 50)], fill=False)
     with pytest.raises(UnsupportedError, match="a header of 1125899906842624 zeros, expected at most"):
         stored.array[0, 0] = 1
-    assert fixed_bytes._MOST_ZEROS < 1 << 30
+    assert offset._MOST_ZEROS < 1 << 30
 
 
 @pytest.mark.parametrize(

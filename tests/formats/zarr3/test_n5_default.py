@@ -15,7 +15,7 @@ from n5_volumes import n5_dataset, write_dataset
 import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
-from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.block import make_compression
 from wkwdask.formats.n5.layer import find_n5_layers
 from wkwdask.formats.n5.zarr_view import array_document, inner_codecs, zarr_codec
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.n5.attributes import N5Dataset
-    from wkwdask.formats.n5.compression import Compression
+    from wkwdask.formats.n5.block import Compression
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.levels import Lengths

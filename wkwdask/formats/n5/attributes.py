@@ -1,25 +1,36 @@
-"""``attributes.json`` of an N5 dataset: text in, records out. Opens nothing.
+"""What the ``attributes.json`` of an N5 dataset and its group say: how the dataset is stored, and where it lies. Opens nothing.
 
 An N5 group is any folder, and a dataset a group whose attributes have ``dimensions``; all lengths are listed with the fastest axis first, which is x.
+
+Of places these are read, in this order: ``transform`` and ``multiscales`` (Janelia COSEM, WEBKNOSSOS), ``downsamplingFactors``, ``scales`` and
+``pixelResolution`` (n5-viewer, BigDataViewer), ``axes``, ``resolution`` and ``units`` (Neuroglancer, tensorstore). Nothing of that is part of the N5
+specification, so what makes no sense is left aside instead of being an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.n5.compression import Compression, parse_compression
+from wkwdask.formats.leveled import Placed, letters_of_axes
+from wkwdask.formats.n5.block import LARGEST_BLOCK, Compression, parse_compression
 from wkwdask.model.json_text import Problems
+from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wkwdask.model.levels import Lengths
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
-LARGEST_BLOCK = 1 << 31
-"""Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
 OWN = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
 """Attributes that say how a dataset is stored."""
 _LARGEST = 1 << 53
@@ -95,3 +106,183 @@ def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int
 def is_whole(value: Any) -> bool:
     """Tell whether a value of a JSON is a whole number; one written as 64.0 is."""
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
+
+
+LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
+_DEFAULT_AXES = "xyzct"
+
+
+def level_number(name: str) -> int | None:
+    """Give the number of a level that is named like one (``s0``, ``s1``...), None for another name."""
+    found = LEVEL_NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def level_names(group: Mapping[str, Any]) -> list[str]:
+    """List the datasets that a group's ``multiscales`` name, finest first; none where there is no such attribute."""
+    try:
+        names = [entry["path"] for entry in group["multiscales"][0]["datasets"]]
+    except (KeyError, IndexError, TypeError):
+        return []
+    is_inside = all(isinstance(name, str) and name and not name.startswith("/") and ".." not in name.split("/") for name in names)
+    return names if is_inside else []
+
+
+def listed_factors(group: Mapping[str, Any]) -> list[Any]:
+    """List the factors of downsampling that a group's attributes have for all levels, by their numbers."""
+    for name in ("scales", "downsamplingFactors"):
+        value = group.get(name)
+        if isinstance(value, list) and value and all(isinstance(item, list) for item in value):
+            return value
+    return []
+
+
+def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> str:
+    """Say which axis is which."""
+    rank = len(dataset.dimensions)
+    names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
+    letters = letters_of_axes(names)
+    odd = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
+    if odd or "x" not in letters:
+        what = f"an axis {names[odd[0]]!r} of length {dataset.dimensions[odd[0]]}" if odd else "no axis x"
+        raise UnsupportedError(f"{source}: has {what}; datasets are read that have the axes x, y, z and c")
+    return "".join("-" if letter in letters[:n] else letter for n, letter in enumerate(letters))
+
+
+def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
+    """Read the names of the axes of a dataset, first to last, None where its attributes have none."""
+    return _named(attributes.get("axes"), rank) or _transform_axes(attributes, rank)
+
+
+def _named(value: Any, rank: int) -> list[str] | None:
+    """Take names of axes, where they are some."""
+    if not isinstance(value, list) or len(value) != rank or not all(isinstance(name, str) for name in value):
+        return None
+    names = [name.lower() for name in value]
+    return names if "x" in names and len(set(names)) == rank else None
+
+
+def _transform_axes(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
+    """Read the axes of ``transform``, which are listed as numpy has them unless it says otherwise."""
+    transform = attributes.get("transform")
+    names = _named(transform.get("axes"), rank) if isinstance(transform, dict) else None
+    if names is None or not isinstance(transform, dict):
+        return None
+    return names if transform.get("ordering") == "F" else names[::-1]
+
+
+def _along(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
+    """Pick the numbers of x, y and z out of one for each axis; None where they are none."""
+    if not isinstance(values, (list, tuple)) or len(values) not in (len(letters), 3):
+        return None
+    letters = letters if len(values) == len(letters) else "xyz"
+    named = dict(zip(letters, values, strict=True))
+    found = [named.get(letter, default) for letter in "xyz"]
+    if not all(map(is_number, found)):
+        return None
+    return float(found[0]), float(found[1]), float(found[2])
+
+
+def _transformed(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | None:
+    """Read the lengths of a voxel and the centre of the first one [nm] of ``transform``."""
+    transform = attributes.get("transform")
+    if not isinstance(transform, dict) or not isinstance(transform.get("axes"), list):
+        return None
+    letters = [str(name).lower() for name in transform["axes"]]
+    scale = _along(transform.get("scale"), letters)
+    shift = _along(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
+    units = transform.get("units")
+    if scale is None or shift is None or min(scale) <= 0 or not isinstance(units, list) or len(units) != len(letters):
+        return None
+    named = dict(zip(letters, units, strict=True))
+    with contextlib.suppress(ValueError):
+        factors = [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"]
+        return times(scale, factors), times(shift, factors)
+    return None
+
+
+def lengths_of(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
+    """Read how long a voxel is along x, y, z [nm], None where nobody says it."""
+    transformed = _transformed(attributes)
+    if transformed is not None:
+        return transformed[0]
+    resolution = attributes.get("pixelResolution")
+    units: Any
+    if isinstance(resolution, dict):
+        lengths, units = _along(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
+    else:
+        lengths, units = _along(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
+    if lengths is None or min(lengths) <= 0 or not isinstance(units, list) or len(units) != len(letters):
+        return None
+    named = dict(zip(letters, units, strict=True))
+    with contextlib.suppress(ValueError):
+        return times(lengths, [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"])
+    return None
+
+
+def factors_of(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
+    """Read how much a level was downsampled along x, y, z, None where nobody says it."""
+    found = own.get("downsamplingFactors")
+    number = level_number(name)
+    if found is None and number is not None:
+        listed = listed_factors(group)
+        found = listed[number] if number < len(listed) else None
+    factors = _along(found, letters)
+    return factors if factors is not None and min(factors) > 0 else None
+
+
+def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Join what a level says of itself with what its group's ``multiscales`` and other attributes say of it."""
+    merged = {key: value for key, value in group.items() if key not in ("downsamplingFactors", "scales", "transform", "multiscales")}
+    with contextlib.suppress(KeyError, IndexError, TypeError, StopIteration):
+        entry = next(entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == name)
+        merged["transform"] = entry["transform"]
+    return {**merged, **own}
+
+
+def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[Placed | UnsupportedError]:
+    """Place the levels of a group beside each other."""
+    placed: list[Placed | UnsupportedError] = []
+    base: _Level | None = None
+    for name, dataset, attributes in levels:
+        try:
+            letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
+        except UnsupportedError as error:
+            placed.append(error)
+            continue
+        level = _Level(dataset, letters, lengths_of(attributes, letters), factors_of(dataset.document, group, name, letters), _transformed(attributes))
+        base = base or level
+        placed.append(level.beside(base))
+    return placed
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What one level says of itself."""
+
+    dataset: N5Dataset
+    letters: str
+    lengths_nm: Lengths | None
+    factors: Lengths | None
+    transform: tuple[Lengths, Lengths] | None
+
+    def beside(self, base: _Level) -> Placed:
+        """Place it beside the finest level."""
+        if self.transform is not None and base.transform is not None:
+            ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
+        elif self.factors is not None:
+            ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
+        else:
+            ratio = _shape_ratio(base.dataset, base.letters, self.dataset, self.letters)
+        lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
+        offset = (0, 0, 0)
+        if self.transform is not None and base.transform is not None and ratio is not None:
+            offset = offset_of(self.transform[1], base.transform[0], ratio)
+        return Placed(self.letters, mag_of(ratio), lengths, offset)
+
+
+def _shape_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
+    """Guess by how much a level was downsampled of which only the lengths are known: by the power of two that is nearest."""
+    before, after = dict(zip(first_letters, first.dimensions, strict=True)), dict(zip(letters, dataset.dimensions, strict=True))
+    factors = [2.0 ** round(math.log2(max(1, before.get(letter, 1)) / max(1, after.get(letter, 1)))) for letter in "xyz"]
+    return (factors[0], factors[1], factors[2]) if min(factors) >= 1 else None

@@ -1,29 +1,205 @@
-"""One stored block of an N5 dataset: a header, then values with the first axis fastest and the highest byte first, compressed.
+"""One stored block of an N5 dataset: a header, then values with the first axis fastest and the highest byte first, compressed. Opens nothing.
 
 The header states the block's own lengths: blocks at the upper ends are shorter in files that Java or z5 wrote, and whole in those of tensorstore or zarr. N5
 specification 4.0.0, rule 9.
+
+Core compressions are raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr know too. The lz4 of N5 is the block
+stream of lz4-java, which no Zarr codec reads; its checksums are not looked at.
 """
 
 from __future__ import annotations
 
+import bz2
+import lzma
 import math
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
-from wkwdask.formats.n5.attributes import LARGEST_BLOCK
-from wkwdask.formats.n5.compression import compress, decompress
+from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
+from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from wkwdask.formats.n5.compression import Compression
+    from wkwdask.model.json_text import Problems
 
+
+TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
+"""Compressions whose blocks are read; all but lz4 can be written."""
+_BLOSC_HEADER = 16
+_STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
+_LZ4_MAGIC = b"LZ4Block"
+_LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
+_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How blocks are compressed."""
+
+    type: str = "raw"
+    """One of ``TYPES``."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """What ``attributes.json`` says besides."""
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Give an option, or a default where it is not given."""
+        return dict(self.options).get(name, default)
+
+    @property
+    def stream(self) -> str:
+        """What the bytes are: gzip that says ``useZlib`` is zlib."""
+        return "zlib" if self.type == "gzip" and self.option("useZlib") is True else self.type
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what ``attributes.json`` says."""
+        return {"type": self.type, **dict(self.options)}
+
+
+def make_compression(name: str, level: int | None = None) -> Compression:
+    """Choose a compression for blocks that are written."""
+    level = N5Options(compression=name, level=level).level_of(name)
+    if name == "zlib":
+        return Compression("gzip", (("level", level), ("useZlib", True)))
+    options: dict[str, Any] = {} if name == "raw" else {{"bzip2": "blockSize", "xz": "preset", "blosc": "clevel"}.get(name, "level"): level}
+    if name == "gzip":
+        options["useZlib"] = False
+    if name == "blosc":
+        options = {"cname": "zstd", **options, "shuffle": 1, "blocksize": 0}
+    return Compression(name, tuple(options.items()))
+
+
+def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:
+    """Read what ``attributes.json`` says of the compression; old files name it by ``compressionType``."""
+    value = document.get("compression", {"type": document["compressionType"]} if "compressionType" in document else None)
+    if isinstance(value, str):
+        value = {"type": value}
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        problems.add("compression", 'an object with a "type"', value)
+        return Compression()
+    if value["type"] not in TYPES:
+        raise UnsupportedError(f"{source}: compression {value['type']!r}, which is not read; known are {', '.join(TYPES)}")
+    return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
+
+
+def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
+    """Undo the compression of a block, without ever giving more than is expected."""
+    kind = compression.stream
+    found: bytes | memoryview
+    if kind == "raw":
+        found = data
+    elif kind == "gzip":
+        found = decompress_gzip(bytes(data), nbytes, source, offset)
+    elif kind == "lz4":
+        found = _lz4(data, nbytes, source, offset)
+    elif kind in _STREAMS:
+        found = decompress_streams(_STREAMS[kind], data, nbytes, source, offset)
+    else:
+        found = _by_imagecodecs(kind, data, nbytes, source, offset)
+    if len(found) != nbytes:
+        error = TruncatedError if len(found) < nbytes else CorruptError
+        what = f"{kind} data of {len(data)} bytes give"
+        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(found) > nbytes)}{len(found)} bytes, expected {nbytes}")
+    return found
+
+
+def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+    if kind == "blosc":
+        _check_blosc(data, nbytes, source, offset)
+    codecs = need("imagecodecs", source, "zarr")
+    try:
+        out: bytes = codecs.blosc_decode(data, out=nbytes) if kind == "blosc" else codecs.zstd_decode(data, out=max(nbytes, 1))
+    except MemoryError:
+        raise
+    except Exception as error:
+        name = "Blosc" if kind == "blosc" else "Zstandard"
+        raise CorruptError(f"{source}: byte {offset}: expected {name} data of {len(data)} bytes that give {nbytes}: {error}") from None
+    return out
+
+
+def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> None:
+    """Look at the header of Blosc: the library believes the lengths that it states."""
+    if len(data) < _BLOSC_HEADER:
+        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
+    stated, _, stored = struct.unpack_from("<III", data, 4)
+    if stored > len(data):
+        raise TruncatedError(f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here")
+    if stored < len(data) or stated != nbytes:
+        raise CorruptError(
+            f"{source}: byte {offset}: Blosc data that say they have {stored} bytes and give {stated}, expected {len(data)} bytes that give {nbytes}"
+        )
+
+
+def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): pieces with headers of their own, the last one empty."""
+    import lz4.block
+
+    out, at = bytearray(), 0
+    while at < len(data):
+        if len(data) - at < _LZ4_HEADER.size:
+            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 piece, expected a header of {_LZ4_HEADER.size}")
+        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, at)
+        method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
+        start = at + _LZ4_HEADER.size
+        if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
+            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 piece, found {bytes(data[at:start]).hex(' ')}")
+        if stored > len(data) - start:
+            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes, but the file has {len(data) - start} more")
+        if not length:
+            break
+        if len(out) + length > nbytes:
+            raise CorruptError(f"{source}: byte {offset + at}: LZ4 pieces give at least {len(out) + length} bytes, expected {nbytes}")
+        piece = data[start : start + stored]
+        try:
+            plain = piece if method == _LZ4_RAW else lz4.block.decompress(piece, uncompressed_size=length)
+        except lz4.block.LZ4BlockError as error:
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes cannot be decoded: {error}") from None
+        if len(plain) != length:
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece gives {len(plain)} bytes, expected {length}")
+        out += plain
+        at = start + stored
+    return bytes(out)
+
+
+def compress(data: bytes, compression: Compression, itemsize: int, source: str) -> bytes:
+    """Compress a block."""
+    kind = compression.stream
+    if kind == "raw":
+        return data
+    if kind in ("gzip", "zlib"):
+        level = int(compression.option("level", -1))
+        is_image = level < 0 and itemsize == 1  # nobody asks for a level, and labels are larger
+        return compress_gzip(data, 6 if level < 0 else level, is_image=is_image) if kind == "gzip" else zlib.compress(data, level)
+    if kind == "bzip2":
+        return bz2.compress(data, int(compression.option("blockSize", 9)))
+    if kind == "xz":
+        return lzma.compress(data, lzma.FORMAT_XZ, preset=int(compression.option("preset", 6)))
+    if kind == "lz4":
+        raise UnsupportedError(f"{source}: the lz4 of N5 is read but not written; blosc is as fast")
+    codecs = need("imagecodecs", source, "zarr")
+    if kind == "zstd":
+        out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
+        return out
+    name, shuffle = compression.option("cname", "blosclz"), int(compression.option("shuffle", 1))
+    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 leaves it to the writer, as in numcodecs
+    packed: bytes = codecs.blosc_encode(
+        data, int(compression.option("clevel", 5)), compressor=name, shuffle=shuffle, typesize=itemsize, blocksize=int(compression.option("blocksize", 0)),
+        numthreads=1,
+    )  # fmt: skip
+    return packed
+
+
+LARGEST_BLOCK = 1 << 31
+"""Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
 DEFAULT, VARLENGTH, OBJECT = 0, 1, 2
 """Modes of a block."""
 

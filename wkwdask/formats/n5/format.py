@@ -9,9 +9,8 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.leveled import found_images
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
-from wkwdask.formats.n5.metadata_edit import N5Edit, N5Removal
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.n5.place import n5_place, place_beside
+from wkwdask.formats.n5.place import N5Edit, N5Removal, n5_place, place_beside
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.n5.array import n5_array, read_attributes
-from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
-from wkwdask.formats.n5.placement import axis_names, level_attributes, level_names, level_number, listed_factors, place_levels
+from wkwdask.formats.n5.attributes import (
+    FILE_NAME,
+    axis_names,
+    is_dataset,
+    level_attributes,
+    level_names,
+    level_number,
+    listed_factors,
+    parse_dataset,
+    place_levels,
+)
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level

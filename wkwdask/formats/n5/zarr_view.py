@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import FILE_NAME, OWN, is_dataset, parse_dataset
-from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
-from wkwdask.formats.n5.compression import Compression
+from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, header_nbytes
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.documents import any_array_document, group_document, is_view

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.leveled import Placed, letters_of_axes
 from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_of, offset_of, ratio_of, times
@@ -80,6 +82,11 @@ def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any
 
 def _scale(entry: dict[str, Any]) -> list[float]:
     return next((list(map(float, step["scale"])) for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"), [0.0])
+
+
+def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | None:
+    """Give the values of red, green and blue, where channels are that."""
+    return (0, int(np.iinfo(dtype).max)) if num_channels == 3 and dtype.kind == "u" and dtype.itemsize <= 2 else None
 
 
 def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:

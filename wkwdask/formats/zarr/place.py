@@ -13,9 +13,8 @@ from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, letters_of, outer_shape, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale
+from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale, rgb_range
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, image_of, read_attributes
-from wkwdask.formats.zarr.views import rgb_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement

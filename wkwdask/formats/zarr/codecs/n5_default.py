@@ -16,8 +16,7 @@ import numpy as np
 from zarr.abc.codec import ArrayBytesCodec
 
 from wkwdask.formats.n5.attributes import DTYPES
-from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
-from wkwdask.formats.n5.compression import Compression
+from wkwdask.formats.n5.block import Compression, decode_block, encode_block, header_nbytes
 from wkwdask.formats.n5.zarr_view import CODEC, of_zarr_codec
 
 if TYPE_CHECKING:

@@ -1,11 +1,248 @@
-"""The codec ``offset``: a header of fixed length before each chunk. Loaded by zarr-python where a ``zarr.json`` names it."""
+"""The codec ``offset``, a header of fixed length before each chunk, and what it has in common with ``pad``. Loaded where a ``zarr.json`` names it.
+
+In: encoded bytes of a chunk. Out: the same with the bytes around them, and back without a copy. What these bytes are (zeros, a literal, a header made for each
+chunk) is the same for both; they differ in what their configuration calls them.
+
+Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form ``codecs/pad`` (commit 6ca3baa); ``header`` and ``strict`` are
+additions.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import sys
+import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from wkwdask.formats.zarr.codecs.fixed_bytes import FixedBytesCodec
+from zarr.abc.codec import BytesBytesCodec
+
+from wkwdask.errors import CorruptError, HeaderWarning, TruncatedError, UnsupportedError
+from wkwdask.formats.zarr.codecs.headers import ChunkLayout, Header
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer
+
+
+_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # what these add leaves the bytes where they are, or is itself meant to stand outside
+_FRAMES = 4
+_LISTS = ("codecs_parsed_partial", "codecs_parsed", "codecs")
+_MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
+_SHOWN = 16
+
+
+def warn_of_neighbours(codec: Any, dtype: Any) -> None:
+    """Warn where a compressor follows, whose bytes then begin files; and where a TIFF header says another byte order than the codec ``bytes`` gives chunks."""
+    before, behind = _around(codec)
+    odd = [one for one in map(_name_of, behind) if one not in _HARMLESS]
+    if odd:
+        warnings.warn(
+            f"the codec {codec.name!r} stands before {odd[0]!r}, which then compresses its bytes too: what is stored begins with those of {odd[0]!r}; "
+            f"put {codec.name!r} last",
+            HeaderWarning,
+            stacklevel=3,
+        )
+    if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
+        return
+    said = codec.header.options.get("byteorder", "little")
+    for one in before:
+        endian = getattr(one, "endian", None) if _name_of(one) == "bytes" else None
+        found = getattr(endian, "value", endian)
+        if found not in (None, said):
+            warnings.warn(
+                f"the codec 'bytes' stores chunks {found}-endian, and the header 'tiff' of the codec {codec.name!r} says {said!r}: "
+                f"TIFF readers see other values; give header_options={{'byteorder': {found!r}}}",
+                HeaderWarning,
+                stacklevel=3,
+            )
+
+
+def _around(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Give the codecs before and behind one."""
+    for codecs in _lists(sys._getframe(3)):
+        for n, one in enumerate(codecs):
+            if one is codec:
+                return tuple(codecs[:n]), tuple(codecs[n + 1 :])
+    return (), ()
+
+
+def _lists(frame: FrameType | None) -> Any:
+    """Give the lists of codecs that the next frames know."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        values = frame.f_locals
+        owner = values.get("self")
+        for found in (getattr(owner, "codecs", None), *(values.get(name) for name in _LISTS)):
+            if isinstance(found, (tuple, list)):
+                yield found
+        frame = frame.f_back
+
+
+def _name_of(codec: Any) -> str:
+    try:
+        return str(codec.to_dict()["name"])
+    except Exception:  # a codec of somebody else that cannot say: its class then
+        return type(codec).__name__
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedBytesCodec(BytesBytesCodec):
+    """Bytes of a fixed length at one end of a chunk."""
+
+    is_fixed_size = True
+    name: ClassVar[str]
+    """What ``zarr.json`` calls the codec."""
+    size_key: ClassVar[str]
+    """Key of the length."""
+    literal_key: ClassVar[str]
+    """Key of the literal bytes."""
+    more_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of what only this codec has."""
+
+    nbytes: int
+    """Length [bytes]."""
+    literal: bytes | None = None
+    """The bytes that are written, None for zeros or where a header is made for each chunk."""
+    header: Header | None = None
+    """Makes the bytes of each chunk."""
+    strict: bool = False
+    """Whether reading checks that the stored bytes are those that would be written."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nbytes, int) or isinstance(self.nbytes, bool) or self.nbytes < 0:
+            raise CorruptError(f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of bytes, 0 or more")
+        if self.literal is not None and self.header is not None:
+            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected at most one of them")
+        if self.literal is not None and len(self.literal) != self.nbytes:
+            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, expected {self.nbytes} as {self.size_key!r} says")
+        if not isinstance(self.strict, bool):
+            raise CorruptError(f"codec {self.name!r}: 'strict' is {self.strict!r}, expected true or false")
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the bytes stand before the chunk's own."""
+        return True
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read an entry of ``codecs``."""
+        if not isinstance(data, dict) or data.get("name") != cls.name:
+            raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
+        configuration = data.get("configuration")
+        if not isinstance(configuration, dict):
+            raise CorruptError(f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}")
+        required = (*cls.more_keys, cls.size_key)
+        keys = (*required, cls.literal_key, "header", "strict")
+        problems = [f"no {key!r}" for key in required if key not in configuration]
+        problems += [f"unknown key {key!r}" for key in configuration if key not in keys]
+        if problems:
+            raise CorruptError(f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(keys)}")
+        literal, header = configuration.get(cls.literal_key), configuration.get("header")
+        return cls(
+            nbytes=configuration[cls.size_key],
+            literal=None if literal is None else decode_base64(literal, f"codec {cls.name!r}: {cls.literal_key!r}"),
+            header=None if header is None else Header.from_json(header),
+            strict=configuration.get("strict", False),
+            **{key: configuration[key] for key in cls.more_keys},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what :meth:`from_dict` reads."""
+        configuration: dict[str, Any] = {**{key: getattr(self, key) for key in self.more_keys}, self.size_key: self.nbytes}
+        if self.literal is not None:
+            configuration[self.literal_key] = base64.b64encode(self.literal).decode("ascii")
+        if self.header is not None:
+            configuration["header"] = self.header.to_json()
+        if self.strict:
+            configuration["strict"] = True
+        return {"name": self.name, "configuration": configuration}
+
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
+        """Stay as it is; a codec behind this one that hides the bytes is warned of, and one before it that turns those of numbers another way."""
+        warn_of_neighbours(self, array_spec.dtype)
+        return self
+
+    def validate(self, *, dtype: Any, **_: Any) -> None:
+        """Fit every array, with the warnings of :meth:`evolve_from_array_spec`."""
+        warn_of_neighbours(self, dtype)
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        """Count the bytes of a chunk with its fixed bytes."""
+        return input_byte_length + self.nbytes
+
+    def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        stored = len(chunk_data)
+        if stored < self.nbytes:
+            raise TruncatedError(
+                f"codec {self.name!r}: {_told(chunk_spec)} ends at byte {stored}, expected {self._what()} of {self.nbytes} bytes, and its data"
+            )
+        split = self.nbytes if self.at_start else stored - self.nbytes
+        first, second = chunk_data[:split], chunk_data[split:]
+        fixed, data = (first, second) if self.at_start else (second, first)
+        if self.strict:
+            self._check(fixed.to_bytes(), data, chunk_spec, 0 if self.at_start else split)
+        return data
+
+    def _encode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
+        if self.nbytes == 0 and self.header is None:
+            return chunk_data
+        fixed = chunk_spec.prototype.buffer.from_bytes(self._fixed_bytes(chunk_data, chunk_spec))
+        return fixed + chunk_data if self.at_start else chunk_data + fixed
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        return self._decode_sync(chunk_data, chunk_spec)
+
+    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _what(self) -> str:
+        return "a header" if self.at_start else "a footer"
+
+    def _fixed_bytes(self, data: Buffer, chunk_spec: ArraySpec) -> bytes:
+        if self.literal is not None:
+            return self.literal
+        if self.header is not None:
+            return self.header.make(data.to_bytes(), ChunkLayout(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.nbytes))
+        if self.nbytes > _MOST_ZEROS:
+            raise UnsupportedError(f"codec {self.name!r}: {self._what()} of {self.nbytes} zeros, expected at most {_MOST_ZEROS}: give {self.literal_key!r}")
+        return bytes(self.nbytes)
+
+    def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
+        """Compare stored bytes with those that would be written."""
+        try:
+            expected = self._fixed_bytes(data, chunk_spec)
+        except (TypeError, ValueError) as error:  # a function of headers that does not like what is stored
+            raise CorruptError(f"codec {self.name!r}: {self._what()} of {_told(chunk_spec)} cannot be checked: {error}") from error
+        if found == expected:
+            return
+        n = next(n for n in range(self.nbytes) if found[n] != expected[n])
+        raise CorruptError(
+            f"codec {self.name!r}: {_told(chunk_spec)} has {found[n : n + _SHOWN].hex(' ')} at byte {start + n} of its stored bytes, "
+            f"expected {expected[n : n + _SHOWN].hex(' ')}: {self._what()} is not the one of this array"
+        )
+
+
+def _told(chunk_spec: ArraySpec) -> str:
+    shape = " x ".join(map(str, chunk_spec.shape))
+    return f"a stored chunk of {shape} {chunk_spec.dtype.to_native_dtype().name}"
+
+
+def decode_base64(text: Any, where: str) -> bytes:
+    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last byte."""
+    if not isinstance(text, str):
+        raise CorruptError(f"{where} is {text!r}, expected base64 text")
+    try:
+        decoded = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise CorruptError(f"{where} is not base64: {error}") from None
+    if base64.b64encode(decoded).decode("ascii") != text:
+        raise CorruptError(f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes")
+    return decoded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.zarr.codecs.fixed_bytes import FixedBytesCodec
+from wkwdask.formats.zarr.codecs.offset import FixedBytesCodec
 
 
 @dataclass(frozen=True, kw_only=True)
