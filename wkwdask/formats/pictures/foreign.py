@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
-
-    VoxelSize = tuple[float, float, float]
 
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".mrcs", ".ali", ".preali")
@@ -54,7 +53,7 @@ class Foreign:
     """A source, opened."""
 
     volume: ImageStack | ArrayVolume | StoredArray
-    voxel_size_nm: VoxelSize | None = None
+    voxel_size_nm: Lengths | None = None
     """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
     notes: tuple[str, ...] = ()
     """What a user should know."""
@@ -104,7 +103,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
 
 
-def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
+def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
     """Open one volume of any format, whose first voxel is voxel 0 where it has no place, with the edge lengths of a voxel of mag 1 [nm]."""
     if is_plain_zarr(url):
         return _plain(url)
@@ -118,7 +117,7 @@ def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
     return volume, image.voxel_size_nm
 
 
-def _plain(url: str | os.PathLike[str]) -> tuple[Volume, VoxelSize | None]:
+def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
     foreign = open_foreign(url, Placing((0, 0, 0), MAG_1))
     return foreign.volume, foreign.voxel_size_nm
 
@@ -262,7 +261,7 @@ def _open_tiff(path: str, placing: Placing) -> Foreign:
         return replace(_stack(slices, path, placing, []), voxel_size_nm=voxel_size)
 
 
-def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
+def _tiff_voxel_size(tiff: Any) -> Lengths | None:
     if not tiff.is_ome:
         return None
     try:
@@ -273,7 +272,7 @@ def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
     return _known(lengths)
 
 
-def _known(lengths: Sequence[float]) -> VoxelSize | None:
+def _known(lengths: Sequence[float]) -> Lengths | None:
     """Take a voxel size that a file tells where it can be one."""
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
         return None
@@ -283,7 +282,7 @@ def _known(lengths: Sequence[float]) -> VoxelSize | None:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | None, *notes: str) -> Foreign:
+def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: Lengths | None, *notes: str) -> Foreign:
     if np.dtype(ref.dtype).kind not in "biuf":
         raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
     if 0 in ref.shape:
@@ -331,7 +330,7 @@ def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
         return _array(ref, axes, placing, voxel_size)
 
 
-def _hdf5_voxel_size(data: Any) -> VoxelSize | None:
+def _hdf5_voxel_size(data: Any) -> Lengths | None:
     """Read what ilastik and Fiji (micrometers) or CREMI (nanometers) write beside a dataset, both in the order z, y, x."""
     for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
         value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)

@@ -95,7 +95,8 @@ class VolumePlace(FolderPlace):
         if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
             encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
-            plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)  # options say the chunk
+            # New scales have a chunk shape among their options: the one given here is not used.
+            plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
             return stored_like(plain, options.of_new(), volume)
         step = like.box.mag.step_to(spec.box.mag)
         x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
