@@ -10,7 +10,7 @@ from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
-from wkwdask.model.image import check_inside, mag_or_key
+from wkwdask.model.image import check_inside, mag_or_key, part_of
 from wkwdask.streams.points import sample_points
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ def open(
     from wkwdask.graphs.read import open_array
 
     volume = open_stored(url, layer, mag_or_key(mag), chunk_size)[1]
-    box = volume.box
-    if bounding_box is not None:
-        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-        check_inside(volume.name, volume.box, box)
+    box = part_of(volume, bounding_box)
     if origin not in ("box", "absolute"):
         raise ValueError(f'origin must be "box" or "absolute", got {origin!r}')
     if origin == "absolute" and min(box.topleft) < 0:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.verbs.verify import Verification, VerifyReport
+    from wkwdask.verbs.verify import VerifyReport
 
 _MOST_MAGS = 16  # of a layer that somebody would make
 
@@ -84,7 +84,8 @@ def verify(
     """
     from wkwdask.graphs.runners import carry_out
 
-    return carry_out(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
+    layers = [layer] if isinstance(layer, str) else layer
+    return carry_out(lay_out_verification(url, layers, parse_mags(mags), decode=not quick, pyramid=float(pyramid), method=method))
 
 
 def repair(
@@ -163,8 +164,11 @@ def repair(
     size = None if voxel_size is None else positive_lengths([float(length) for length in voxel_size])
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
+    layers = [layer] if isinstance(layer, str) else layer
+
     def once() -> RepairReport:
-        return carry_out(Repairing(_staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method), options, dry_run=dry_run))
+        checked = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
+        return carry_out(Repairing(checked, options, dry_run=dry_run))
 
     report = last = once()
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
@@ -173,19 +177,6 @@ def repair(
         last = once()  # still coarser files may differ from what was rebuilt just now
         report = replace(last, actions=(*report.actions, *last.actions))
     return report
-
-
-def _staged(
-    url: str | os.PathLike[str],
-    layer: str | Sequence[str] | None,
-    mags: Sequence[MagLike] | str | None,
-    *,
-    decode: bool,
-    pyramid: bool | float,
-    method: str | None,
-) -> Verification:
-    layers = [layer] if isinstance(layer, str) else layer
-    return lay_out_verification(url, layers, parse_mags(mags), decode=decode, pyramid=float(pyramid), method=method)
 
 
 def diff(

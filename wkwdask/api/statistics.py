@@ -9,13 +9,12 @@ import numpy as np
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import with_view_configuration
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import Opened, Surveying, open_beside, open_layer
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.kernels.labels.values import counted_values, is_counted
-from wkwdask.model.image import mag_or_key
+from wkwdask.model.image import mag_or_key, part_of
 
 if TYPE_CHECKING:
     import os
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
 
 
 def label_statistics(
@@ -119,7 +119,7 @@ def label_statistics(
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
     values = None if color is None else open_beside(labels, color, mag_or_key(color_mag))
-    box = labels.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
+    box = part_of(labels.volume, bounding_box)
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
     rows = carry_out(Surveying(survey, f"labels of {labels.volume.name}")).sorted()
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
@@ -161,17 +161,13 @@ class _Counted(NamedTuple):
         return find(counts, self.values, percents)
 
 
-def _open(url: str | os.PathLike[str], layer: str | None, mag: MagLike | None) -> Opened:
-    return open_layer(url, layer, mag_or_key(mag), "color")
-
-
 def _count(
     opened: Opened, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
 ) -> _Counted:  # fmt: skip
     """Read a layer, twice where the range of its bins is not known."""
     from wkwdask.graphs.runners import carry_out
 
-    volume, box = opened.volume, opened.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
+    volume, box = opened.volume, part_of(opened.volume, bounding_box)
     plan = plan_values(volume, box, per_slice=per_slice)
     chosen = None
     if bins is not None or limits is not None or not is_counted(volume.dtype):
@@ -253,7 +249,7 @@ def histogram(
     """
     from xarray import DataArray
 
-    counted = _count(_open(url, layer, mag), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
+    counted = _count(open_layer(url, layer, mag_or_key(mag), "color"), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
     parts = [np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.nothing, *counted.slices, strict=True)]  # a box may have no slices
     dims: tuple[str, ...] = ("c", "z")
     if not per_slice:
@@ -335,7 +331,7 @@ def contrast(
     low, high = percentiles
     if not 0 <= low < high <= 100:
         raise ValueError(f"percentiles are two ascending numbers from 0 to 100, got {percentiles!r}")
-    opened = _open(url, layer, mag)
+    opened = open_layer(url, layer, mag_or_key(mag), "color")
     if write and (opened.layer.container is None or opened.layer.container.record is None):
         raise MissingError(f"{opened.layer.folder}: no datasource-properties.json that knows the layer, so that its contrast cannot be kept")
     counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
 from wkwdask.formats.webknossos.dataset import listed_layer
-from wkwdask.model.image import Found, check_inside
+from wkwdask.model.image import Found
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.tolerant import NO_RESULT, Tolerance
@@ -38,14 +38,6 @@ class Opened:
     def voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Edge lengths of a mag-1 voxel [nm], None where nobody says."""
         return self.layer.voxel_size_of(self.volume)
-
-    def part(self, box: BoundingBox | None) -> BoundingBox:
-        """Count a part of the layer in voxels of the mag."""
-        if box is None:
-            return self.volume.box
-        part = box.in_mag(self.volume.box.mag)
-        check_inside(self.volume.name, self.volume.box, part)
-        return part
 
 
 def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> Opened:

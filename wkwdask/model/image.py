@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import Lengths, ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
@@ -223,6 +223,15 @@ def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None
     """Make sure that a box lies inside a volume."""
     if not box.contains(asked):
         raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
+
+
+def part_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
+    """Give the part of a volume that a user names in voxels of mag 1, in voxels of the volume's mag; by default all of it."""
+    if bounding_box is None:
+        return volume.box
+    part = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
+    check_inside(volume.name, volume.box, part)
+    return part
 
 
 def mag_or_key(value: Mag | str | int | Sequence[int] | None) -> Mag | str | None:

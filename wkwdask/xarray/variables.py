@@ -11,12 +11,12 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.model.image import check_inside
+from wkwdask.model.image import part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.graphs.read import BoxReader
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
@@ -48,10 +48,7 @@ def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox 
     """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     from wkwdask.graphs.read import box_reader
 
-    box = volume.box
-    if bounding_box is not None:
-        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-        check_inside(volume.name, volume.box, box)
+    box = part_of(volume, bounding_box)
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
     voxel_size = layer.voxel_size_of(volume)
