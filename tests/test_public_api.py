@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from support.options_reference import reference
 
 import wkwdask
 from wkwdask.api.options import StorageKeywords
@@ -19,7 +20,7 @@ from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.model.options import options_of, reference
+from wkwdask.model.options import options_of
 
 RECORDS = storage_records()
 REFERENCE = Path(__file__).parent.parent / "docs" / "options.md"

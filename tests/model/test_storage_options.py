@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.options_reference import reference
 
 import wkwdask
 from wkwdask.cli import cli
@@ -16,7 +17,7 @@ from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.model.options import check, options_of, reference
+from wkwdask.model.options import check, options_of
 
 
 @pytest.mark.parametrize(

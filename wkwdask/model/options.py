@@ -171,23 +171,3 @@ def parameter_docs(record: type[StorageOptions], indent: str = "    ") -> str:
     for name, option in options_of(record):
         lines += [f"{name} : {option.type_doc}", f"    {option.text()}"]
     return "\n".join(f"{indent}{line}" for line in lines)
-
-
-def reference(records: Sequence[type[StorageOptions]]) -> str:
-    """Write the reference of all options in Markdown."""
-    parts = [
-        "# Storage options\n\nEach format takes its own options, in Python (`chunk_shape=(64, 64, 64)`) and on the command line (`--chunk-shape 64,64,64`). "
-        "Functions that make new data from stored data take what is not given from their source. The defaults below are those of all other new data. "
-        "This page is generated from the records in `wkwdask/formats/*/options.py`."
-    ]
-    for record in records:
-        rows = [f"## {record.title}", "", "| option | values | default | |", "|---|---|---|---|"]
-        for name, option in options_of(record):
-            values = f"{option.bounds[0]} to {option.bounds[1]}" if option.bounds else {"number": "whole number", "shape": "x, y, z"}.get(option.kind, "")
-            words = ", `True` (`auto`), `False` (`none`)" if option.takes_words else ""
-            cells = (f"`{name}`", f"{', '.join(option.choices) or values}{words}", option.default_text, option.text(with_default=False))
-            rows.append(f"| {' | '.join(cells)} |".replace("{auto}", "`True`").replace("{none}", "`False`"))
-        if record.levels:
-            rows += ["", "Levels: " + "; ".join(f"{name} {least} to {most} (default {usual})" for name, (usual, least, most) in record.levels.items()) + "."]
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts) + "\n"
