@@ -364,7 +364,7 @@ class Driver:
 
     def _arm(self):
         """Count lines of the journal."""
-        append, open_next = journal.Journal.append, journal._open_next
+        append, open_next = journal.Journal.append, journal.open_next
         left = self.kill_at
 
         def end():
@@ -381,7 +381,7 @@ class Driver:
                 threading.Thread(target=end, daemon=True).start()
             return value
 
-        journal._open_next = counted  # 0: as soon as there is a journal
+        journal.open_next = counted  # 0: as soon as there is a journal
         journal.Journal.append = lambda *args: counted(*args)
 
     def fork(self):
