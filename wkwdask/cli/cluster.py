@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
 import sys
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,8 +107,6 @@ def check(config: str, folder: str, seconds: float) -> None:
 @click.option("--output", required=True)
 def probe(folder: str, token: str, output: str) -> None:
     """Look around inside a job, on one of its workers where it has some, and write what was found as JSON."""
-    import json
-
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
     from wkwdask.store import files
@@ -153,10 +154,10 @@ def submit(
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"]:
             raise click.UsageError("--elements, --cpus and --memory are for job arrays; an allocation is as its script says, or --sbatch")
-        time = [] if walltime is None else [f"--time={walltime}"]
-        ended = _submit_allocation(loaded, (verb, *arguments), logs, [*time, *options["options"]], wait=wait)
+        asked = [] if walltime is None else [f"--time={walltime}"]
+        ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
     elif loaded.kind == "array":
-        size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
+        size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory))
         ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
@@ -239,9 +240,6 @@ def batch_finish(root: str, again: str) -> None:
 
     AGAIN, which came with the job, decides what is run: others may write the job's folder.
     """
-    import json
-    from dataclasses import replace
-
     from wkwdask.errors import BatchError
     from wkwdask.runs.batch_file import Batch, read_batch
     from wkwdask.store.slurm import count_states, describe_states
@@ -282,9 +280,6 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
       wkwdask status dataset
       wkwdask status dataset/color --follow
     """
-    import json
-    import time
-
     from wkwdask.runs.status import finished_in, jobs_of, status_of
     from wkwdask.runs.tolerant import EXIT_CODE
 
@@ -334,19 +329,13 @@ def cancel(path: str, discard: bool) -> None:
         click.echo(f"removed {job.root}: {job.owner}")
 
 
-def _seconds(walltime: str | None) -> float | None:
-    """Read a walltime in any of SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
-    if walltime is None:
-        return None
-    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", walltime):
-        raise click.UsageError(f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}")
-    days, dash, rest = walltime.rpartition("-")
-    numbers = [int(part) for part in rest.split(":")]
-    if dash or len(numbers) == 3:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
-    else:
-        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
-    return float((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
+def _seconds(walltime: str) -> float:
+    from wkwdask.clusters.config import walltime_seconds
+
+    try:
+        return float(walltime_seconds(walltime, "SLURMCluster"))
+    except ValueError:
+        raise click.UsageError(f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}") from None
 
 
 def _nbytes(memory: str | None) -> int | None:

@@ -35,17 +35,7 @@ def _console() -> Console:
 
 
 def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, or one paragraph for each row where the table is wider than the terminal.
-
-    Parameters
-    ----------
-    console : Console
-        Where it is printed.
-    left, right : sequence of str
-        Names of the columns whose cells are aligned to the left, and of those after them, aligned to the right.
-    rows : sequence of sequence of str
-        The cells.
-    """
+    """Print a table, or one paragraph for each row where the table is wider than the terminal."""
     names = (*left, *right)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(names):
@@ -82,13 +72,7 @@ def print_any(summary: DatasetSummary | VolumeSummary) -> None:
 
 
 def print_summary(summary: DatasetSummary) -> None:
-    """Print what is in a dataset as a table.
-
-    Parameters
-    ----------
-    summary : DatasetSummary
-        What was found.
-    """
+    """Print what is in a dataset as a table."""
     console = _console()
     voxel_size = _lengths(summary.voxel_size_nm, "nm")
     if summary.unit != "nanometer":
@@ -115,13 +99,7 @@ def print_summary(summary: DatasetSummary) -> None:
 
 
 def print_volume(summary: VolumeSummary) -> None:
-    """Print what is in a precomputed volume, or in N5 or Zarr.
-
-    Parameters
-    ----------
-    summary : VolumeSummary
-        What is printed.
-    """
+    """Print what is in a precomputed volume, or in N5 or Zarr."""
     console = _console()
     channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
     console.print(f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
@@ -147,15 +125,7 @@ def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
 
 
 def print_verification(report: VerifyReport, limit: int) -> None:
-    """Print what a check found: a table of the mags, then the faults.
-
-    Parameters
-    ----------
-    report : VerifyReport
-        What was found.
-    limit : int
-        How many faults are printed.
-    """
+    """Print what a check found: a table of the mags, then the faults."""
     console = _console()
     console.print(f"[bold]{escape(report.path)}[/bold]", soft_wrap=True)
     rows = []

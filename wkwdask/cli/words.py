@@ -33,11 +33,6 @@ def learn_options(group: click.Group) -> None:
 def on_command_line(text: str) -> str:
     """Name the options of commands where a message names arguments of functions.
 
-    Parameters
-    ----------
-    text : str
-        What the library says.
-
     Examples
     --------
     >>> on_command_line('existing="overwrite" starts anew; choose one with layer=, or build_pyramid(update=True)')

@@ -30,14 +30,14 @@ from wkwdask.ids.faces import (
     write_pairs,
 )
 from wkwdask.kernels.labels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
-from wkwdask.runs.job import Result, Task, voxel_nbytes
+from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.apply_job import Application
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -170,42 +170,34 @@ class Labelling:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelSpec:
-    """Label the bricks of a region, and keep what they leave."""
+class RegionSpec:
+    """One region of what is labelled."""
 
     labelling: Labelling
     """What is labelled."""
     region: Vec3
     """Which region."""
 
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"{self.labelling.plan.region_box(self.region)}, labelled", "label {},{},{}".format(*self.region), LabelSpec.run, self)
-
-    def run(self) -> Result:
-        """Label all bricks."""
-        labelling = self.labelling
-        states = labelling.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
-        found = (labelling.faces(brick) for brick in labelling.plan.bricks(self.region))
-        write_faces(labelling.folder, self.region, (faces for faces in found if faces is not None), states)
-        return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(self.region)))
+    def task(self, what: str, verb: str, run: Callable[[RegionSpec], Result]) -> Task:
+        """Give the task that does something to it."""
+        return Task(f"{self.labelling.plan.region_box(self.region)}, {what}", "{} {},{},{}".format(verb, *self.region), run, self)
 
 
-class ScratchJob:
+def label_region(spec: RegionSpec) -> Result:
+    """Label the bricks of a region, and keep what they leave."""
+    labelling, region = spec.labelling, spec.region
+    states = labelling.states(region)  # before the reading: a file that changes meanwhile is seen as changed later
+    found = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
+    write_faces(labelling.folder, region, (faces for faces in found if faces is not None), states)
+    return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
+
+
+class ScratchJob(FlatJob):
     """A job whose tasks leave scratch files and lead to no others."""
 
     def __init__(self, tasks: Sequence[Task], is_there: Callable[[Task, Result], bool]) -> None:
-        self._tasks = tasks
+        super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
         self._is_there = is_there
-        self.num_tasks = len(tasks)
-
-    def tasks(self) -> Iterator[Task]:
-        """Give all tasks."""
-        return iter(self._tasks)
-
-    def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Give nothing: no task follows from another."""
-        return ()
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell whether the result of an earlier start is still good."""
@@ -226,7 +218,7 @@ def label_job(labelling: Labelling) -> ScratchJob:
         except (CorruptError, FileNotFoundError):
             return False
 
-    return ScratchJob([LabelSpec(labelling, region).task() for region in labelling.regions()], is_there)
+    return ScratchJob([RegionSpec(labelling, region).task("labelled", "label", label_region) for region in labelling.regions()], is_there)
 
 
 # ------------------------------------------------------------------------------------------------ join
@@ -280,33 +272,20 @@ class _Planes:
         return nodes, values
 
 
-@dataclass(frozen=True, slots=True)
-class FacesSpec:
-    """Pair the components of the bricks of a region with those beyond their upper faces."""
-
-    labelling: Labelling
-    """What is labelled."""
-    region: Vec3
-    """Which region."""
-
-    def task(self) -> Task:
-        """Give the task."""
-        return Task(f"{self.labelling.plan.region_box(self.region)}, joined across faces", "faces {},{},{}".format(*self.region), FacesSpec.run, self)
-
-    def run(self) -> Result:
-        """Pair, and keep the pairs."""
-        labelling, planes = self.labelling, _Planes(self.labelling)
-        found = [np.zeros((0, 2), np.int64)]
-        for brick in labelling.plan.bricks(self.region):
-            for axis in range(3):
-                here = planes.nodes(brick, 2 * axis + 1)
-                if here is None:
-                    continue
-                beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
-                shape = (here[0].shape[0], here[0].shape[1])
-                found.append(pairs_of_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
-        write_pairs(labelling.folder, self.region, unique_pairs(np.concatenate(found)))
-        return Result(())
+def join_region(spec: RegionSpec) -> Result:
+    """Pair the components of the bricks of a region with those beyond their upper faces, and keep the pairs."""
+    labelling, planes = spec.labelling, _Planes(spec.labelling)
+    found = [np.zeros((0, 2), np.int64)]
+    for brick in labelling.plan.bricks(spec.region):
+        for axis in range(3):
+            here = planes.nodes(brick, 2 * axis + 1)
+            if here is None:
+                continue
+            beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
+            shape = (here[0].shape[0], here[0].shape[1])
+            found.append(pairs_of_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
+    write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(found)))
+    return Result(())
 
 
 def faces_job(labelling: Labelling) -> ScratchJob:
@@ -319,7 +298,7 @@ def faces_job(labelling: Labelling) -> ScratchJob:
             return False
         return True
 
-    return ScratchJob([FacesSpec(labelling, region).task() for region in labelling.regions()], is_there)
+    return ScratchJob([RegionSpec(labelling, region).task("joined across faces", "faces", join_region) for region in labelling.regions()], is_there)
 
 
 def tabulate(labelling: Labelling) -> BrickTable:

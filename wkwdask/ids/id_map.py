@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -142,26 +141,15 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     return int(chunk.max()) if len(chunk) else 0
 
 
-class _Growing:
-    """A file that is written from its beginning to its end, and appears when it is complete."""
+class _Growing(NewFile):
+    """A file that is written from its beginning to its end."""
 
-    def __init__(self, path: str) -> None:
-        self._file = NewFile(path)
-        self.nbytes = 0
+    nbytes = 0
 
     def add(self, array: npt.NDArray[Any]) -> None:
         data = np.ascontiguousarray(array).view(np.uint8)
-        self._file.write(data, self.nbytes)
+        self.write(data, self.nbytes)
         self.nbytes += data.nbytes
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            self._file.publish()
-        else:
-            self._file.discard()
 
 
 # ------------------------------------------------------------------------------------------------ pairs

@@ -36,7 +36,6 @@ AGGLOMERATE_DATASET = "segment_to_agglomerate"
 SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
 _MOST = 2**64 - 1
 _MOST_DIGITS = len(str(_MOST))
-_HASHED_NBYTES = 8 << 20
 _ENCODING = "utf-8-sig"  # some programs begin a file with a mark of the order of its bytes
 
 
@@ -124,11 +123,8 @@ class _File:
 
     def digest(self) -> str:
         """Name its content."""
-        state = hashlib.blake2b(digest_size=16)
         with files.open_stream(self.path) as file:
-            while data := file.read(_HASHED_NBYTES):
-                state.update(data)
-        return state.hexdigest()
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]  # all our streams have readinto
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs: number of the first row, ids, values."""

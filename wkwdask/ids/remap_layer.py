@@ -36,33 +36,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MergerMode:
-    """The merges of an NML in one segmentation."""
+class MergerMode(PairsInMemory):
+    """The merges of an NML in one segmentation: each segment under a node, and the smallest id of those that it is merged with."""
 
-    pairs: PairsInMemory
-    """Each segment under a node, and the smallest id of those that it is merged with."""
-    num_nodes: int
-    """Nodes in all."""
-    num_outside: int
-    """Nodes that lie on no segment: outside of the layer, or where it is 0."""
-
-    @property
-    def name(self) -> str:
-        """What an error calls it."""
-        return self.pairs.name
-
-    @property
-    def note(self) -> str:
-        """Say what was left aside."""
-        return f"{self.num_outside} of {self.num_nodes} nodes lie on no segment" if self.num_outside else ""
+    note: str = ""
+    """What was left aside."""
 
     def digest(self) -> str:
         """Name its content."""
-        return hashlib.blake2b(b"nml" + self.pairs.digest().encode(), digest_size=16).hexdigest()
-
-    def write(self, folder: str) -> IdMap:
-        """Make a table of it."""
-        return self.pairs.write(folder)
+        return hashlib.blake2b(b"nml" + super().digest().encode(), digest_size=16).hexdigest()
 
 
 def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
@@ -75,7 +57,8 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     sets = Sets(len(segments) + num_trees)  # segments come first, in their order: the root of a set is its smallest segment
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
-    return MergerMode(PairsInMemory(segments, segments[roots], path), len(ids), int(len(ids) - hit.sum()))
+    num_outside = int(len(ids) - hit.sum())  # outside of the layer, or where it is 0
+    return MergerMode(segments, segments[roots], path, f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "")
 
 
 def sample_ids(volume: Volume, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
