@@ -172,8 +172,7 @@ def convert(
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
-    from wkwdask.graphs.planning import export_only_planned
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import carry_out, export_only_planned
 
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
@@ -255,8 +254,7 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     >>> plan.files, plan.mags[0].size
     (1, (30, 20, 10))
     """
-    from wkwdask.graphs.planning import planning
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import num_workers, planning
     from wkwdask.verbs.estimate import estimate_conversion
 
     with planning() as planned:

@@ -114,8 +114,7 @@ def build_pyramid(
     NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
     """
     from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.planning import pyramid_only_planned
-    from wkwdask.graphs.runners import carry_out, make, num_workers
+    from wkwdask.graphs.runners import carry_out, make, num_workers, pyramid_only_planned
 
     if pyramid_only_planned(os.fspath(url)):
         return Report((), 0, 0.0)

@@ -1,10 +1,13 @@
-"""Who runs the tasks of a job: this thread, local threads or processes, or a dask cluster. The choice follows dask's own rule."""
+"""Who runs the tasks of a job: this thread, local threads or processes, or a dask cluster, by dask's own rule; or nobody, where calls are only planned."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
@@ -18,9 +21,9 @@ from wkwdask.errors import ViewerWarning
 from wkwdask.graphs.batch import check_can_be_repeated, current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
-from wkwdask.graphs.planning import only_planned
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.drive import Making, drive
+from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import is_interrupted_call
@@ -28,13 +31,67 @@ from wkwdask.runs.tolerant import Tolerance, TolerantJob
 from wkwdask.store.paths import need_file_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.runs.drive import Plan, Work
     from wkwdask.runs.job import Job
+    from wkwdask.verbs.export import Export
     from wkwdask.verbs.rechunk import Rechunk
 
     R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Planned:
+    """What a call would do."""
+
+    jobs: list[Any] = field(default_factory=list)
+    """Mags that it would make, of the verbs that store voxels anew or import them."""
+    exports: list[Export] = field(default_factory=list)
+    """What it would export."""
+    pyramids: list[str] = field(default_factory=list)
+    """Above which mags it would build a pyramid then."""
+
+
+_planned: ContextVar[Planned | None] = ContextVar("wkwdask_planned", default=None)
+
+
+@contextlib.contextmanager
+def planning() -> Iterator[Planned]:
+    """Let conversions that are called in this block be planned only."""
+    planned = Planned()
+    token = _planned.set(planned)
+    try:
+        yield planned
+    finally:
+        _planned.reset(token)
+
+
+def only_planned(job: Plan) -> Report | None:
+    """Collect a job, where calls are only planned, and give a report of nothing; None where it is to be done."""
+    planned = _planned.get()
+    if planned is None:
+        return None
+    planned.jobs.append(job)
+    return Report(tuple(ShardTally(target, 0).report(folder) for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)), 0, 0.0)
+
+
+def export_only_planned(export: Export) -> Report | None:
+    """Collect an export in the same way."""
+    planned = _planned.get()
+    if planned is None:
+        return None
+    planned.exports.append(export)
+    return Report((), 0, 0.0)
+
+
+def pyramid_only_planned(place: str) -> bool:
+    """Take note of a pyramid, where calls are only planned: what it is made from is not there yet."""
+    planned = _planned.get()
+    if planned is not None:
+        planned.pyramids.append(place)
+    return planned is not None
+
 
 EXPECTED_WORKERS = "wkwdask.expected-workers"
 """Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""
