@@ -23,7 +23,7 @@ from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa:
 
 from wkwdask.formats.zarr.codecs.wkw import WkwCodec, boxed  # noqa: E402
 from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
-from wkwdask.formats.zarr.documents import array_document, wkw_codecs  # noqa: E402
+from wkwdask.formats.zarr.documents import array_document  # noqa: E402
 
 try:
     get_codec_class("wkw")
@@ -34,7 +34,8 @@ except KeyError:
 def describe(folder, shape, dtype, channels, block_len, file_len, compression="lz4hc"):
     """Put a ``zarr.json`` beside the files of a mag."""
     edge = block_len * file_len
-    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, wkw_codecs(block_len, compression), {}) | {"chunk_key_encoding": {"name": "wkw"}}
+    codecs = [{"name": "wkw", "configuration": {"block_len": block_len, "compression": compression}}]
+    document = array_document(shape, channels, np.dtype(dtype), (edge,) * 3, codecs, {}) | {"chunk_key_encoding": {"name": "wkw"}}
     os.makedirs(folder, exist_ok=True)
     with open(f"{folder}/zarr.json", "w") as file:
         json.dump(document, file)

@@ -43,21 +43,15 @@ class N5Codec(ChunkCodec):
     """A header, then values with the first axis fastest, compressed."""
 
     dtype: np.dtype[Any]
-    """Type of the values, in native byte order."""
     block_size: tuple[int, ...]
-    """Lengths of a block, x first."""
     compression: Compression
-    """How blocks are compressed."""
     axes: str
-    """A letter for each axis."""
 
     @property
     def name(self) -> str:
-        """How values are compressed."""
         return self.compression.type
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes a block has at most."""
         return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(len(self.axes), 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
@@ -67,7 +61,6 @@ class N5Codec(ChunkCodec):
         return in_order(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a block."""
         return encode_block(by_name(voxels, self.axes), self.compression, source)
 
 
@@ -76,7 +69,6 @@ class N5Description(Described):
     """A dataset and its ``attributes.json``."""
 
     dataset: N5Dataset
-    """What was read of it."""
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -84,7 +76,6 @@ class N5Description(Described):
         return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
 
     def is_still_described(self) -> bool:
-        """Check whether ``attributes.json`` still says the same of how the dataset is stored."""
         try:
             document = read_attributes(self.store)
             return document is not None and parse_dataset(document, self.path) == self.dataset

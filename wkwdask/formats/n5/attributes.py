@@ -48,7 +48,6 @@ class N5Dataset:
     dtype: np.dtype[Any]
     """Type of its values, in native byte order."""
     compression: Compression
-    """How blocks are compressed."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """All that the JSON says."""
 
@@ -151,7 +150,13 @@ def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> s
 
 def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
     """Read the names of the axes of a dataset, first to last, None where its attributes have none."""
-    return _named(attributes.get("axes"), rank) or _transform_axes(attributes, rank)
+    names, transform = _named(attributes.get("axes"), rank), attributes.get("transform")
+    if names is not None or not isinstance(transform, dict):
+        return names
+    names = _named(transform.get("axes"), rank)
+    if names is None or transform.get("ordering") == "F":
+        return names
+    return names[::-1]  # as numpy lists axes
 
 
 def _named(value: Any, rank: int) -> list[str] | None:
@@ -160,15 +165,6 @@ def _named(value: Any, rank: int) -> list[str] | None:
         return None
     names = [name.lower() for name in value]
     return names if "x" in names and len(set(names)) == rank else None
-
-
-def _transform_axes(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
-    """Read the axes of ``transform``, which are listed as numpy has them unless it says otherwise."""
-    transform = attributes.get("transform")
-    names = _named(transform.get("axes"), rank) if isinstance(transform, dict) else None
-    if names is None or not isinstance(transform, dict):
-        return None
-    return names if transform.get("ordering") == "F" else names[::-1]
 
 
 def _along(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
@@ -191,13 +187,20 @@ def _transformed(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | Non
     letters = [str(name).lower() for name in transform["axes"]]
     scale = _along(transform.get("scale"), letters)
     shift = _along(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
-    units = transform.get("units")
-    if scale is None or shift is None or min(scale) <= 0 or not isinstance(units, list) or len(units) != len(letters):
+    per_unit = _nm_per_unit(transform.get("units"), letters)
+    if scale is None or shift is None or min(scale) <= 0 or per_unit is None:
+        return None
+    return times(scale, per_unit), times(shift, per_unit)
+
+
+def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
+    """Turn the units of all axes into nanometers along x, y, z; None where one is none."""
+    if not isinstance(units, list) or len(units) != len(letters):
         return None
     named = dict(zip(letters, units, strict=True))
     with contextlib.suppress(ValueError):
-        factors = [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"]
-        return times(scale, factors), times(shift, factors)
+        x, y, z = (length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz")
+        return x, y, z
     return None
 
 
@@ -207,17 +210,12 @@ def lengths_of(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
     if transformed is not None:
         return transformed[0]
     resolution = attributes.get("pixelResolution")
-    units: Any
     if isinstance(resolution, dict):
         lengths, units = _along(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
     else:
         lengths, units = _along(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
-    if lengths is None or min(lengths) <= 0 or not isinstance(units, list) or len(units) != len(letters):
-        return None
-    named = dict(zip(letters, units, strict=True))
-    with contextlib.suppress(ValueError):
-        return times(lengths, [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"])
-    return None
+    per_unit = _nm_per_unit(units, letters)
+    return times(lengths, per_unit) if lengths is not None and min(lengths) > 0 and per_unit is not None else None
 
 
 def factors_of(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:

@@ -47,7 +47,6 @@ class Compression:
     """How blocks are compressed."""
 
     type: str = "raw"
-    """One of ``TYPES``."""
     options: tuple[tuple[str, Any], ...] = ()
     """What ``attributes.json`` says besides."""
 
@@ -209,13 +208,9 @@ class BlockHeader:
     """What a block says of itself."""
 
     mode: int
-    """``DEFAULT`` or ``VARLENGTH``."""
     shape: tuple[int, ...]
-    """Its lengths, x first."""
     num_values: int
-    """How many values follow."""
     nbytes: int
-    """Bytes of the header."""
 
 
 def header_nbytes(num_axes: int, mode: int = DEFAULT) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import Url
     from wkwdask.model.image import Found, Image
-    from wkwdask.model.place import Destination, Place
+    from wkwdask.model.place import Place
 
 
 class N5Format(ArrayFormat):
@@ -36,26 +36,17 @@ class N5Format(ArrayFormat):
     edits = (N5Edit, N5Removal)
     removal = N5Removal
     image_files = (FILE_NAME,)
-
-    def recognise(self, path: str) -> bool:
-        """Tell whether a folder has an ``attributes.json`` of N5."""
-        return is_n5(path)
+    recognise = staticmethod(is_n5)
+    place = staticmethod(n5_place)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
-        """Find the groups and datasets."""
         return found_images(url, find_n5_layers(url))
 
-    def place(self, wanted: Destination) -> Place:
-        """Find out what is where levels are wanted."""
-        return n5_place(wanted)
-
     def place_in(self, image: Image, *, allow_external: bool) -> Place:
-        """Give the place of new levels in a group."""
         del allow_external
         return place_beside(image)
 
     def stray(self, folder: str) -> str:
-        """Say that a folder is no plain dataset."""
         return "holds something else than one N5 dataset, and is not replaced; move it away"
 
     def container_around(self, folder: str) -> str | None:

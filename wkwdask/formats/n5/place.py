@@ -159,12 +159,10 @@ class N5Edit(MetadataEdit):
     group: str | None
     """The group that lists the datasets as levels, None where none does."""
     num_axes: int
-    """Their axes."""
     levels: tuple[tuple[str, LevelPlace], ...]
     """Name of each, and where it lies."""
 
     def apply(self) -> None:
-        """Change the attributes, or make them."""
         update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
         if self.group is not None:
             update_attributes(self.group, self._with_levels)
@@ -175,20 +173,17 @@ class N5Edit(MetadataEdit):
         return document
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that attributes can be changed after it."""
         for folder in filter(None, (self.root, self.group)):
             changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
             if files.isdir(changed) and not files.is_writable(changed):
                 raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the form that a publish record holds."""
         levels = [{"name": name, "mag": place.mag.factors, "offset": place.offset, "lengths": place.base_lengths_nm} for name, place in self.levels]
         return {**MetadataEdit.to_json(self), "levels": levels}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> N5Edit:
-        """Read the form that a publish record holds."""
         levels = []
         for level in value["levels"]:
             lengths = None if level["lengths"] is None else tuple(level["lengths"])
@@ -203,7 +198,6 @@ class N5Removal(LevelRemoval):
     kind = "removal of n5 levels"
 
     def apply(self) -> None:
-        """Change the attributes, where there are any."""
         if files.exists(f"{self.folder}/{FILE_NAME}"):
             update_attributes(self.folder, lambda document: without_levels(document, self.keys))
 
@@ -216,9 +210,7 @@ class N5Place(FolderPlace):
     """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.place.Place`."""
 
     prefix: ClassVar[str] = PREFIX
-    """What URLs of the format begin with."""
     root: str
-    """The container."""
     group: str | None
     """The group of which datasets are levels, None where the dataset is by itself."""
     others: tuple[str, ...] = ()
@@ -227,7 +219,6 @@ class N5Place(FolderPlace):
     """Names of the levels of the group, beside which others are made; none where one dataset is meant."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out datasets, see :class:`wkwdask.model.place.Place`."""
         del existing
         places = [LevelPlace(self._relative(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
         folders = self._folders([spec.box.mag for spec in specs])
@@ -261,7 +252,6 @@ class N5Place(FolderPlace):
         return tuple(f"{self.folder}/{names[mag]}" for mag in mags)
 
     def unchanged_levels(self, existing: str) -> str:
-        """Say which levels stay as they are."""
         del existing
         return f"other levels that are there are not changed: {', '.join(self.others)}" if self.others else ""
 

@@ -79,7 +79,6 @@ class N5Store(WrapperStore[Any]):
         return False
 
     async def exists(self, key: str) -> bool:
-        """Tell whether a file is there, or can be made."""
         name = key.rpartition("/")[2]
         if name in _ZARR_2:
             return False
@@ -88,12 +87,10 @@ class N5Store(WrapperStore[Any]):
         return await self._document(key.removesuffix(ZARR_NAME)) is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """List all files."""
         async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """List all files whose names begin so."""
         async for key in self._store.list_prefix(prefix):
             name = key.rpartition("/")[2]
             if name == FILE_NAME:
@@ -102,7 +99,6 @@ class N5Store(WrapperStore[Any]):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """List what is in a folder."""
         async for name in self._store.list_dir(prefix):
             if name == FILE_NAME:
                 yield ZARR_NAME

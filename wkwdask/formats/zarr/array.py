@@ -74,10 +74,8 @@ class ZarrPython(SingleFiles, BoxCodec):
     """Chunks that only zarr-python can decode, which reads whole boxes."""
 
     axes: str
-    """A letter for each axis."""
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with voxels."""
         array.identity.check(has_absent=True)  # an absent chunk is no error for zarr-python, whatever else is absent
         named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
         try:

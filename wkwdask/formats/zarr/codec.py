@@ -107,9 +107,7 @@ class ZarrCodec(ChunkCodec):
     dtype: str
     """Type of the values as they are stored, with its byte order."""
     chunk_shape: tuple[int, ...]
-    """Lengths of a chunk along the axes."""
     axes: str
-    """A letter for each axis."""
     order: tuple[int, ...]
     """The axes as they are stored, the last one fastest."""
     stages: tuple[tuple[str, str], ...] = ()
@@ -132,12 +130,10 @@ class ZarrCodec(ChunkCodec):
         return kind, said.get("clevel", said.get("level"))
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes a stored chunk has at most."""
         del shape
         return (self.nbytes * (FILTERED if self.filters else 1) + 4096) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a chunk."""
         del shape
         found: Any = data
         for n in reversed(range(len(self.stages))):

@@ -74,11 +74,6 @@ def any_array_document(
     }
 
 
-def wkw_codecs(block_len: int, compression: str) -> list[dict[str, Any]]:
-    """Say that chunks are WKW files."""
-    return [{"name": "wkw", "configuration": {"block_len": block_len, "compression": compression}}]
-
-
 def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
     """Say that chunks are plain numbers, little-endian."""
     return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]

@@ -37,50 +37,32 @@ class ZarrFormat(ArrayFormat):
     removal = NgffRemoval
     image_files = ("zarr.json", ".zattrs", ".zgroup")
     has_plain_arrays = True
-
-    def recognise(self, path: str) -> bool:
-        """Tell whether a folder is an array or a group."""
-        return is_zarr(path)
+    recognise = staticmethod(is_zarr)
+    is_image = staticmethod(is_image)
+    place = staticmethod(image_place)
+    names_target = staticmethod(is_zarr_image)
+    record_of = staticmethod(array_record)
 
     def guess(self, url: object) -> bool:
         """Tell whether a URL says that it is Zarr; what does not is left to zarr itself."""
         return NAME.is_in(url)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
-        """Find the images and arrays."""
         return found_images(url, find_zarr_layers(url))
-
-    def is_image(self, url: Url) -> bool:
-        """Tell whether it is a group with the attributes of OME-NGFF."""
-        return is_image(url)
 
     def is_placed(self, url: Url) -> bool:
         """Tell whether it is named as Zarr, or an image or a level of one."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
-    def place(self, wanted: Destination) -> Place:
-        """Find out what is where levels are wanted."""
-        return image_place(wanted)
-
     def place_in(self, image: Image, *, allow_external: bool) -> Place:
-        """Give the place of new arrays in an image."""
         del allow_external
         return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
-
-    def names_target(self, url: object) -> bool:
-        """Tell whether a target is named as an image: by its prefix, or by ``.ome.zarr``."""
-        return is_zarr_image(url)
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
         return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
-    def record_of(self, folder: str) -> str | None:
-        """Name the file that describes the array."""
-        return array_record(folder)
-
     def stray(self, folder: str) -> str:
-        """Say what else a folder holds than an array."""
         return f"holds something else than one Zarr array ({_stray_in(folder)}), and is not replaced; move it away"
 
 

@@ -42,13 +42,9 @@ class Node:
     """An array or a group."""
 
     store: Store
-    """Its folder."""
     record: str
-    """The file that describes it."""
     document: dict[str, Any]
-    """What that says."""
     attributes: dict[str, Any]
-    """Its attributes."""
     listed: tuple[str, ...]
     """Members of a group by consolidated metadata."""
 
@@ -160,9 +156,9 @@ def is_plain_zarr(url: object) -> bool:
     return is_zarr(local_path(url))
 
 
-def is_image(path: str | os.PathLike[str]) -> bool:
+def is_image(url: str | os.PathLike[str]) -> bool:
     """Tell whether a local Zarr group says that it is an OME-NGFF image, and along which axes its arrays lie."""
-    location = location_of(path)
+    location = location_of(url)
     group = read_node(location)
     image = None if group is None or group.is_array else parse_image(group.attributes, location)
     return image is not None and {"x", "y", "z"} <= set(image.axes)

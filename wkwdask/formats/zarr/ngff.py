@@ -37,7 +37,6 @@ class PyramidLevel:
     """One array of a pyramid."""
 
     path: str
-    """Where it is, below the group."""
     lengths: Lengths
     """Edge lengths of its voxels along x, y, z."""
     translation: Lengths
@@ -114,7 +113,6 @@ class NgffLevel:
     """One array of an image."""
 
     path: str
-    """Where it is in the group."""
     scale: tuple[float, ...] | None
     """Lengths of an element along all axes, None where nobody says them."""
     centre: tuple[float, ...] | None
@@ -128,11 +126,9 @@ class NgffImage:
     axes: tuple[str, ...]
     """Names of the axes, in letters of lower case; none where it does not say them."""
     units: tuple[str | None, ...]
-    """Their units."""
     levels: tuple[NgffLevel, ...]
     """Its arrays, finest first."""
     is_labels: bool = False
-    """Whether its values are labels."""
 
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:

@@ -59,6 +59,12 @@ def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, An
     return str(inner.get("version", images[0].get("version", "0.4"))), images[0]
 
 
+def stored_image(folder: str) -> tuple[str, dict[str, Any]] | None:
+    """Find the image that a local group describes: its version, and what ``multiscales`` says; None where there is none."""
+    there = read_attributes(folder)
+    return None if there is None else image_of(there[1], folder)
+
+
 def _is_entry(entry: Any) -> bool:
     """Check whether a value names an array, with the scale of each axis where it has one."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
@@ -96,17 +102,13 @@ class NgffEdit(MetadataEdit):
     """What the group of an image is to say once arrays are there."""
 
     kind: ClassVar[str] = "ome-ngff"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
-    """Values of :meth:`to_json` that are folders."""
     folder: str
-    """The group."""
     version: str
     """Of OME-NGFF: ``"0.5"`` lies in Zarr 3, ``"0.4"`` in Zarr 2."""
     image: dict[str, Any]
     """What ``multiscales`` says: of arrays only those that are made; one that is there with the same path is replaced."""
     is_label: bool
-    """Whether voxels are ids."""
     rgb: Sequence[float] | None
     """Least and greatest value of three channels that are red, green and blue."""
 
@@ -139,7 +141,6 @@ class NgffEdit(MetadataEdit):
         return {**attributes, **label_attributes(names, self.version)}
 
     def check_current(self) -> None:
-        """Make sure that the group is none of another kind."""
         there = read_attributes(self.folder)
         if there is None:
             return
@@ -164,7 +165,6 @@ class NgffRemoval(LevelRemoval):
     kind = "removal of ome-ngff arrays"
 
     def apply(self) -> None:
-        """Change the group, where it is an image."""
         there = read_attributes(self.folder)
         if there is not None and image_of(there[1], self.folder) is not None:
             update_attributes(self.folder, there[0], self._changed)

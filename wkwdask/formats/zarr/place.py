@@ -14,7 +14,7 @@ from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, letters_of, outer_shape, raw_codecs
 from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale, rgb_range
-from wkwdask.formats.zarr.ngff_edit import NgffEdit, image_of, read_attributes
+from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, stored_image
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
@@ -41,21 +41,17 @@ class ChunkEncoding:
     """How the chunks of an array are stored."""
 
     dtype: np.dtype[Any]
-    """Type of one channel."""
     num_channels: int
     """Values per voxel; all channels are in one chunk."""
     chunk_shape: Vec3
     """A chunk along x, y, z [voxels]."""
     compression: str
-    """One of those of :class:`ZarrOptions`."""
     level: int
-    """Its level."""
     shard_cells: Vec3 = (1, 1, 1)
     """Chunks of a shard, or of a group of chunks that one task writes, along x, y, z: powers of two."""
     is_sharded: bool = False
     """Whether these are one file."""
     version: int = 3
-    """Version of Zarr, 3 or 2."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -99,14 +95,11 @@ class ImagePlace(FolderPlace):
     """A local group in which arrays are or will be, a :class:`wkwdask.model.place.Place`."""
 
     prefix: ClassVar[str] = PREFIX
-    """What URLs of the format begin with."""
     image: dict[str, Any] | None
     """What its ``multiscales`` says, None where there is none yet."""
     version: str | None
-    """Version of OME-NGFF that it has."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out arrays, see :class:`wkwdask.model.place.Place`."""
         del existing
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
@@ -135,8 +128,7 @@ class ImagePlace(FolderPlace):
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.wanted.together and self.wanted.together[-1] not in mags):
             return ()
-        there = read_attributes(dirname(above))
-        image = None if there is None else image_of(there[1], dirname(above))
+        image = stored_image(dirname(above))
         own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in (self.image or {"datasets": ()})["datasets"]}
         if image is None or not self.wanted.together or len(image[1]["datasets"]) == len(own):
             return ()
@@ -271,7 +263,7 @@ def _stored_dtype(dtype: Any) -> np.dtype[Any]:
     return native
 
 
-def is_zarr_image(target: object) -> bool:
+def is_zarr_image(url: object) -> bool:
     """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
 
     Examples
@@ -279,9 +271,9 @@ def is_zarr_image(target: object) -> bool:
     >>> is_zarr_image("em.ome.zarr"), is_zarr_image("em.ome.zarr/labels/neurons"), is_zarr_image("zarr://em"), is_zarr_image("em.zarr")
     (True, True, True, False)
     """
-    if not isinstance(target, (str, os.PathLike)):
+    if not isinstance(url, (str, os.PathLike)):
         return False
-    text = os.fspath(target)
+    text = os.fspath(url)
     return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
 
 
@@ -297,21 +289,14 @@ def image_place(wanted: Destination) -> ImagePlace:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
-    there = read_attributes(folder)
-    found = None if there is None else image_of(there[1], folder)
-    if basename(folder) == LABELS and _is_image(dirname(folder)):
+    found = stored_image(folder)
+    if basename(folder) == LABELS and stored_image(dirname(folder)) is not None:
         raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
-    other = _something_else(folder) if there is None and files.isdir(folder) else None
-    if other is not None:
-        raise ExistsError(f"{folder}: holds something else than an image ({other})")
-    return ImagePlace(folder, wanted, None if found is None else found[1], None if found is None else found[0])
-
-
-def _is_image(folder: str) -> bool:
-    there = read_attributes(folder)
-    return there is not None and image_of(there[1], folder) is not None
-
-
-def _something_else(folder: str) -> str | None:
-    """Name what is neither a job's nor an array that a job let appear and was killed before it could list it."""
-    return min((name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None), default=None)
+    if files.isdir(folder) and read_attributes(folder) is None:
+        # what is neither a job's nor an array that a job let appear and was killed before it could list it
+        others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
+        other = min(others, default=None)
+        if other is not None:
+            raise ExistsError(f"{folder}: holds something else than an image ({other})")
+    version, image = found or (None, None)
+    return ImagePlace(folder, wanted, image, version)

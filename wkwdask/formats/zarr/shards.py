@@ -36,11 +36,8 @@ class ZarrShards(Shards):
     cells: Vec4
     """Chunks of a shard along c, x, y, z."""
     axes: str
-    """A letter for each axis of the array."""
     is_at_end: bool = True
-    """Whether the index is at the end of a file."""
     has_checksum: bool = True
-    """Whether the index has a checksum."""
 
     @property
     def index_nbytes(self) -> int:
@@ -48,7 +45,6 @@ class ZarrShards(Shards):
         return math.prod(self.cells) * _ENTRY_NBYTES + (CHECKSUM_NBYTES if self.has_checksum else 0)
 
     def rows(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the places of chunks, shape (n, 4), in the index."""
         inside, rows = cells % np.array(self.cells), np.zeros(len(cells), np.int64)
         for letter in self.axes.replace("-", ""):
             axis = "cxyz".index(letter)
@@ -101,21 +97,17 @@ class ZarrShards(Shards):
         return x, y, z
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the compressed Morton codes of chunks in their shards."""
         return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._grid)
 
     def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return how many codes there are."""
         del grid
         return math.prod(self._grid)
 
     @property
     def head_nbytes(self) -> int:
-        """Bytes of an index at the start."""
         return 0 if self.is_at_end else self.index_nbytes
 
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
-        """Start a shard."""
         del first, grid
         return _NewShard(self, pieces)
 
@@ -129,7 +121,6 @@ class ZarrShards(Shards):
         return data + checksum(data) if self.has_checksum else data
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Check whether the index of a shard is not damaged."""
         try:
             raw = self._index(file)
             return raw is not None and len(self._parsed(raw, file)) > 0
@@ -137,7 +128,6 @@ class ZarrShards(Shards):
             return False
 
     def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Count the bytes of indices."""
         del chunks
         return files * self.index_nbytes
 

@@ -30,7 +30,6 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         self._group, self._name = group, name
 
     def with_read_only(self, read_only: bool = False) -> ViewStore:
-        """Give itself."""
         if not read_only:
             raise ValueError(f"{self}: cannot be written")
         return self
@@ -76,7 +75,6 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return buffer
 
     async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]) -> list[Buffer | None]:
-        """Give parts of several."""
         return list(await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)))
 
     async def exists(self, key: str) -> bool:
@@ -84,30 +82,25 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return key in self._group.documents or await asyncio.to_thread(self._read, key) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Refuse to be written."""
         raise ValueError(f"{self}: cannot be written")
 
     async def set_partial_values(self, key_start_values: Any) -> None:
-        """Refuse to be written."""
         raise ValueError(f"{self}: cannot be written")
 
     async def delete(self, key: str) -> None:
-        """Refuse to be written."""
         raise ValueError(f"{self}: cannot be written")
 
     async def list(self) -> AsyncIterator[str]:
         """List the documents; which chunks are zero is not known before they are read."""
-        for key in self._group.documents:
+        async for key in self.list_prefix(""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """List the documents whose keys begin like that."""
         for key in self._group.documents:
             if key.startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """List the names in a folder of documents."""
         folder = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
         for name in dict.fromkeys(key[len(folder) :].partition("/")[0] for key in self._group.documents if key.startswith(folder)):
             yield name

@@ -16,7 +16,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.zarr.documents import FILE_NAME, MARK, array_document, format_document, group_document, is_view, letters_of, raw_codecs, wkw_codecs
+from wkwdask.formats.zarr.documents import FILE_NAME, MARK, array_document, format_document, group_document, is_view, letters_of, raw_codecs
 from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, level_of, multiscale, rgb_range
 from wkwdask.model.volume import in_frame
 from wkwdask.store import files
@@ -219,7 +219,7 @@ def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
 def _array(volume: StoredArray, mag: Mag) -> dict[str, Any]:
     header = header_of(volume)
     attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], MARK: 1}
-    codecs = wkw_codecs(header.block_len, header.block_type.label)
+    codecs = [{"name": "wkw", "configuration": {"block_len": header.block_len, "compression": header.block_type.label}}]
     document = array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes)
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
@@ -297,11 +297,10 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
         if folder not in plan.documents:
             _remove_labels(folder, [])
             continue
-        for path in [
-            f"{folder}/{name}/{below}" for name in files.listdir(folder) if files.isdir(f"{folder}/{name}") for below in files.listdir(f"{folder}/{name}")
-        ]:
-            if files.islink(path) and path not in plan.links and is_view(f"{dirname(path)}/{FILE_NAME}"):
-                files.unlink(path)
+        for label in (f"{folder}/{name}" for name in files.listdir(folder)):
+            for link in [f"{label}/{name}" for name in files.listdir(label)] if is_view(f"{label}/{FILE_NAME}") else ():
+                if files.islink(link) and link not in plan.links:
+                    files.unlink(link)
 
 
 def _holds(path: str, data: bytes) -> bool:
@@ -340,13 +339,11 @@ def _remove_orphans(folder: str, removed: list[str]) -> None:
             files.rmdir(layer)
 
 
-def _remove(folder: str, removed: list[str]) -> bool:
+def _remove(folder: str, removed: list[str]) -> None:
     path = f"{folder}/{FILE_NAME}"
-    if not is_view(path):
-        return False
-    files.remove_file(path)
-    removed.append(path)
-    return True
+    if is_view(path):
+        files.remove_file(path)
+        removed.append(path)
 
 
 def _remove_labels(folder: str, removed: list[str]) -> None:

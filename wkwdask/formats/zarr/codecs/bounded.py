@@ -65,11 +65,8 @@ class _BoundedCodec(BytesBytesCodec):
     """A compressor of version 3 with a bound."""
 
     codec: Any
-    """The compressor."""
     kind: str
-    """Its name, one of ``KINDS``."""
     options: Mapping[str, Any]
-    """Its settings."""
     before: tuple[Any, ...]
     """Codecs whose bytes it compresses, that from array to bytes first."""
     is_fixed_size = False
@@ -95,11 +92,9 @@ class _BoundedCodec(BytesBytesCodec):
         return most
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Count the bytes of a chunk, which nobody knows of a compressor."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what ``zarr.json`` says."""
         return self.codec.to_dict()  # type: ignore[no-any-return]
 
     @classmethod
@@ -113,7 +108,6 @@ class _BoundedNumcodec:
     """A compressor of version 2 with a bound."""
 
     codec: Any
-    """The compressor."""
     most: int
     """How many bytes it may give."""
 

@@ -55,17 +55,14 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read the codec of a ``zarr.json``."""
         if data.get("name") != CODEC or not isinstance(data.get("configuration"), dict) or not isinstance(data["configuration"].get("codecs"), (list, tuple)):
             raise ValueError(f'expected the codec "{CODEC}" with a configuration that lists codecs, got {data!r}')
         return cls(codecs=data["configuration"]["codecs"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what a ``zarr.json`` says."""
         return {"name": CODEC, "configuration": {"codecs": [json.loads(document) for document in self.documents]}}
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
-        """Refuse arrays that N5 cannot hold."""
         del chunk_grid
         if len(shape) != self.num_axes:
             raise ValueError(f"{CODEC}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}")
@@ -76,7 +73,6 @@ class N5DefaultCodec(ArrayBytesCodec):
             raise ValueError(f'{CODEC}: the bytes codec must say "endian": "big" for {native}')
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Count the bytes of a stored block; only those of one that is not compressed are known."""
         if len(self.documents) > 2:
             raise NotImplementedError
         return input_byte_length + header_nbytes(len(chunk_spec.shape))

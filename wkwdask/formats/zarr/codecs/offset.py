@@ -105,7 +105,6 @@ class FixedBytesCodec(BytesBytesCodec):
     """Keys of what only this codec has."""
 
     nbytes: int
-    """Length [bytes]."""
     literal: bytes | None = None
     """The bytes that are written, None for zeros or where a header is made for each chunk."""
     header: Header | None = None
@@ -130,7 +129,6 @@ class FixedBytesCodec(BytesBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read an entry of ``codecs``."""
         if not isinstance(data, dict) or data.get("name") != cls.name:
             raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
         configuration = data.get("configuration")
@@ -152,7 +150,6 @@ class FixedBytesCodec(BytesBytesCodec):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what :meth:`from_dict` reads."""
         configuration: dict[str, Any] = {**{key: getattr(self, key) for key in self.more_keys}, self.size_key: self.nbytes}
         if self.literal is not None:
             configuration[self.literal_key] = base64.b64encode(self.literal).decode("ascii")
@@ -168,11 +165,9 @@ class FixedBytesCodec(BytesBytesCodec):
         return self
 
     def validate(self, *, dtype: Any, **_: Any) -> None:
-        """Fit every array, with the warnings of :meth:`evolve_from_array_spec`."""
         warn_of_neighbours(self, dtype)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Count the bytes of a chunk with its fixed bytes."""
         return input_byte_length + self.nbytes
 
     def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:

@@ -41,21 +41,15 @@ class TiffImage:
     planes: int
     """Images behind each other."""
     height: int
-    """Pixels along y."""
     width: int
-    """Pixels along x."""
     samples: int
-    """Values of a pixel."""
     dtype: np.dtype[Any]
-    """Type of a value."""
     byteorder: str
-    """``"little"`` or ``"big"``."""
     stack: str
     """How planes are told."""
     description: str
     """ImageJ's, or nothing."""
     axes: str
-    """A letter for each axis of the chunk."""
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: Any, byteorder: str, axes: str | None, stack: str) -> TiffImage:

@@ -41,9 +41,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     level: int | None = None
     """Of the compression; its own default where none is given."""
     byteorder: str = "little"
-    """``"little"`` or ``"big"``."""
     axes: str | None = None
-    """Meaning of the axes, as in ``tiff_prefix``."""
     codecs: tuple[Any, ...] = field(init=False, repr=False, compare=False)
     """Codecs of an inner chunk."""
     reader: ShardingCodec = field(init=False, repr=False, compare=False)
@@ -83,11 +81,9 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         }
 
     def validate(self, **given: Any) -> None:
-        """Check that inner chunks divide a shard."""
         self.reader.validate(**given)
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Refuse: the length of a shard depends on what is in it."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ chunks

@@ -69,15 +69,12 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read it as ``zarr.json`` has it."""
         return cls(**(data.get("configuration") or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it as ``zarr.json`` has it."""
         return {"name": "wkw", "configuration": {"block_len": self.block_len, "compression": self.compression, "level": self.level}}
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
-        """Make sure that chunks can be WKW files."""
         chunk_shape = getattr(chunk_grid, "chunk_shape", None)
         if chunk_shape is not None:
             self._header(tuple(chunk_shape), dtype.to_native_dtype())
@@ -85,7 +82,6 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 raise ValueError(f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of {chunk_shape[0]}")
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
-        """Refuse to tell: it depends on the voxels."""
         raise NotImplementedError
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> WkwHeader:
@@ -209,11 +205,9 @@ class _Page:
     """An aligned cube of blocks, which is one stretch of the jump table."""
 
     first: int
-    """Its first block."""
     corner: Vec3
     """Its lowest block along x, y, z."""
     edge: int
-    """Its edge [blocks]."""
 
     def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> Located:
         """Find the blocks of a box in it, and where they go in an array of that box."""
@@ -319,15 +313,11 @@ def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
 def _span(one: Any, length: int) -> tuple[int, int, Any]:
     """Give the interval of one axis, and what is selected of it."""
     if isinstance(one, slice):
-        start, stop, step = one.indices(length)
-        count = len(range(start, stop, step))
-        if not count:
+        chosen = range(length)[one]
+        if not chosen:
             return 0, 0, slice(0, 0, 1)
-        last = start + (count - 1) * step
-        low, high = min(start, last), max(start, last) + 1
-        if step > 0:
-            return low, high, slice(0, high - low, step)
-        return low, high, slice(None, None, step)
+        low, high = min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1
+        return low, high, slice(0, high - low, chosen.step) if chosen.step > 0 else slice(None, None, chosen.step)
     if isinstance(one, (int, np.integer)):
         at = int(one) + (length if one < 0 else 0)
         return at, at + 1, 0

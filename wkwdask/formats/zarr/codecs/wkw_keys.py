@@ -20,7 +20,6 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
     name: ClassVar[str] = "wkw"
 
     def to_dict(self) -> dict[str, Any]:
-        """Write it as ``zarr.json`` has it."""
         return {"name": self.name}
 
     def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
@@ -37,7 +36,6 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         return f"z{z}/y{y}/x{x}.wkw"
 
     def decode_chunk_key(self, chunk_key: str) -> tuple[int, ...]:
-        """Give the place of a chunk along z, y, x."""
         match = _KEY.fullmatch(chunk_key)
         if match is None:
             raise CorruptError(f"{chunk_key}: expected a key such as z2/y1/x0.wkw")
