@@ -10,7 +10,7 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.layer import location_of
-from wkwdask.formats.n5.zarr_view import array_document, group_of
+from wkwdask.formats.n5.zarr_view import array_document, given_names, group_of
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.model.json_text import parse_object
 from wkwdask.store.store import open_store, remote_options
@@ -56,10 +56,9 @@ class N5Store(WrapperStore[Any]):
         """Describe a group or dataset, None where there is none: a group needs no attributes, but something in it, and must not lie in a dataset."""
         attributes = await self._attributes(prefix)
         if attributes is not None and is_dataset(attributes):
-            names = attributes.get("axes")
-            is_named = isinstance(names, list) and len(names) == len(attributes["dimensions"]) and all(isinstance(name, str) for name in names)
             source = f"{prefix}{FILE_NAME}"
-            return array_document(parse_dataset(attributes, source), source, axes=names if is_named else None)
+            dataset = parse_dataset(attributes, source)
+            return array_document(dataset, source, axes=given_names(dataset))
         if attributes is None:
             above = prefix.rstrip("/").rpartition("/")[0]
             parent = await self._attributes(f"{above}/" if above else "") if prefix else None

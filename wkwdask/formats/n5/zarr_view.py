@@ -156,7 +156,8 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
                 odd[_named(key)] = level.error(level.problem)
             else:
                 volume = level.open()
-                add(key, volume, _axis_names(volume))
+                letters = [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(_axes(volume))]
+                add(key, volume, given_names(dataset_of(volume)) or letters)
         if inside is not None and any(level.key for level in layer.levels):
             group = group_of(read_attributes(store, inside))
             image = _image(layer)
@@ -165,8 +166,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
             documents[_named(inside)] = group
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _named(key) not in documents:
-            names = _axis_names(volume)
-            add(key, volume, names if names == dataset_of(volume).document.get("axes") else None)
+            add(key, volume, given_names(dataset_of(volume)))
     for name, error in odd.items():
         if name not in documents:
             raise error
@@ -209,11 +209,12 @@ def _named(key: str) -> str:
     return f"{key}/{ZARR_NAME}" if key else ZARR_NAME
 
 
-def _axis_names(volume: StoredArray) -> list[str]:
-    named, axes = dataset_of(volume).document.get("axes"), _axes(volume)
-    if isinstance(named, list) and len(named) == len(axes) and all(isinstance(name, str) for name in named) and len(set(named)) == len(named):
-        return named
-    return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(axes)]
+def given_names(dataset: N5Dataset) -> list[str] | None:
+    """Give the names that a dataset says its axes have, None where it says none."""
+    named = dataset.document.get("axes")
+    if not isinstance(named, list) or len(named) != len(dataset.dimensions) or not all(isinstance(name, str) for name in named):
+        return None
+    return named if len(set(named)) == len(named) else None
 
 
 def _axes(volume: StoredArray) -> str:

@@ -89,11 +89,7 @@ def checksum(data: bytes) -> bytes:
 
 @cache
 def _crc32c() -> Any:
-    """Find a library; which one comes with zarr depends on its version."""
-    try:
-        return need("google_crc32c", "the index of a Zarr shard", "zarr").value
-    except ModuleNotFoundError:
-        return need("crc32c", "the index of a Zarr shard", "zarr").crc32c
+    return need("google_crc32c", "the index of a Zarr shard", "zarr").value
 
 
 FILTERED = 16  # filters of version 2 may store a value in as many times its bytes

@@ -76,10 +76,11 @@ def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str |
 def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put entries in place of those with the same path, and all in order, finest first."""
     by_path = {entry["path"]: entry for entry in (*datasets, *new)}
-    return sorted(by_path.values(), key=lambda entry: (max(_scale(entry)[-3:]), _scale(entry)))
+    return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
 
 
-def _scale(entry: dict[str, Any]) -> list[float]:
+def scale_of(entry: dict[str, Any]) -> list[float]:
+    """Give the lengths of an element along all axes; one of zero where nobody says them."""
     return next((list(map(float, step["scale"])) for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"), [0.0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +14,7 @@ from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, letters_of, outer_shape, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale, rgb_range
+from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale, rgb_range, scale_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, stored_image
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import FolderPlace, NewLevels
@@ -26,7 +27,7 @@ from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.formats.zarr.options import ZarrOptions
@@ -103,7 +104,8 @@ class ImagePlace(FolderPlace):
         del existing
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
-        size = self.wanted.given_nm or self.voxel_size or self.wanted.found_nm
+        sizes = self._sizes()
+        size = self.wanted.given_nm or next(filter(None, sizes.values()), None) or self.wanted.found_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
         version = self._version(options)
@@ -111,12 +113,12 @@ class ImagePlace(FolderPlace):
         dtype = _stored_dtype(first.dtype)
         is_label = self.wanted.category == "segmentation" if self.wanted.category else holds_ids(dtype, first.num_channels)
         levels = [level_of(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
-        folders = tuple(self.folder_of(spec.box.mag) for spec in specs)
+        folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
         options = _completed(options, like)
         encodings = [_encoding(spec, options, version, is_label=is_label) for spec in specs]
         targets = tuple(_target(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
-        self.check_voxel_size(size, {*self.wanted.together, *(spec.box.mag for spec in specs)})
+        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.wanted.together, *(spec.box.mag for spec in specs))})
         of_arrays = [_settings_of(*one) for one in zip(specs, encodings, strict=True)]
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
         for name in of_arrays[0]:
@@ -129,7 +131,7 @@ class ImagePlace(FolderPlace):
         if basename(above) != LABELS or (self.wanted.together and self.wanted.together[-1] not in mags):
             return ()
         image = stored_image(dirname(above))
-        own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in (self.image or {"datasets": ()})["datasets"]}
+        own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in self._entries}
         if image is None or not self.wanted.together or len(image[1]["datasets"]) == len(own):
             return ()
         return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some",)
@@ -145,7 +147,7 @@ class ImagePlace(FolderPlace):
         """Say what the group says in the end, and make sure that it can."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
-            self.check_alone(Mag.parse(level.path), level.lengths)
+            self._check_alone(level)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
         edit = NgffEdit(self.folder, version, multiscale(name, levels, letters_of(spec.num_channels)), is_label, rgb)
         edit.check_current()
@@ -154,45 +156,38 @@ class ImagePlace(FolderPlace):
             raise ValueError(f"{self.folder}: labels must be integers in one channel, {what}")
         return edit
 
-    def folder_of(self, mag: Mag) -> str:
-        """Say where the array of a mag is or will be."""
-        return f"{self.folder}/{mag.name}"
-
-    def check_alone(self, mag: Mag, lengths: Lengths) -> None:
-        """Make sure that no array of another name has the voxels of a mag."""
-        for entry in () if self.image is None else self.image["datasets"]:
-            steps = [step["scale"] for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"]
-            same = bool(steps) and all(abs(a / b - 1) < 1e-3 for a, b in zip(steps[0][-3:], reversed(lengths), strict=True) if b)
-            if same and entry.get("path") != mag.name:
-                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry.get('path')!r}, which something else wrote")
-
     @property
-    def voxel_size(self) -> Lengths | None:
-        """Edge lengths of a voxel of mag 1, as an array says whose name is a mag."""
-        return next((size for size in self._sizes().values() if size is not None), None)
+    def _entries(self) -> list[dict[str, Any]]:
+        """What the image says of its arrays."""
+        return [] if self.image is None else self.image["datasets"]
 
-    def check_voxel_size(self, size: Lengths, replaced: Collection[Mag]) -> None:
-        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`check_alone`."""
-        names = {mag.name for mag in replaced}
-        for path, found in self._sizes().items():
-            if found is None:
-                return
-            if path not in names and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
-                told = " x ".join(f"{n:g}" for n in found)
-                raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
+    def _check_alone(self, level: PyramidLevel) -> None:
+        """Make sure that no array of another name has the voxels of a mag."""
+        for entry in self._entries:
+            scale = scale_of(entry)[-3:]
+            same = len(scale) == 3 and all(abs(a / b - 1) < 1e-3 for a, b in zip(scale, reversed(level.lengths), strict=True) if b)
+            if same and entry["path"] != level.path:
+                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which something else wrote")
 
     def _sizes(self) -> dict[str, Lengths | None]:
         """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""
         sizes: dict[str, Lengths | None] = {}
-        for entry in () if self.image is None else self.image["datasets"]:
-            try:
+        for entry in self._entries:
+            sizes[entry["path"]] = None
+            with contextlib.suppress(TypeError, ValueError):
                 a, b, c = Mag.parse(entry["path"]).factors
-                z, y, x = (float(n) for n in next(s["scale"] for s in entry["coordinateTransformations"] if s["type"] == "scale")[-3:])
-            except (KeyError, TypeError, ValueError, StopIteration):
-                sizes[str(entry.get("path"))] = None
-                continue
-            sizes[entry["path"]] = (x / a, y / b, z / c) if min(x, y, z) > 0 else None
+                z, y, x = scale_of(entry)[-3:]
+                sizes[entry["path"]] = (x / a, y / b, z / c) if min(x, y, z) > 0 else None
         return sizes
+
+    def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths | None], replaced: Collection[str]) -> None:
+        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`_check_alone`."""
+        for path, found in sizes.items():
+            if found is None:
+                return
+            if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
+                told = " x ".join(f"{n:g}" for n in found)
+                raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
 
 
 def _completed(options: ZarrOptions, like: Volume | None) -> ZarrOptions:

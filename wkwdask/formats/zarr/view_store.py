@@ -21,7 +21,6 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
 
     supports_writes = False
     supports_deletes = False
-    supports_partial_writes = False
     supports_listing = True
 
     def __init__(self, group: VirtualGroup, name: str, *, read_only: bool = True) -> None:
@@ -82,9 +81,6 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return key in self._group.documents or await asyncio.to_thread(self._read, key) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
-        raise ValueError(f"{self}: cannot be written")
-
-    async def set_partial_values(self, key_start_values: Any) -> None:
         raise ValueError(f"{self}: cannot be written")
 
     async def delete(self, key: str) -> None:

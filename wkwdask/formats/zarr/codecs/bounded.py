@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
@@ -96,11 +96,6 @@ class _BoundedCodec(BytesBytesCodec):
 
     def to_dict(self) -> dict[str, Any]:
         return self.codec.to_dict()  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Refuse: a bound is given to a codec that is there."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
