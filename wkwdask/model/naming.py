@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -62,7 +61,7 @@ class KeyNaming(ABC):
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Name the files of a box, c fastest, then x."""
         cs, xs, ys, zs = ranges
-        return (((c, x, y, z), self.key((c, x, y, z))) for z, y, x, c in product(zs, ys, xs, cs))
+        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)  # product() would hold the ranges
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Group chunks, shape (n, 4), by the files that hold them: name, and which rows."""
