@@ -304,9 +304,12 @@ class StoredArray(ReadyVolume):
         if not self.can_list:
             return True
         assert self.naming is not None
-        keys = iter(()) if self.grid.file is None else self.naming.keys(self._files(self.box))  # files that are no boxes have no place
-        first = islice(keys, _FIRST_TRIED)  # no folder of many files is listed where one of these is there
-        return any(True for file, _ in first for _ in self.naming.found(self.store, file)) or next(self._listed(), None) is not None
+        if self.grid.file is not None:  # files that are no boxes have no place
+            c, x, y, z = (cells[:_FIRST_TRIED] for cells in self._files(self.box))  # of a huge box not all names are made
+            first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)  # no folder of many files is listed where one of these is there
+            if any(True for file, _ in first for _ in self.naming.found(self.store, file)):
+                return True
+        return next(self._listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
         """Count the files of the box, and estimate their bytes by the sizes of some of them; None where they cannot be listed."""
