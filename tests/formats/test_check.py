@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import any_length_headers, headers
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import cube_lengths, format_segment_id, largest_segment_id, sound_parts, with_fields, without_mags
+from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id, sound_parts, with_fields, without_mags
 from wkwdask.formats.wkw.file import parse_jump_table
 from wkwdask.formats.wkw.file_check import GOOD, check_bounds, check_file_header, check_mag_header
 from wkwdask.formats.wkw.header import format_header, make_header, parse_header
@@ -104,7 +104,6 @@ def test_segment_ids():
 def test_edits_of_both_forms(key, mag_key):
     entries = [{mag_key: [1, 1, 1], "cubeLength": 1024, "odd": 1}, {mag_key: [2, 2, 1], "cubeLength": 512}]
     document = {"other": 1, "dataLayers": [{"name": "a", key: entries, "odd": 2}, {"name": "b", "mags": []}]}
-    assert cube_lengths(document, "a") == {Mag(1, 1, 1): 1024, Mag(2, 2, 1): 512}
     fewer = without_mags(document, "a", [Mag(2, 2, 1)])
     assert fewer["dataLayers"][0] == {"name": "a", key: entries[:1], "odd": 2}
     assert with_fields(document, "b", {"x": 1})["dataLayers"] == [document["dataLayers"][0], {"name": "b", "mags": [], "x": 1}]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.stored_array import StoredArray
 
 
@@ -219,21 +218,27 @@ def _located(path: str) -> Found:
 
 def _locate_mag(path: str) -> Found:
     """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
+    listed = listed_mag(path)
+    if listed is not None:
+        return Found(path, listed[:1], listed[1])
     parent = dirname(path)
-    for folder in (parent, dirname(parent)):
-        datasource = read_datasource(folder)
-        if datasource is None:
-            continue
-        for record in datasource.layers:
-            layer = listed_layer(folder, datasource, record)
-            for listed, listed_folder in layer.mags.items():
-                if listed_folder == path or files.realpath(listed_folder) == files.realpath(path):
-                    return Found(path, (layer,), listed)
     layer = _layer_above(parent)
     mag = mag_named(basename(path)) or MAG_1
     if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
         return Found(path, (_with_mag(layer, mag, path),), mag)
     return Found(path, (_with_mag(make_layer(parent, basename(parent)), mag, path),), mag)
+
+
+def listed_mag(path: str) -> tuple[Image, Mag] | None:
+    """Find the mag in a folder that the JSON of a dataset beside or above it lists, and its layer."""
+    parent, real = dirname(path), files.realpath(path)
+    for dataset in (parent, dirname(parent)):
+        datasource = read_datasource(dataset)
+        for layer in () if datasource is None else [listed_layer(dataset, datasource, record) for record in datasource.layers]:
+            for mag, folder in layer.mags.items():
+                if folder == path or files.realpath(folder) == real:
+                    return layer, mag
+    return None
 
 
 def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
@@ -287,9 +292,9 @@ def arrays_of(layer: Image, only: Mag | None = None) -> Image:
         source = f"{layer.container.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
         item = _entry_of(record, mag)
         try:
-            volume = _opened(folder, stored, partial(_axes, record, item, source))
+            volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(folder, partial(_axes, record, item, source))
             volume = replace(volume, mag=mag, lengths_nm=size, channels=_channels(record, item, volume.num_channels, source))
-            levels.append(array_level(mag.name, volume.cropped(_part(volume.extent, record.bounding_box, mag)), mag))
+            levels.append(array_level(mag.name, volume.cropped(record.bounding_box.in_mag(mag).intersection(volume.extent)), mag))
         except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
             levels.append(Level(mag.name, folder, mag=mag, problem=str(error), error=type(error)))
     return array_image(stored, layer.folder, layer.name, levels, None if only is None else only.name, record.category)
@@ -336,13 +341,3 @@ def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: st
     if not is_whole(first) or not 0 <= first <= stored - count:
         raise CorruptError(f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array")
     return int(first), count
-
-
-def _opened(folder: str, stored: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open the array of a mag, in which the index of a voxel is its absolute place."""
-    return open_zarr_volume(folder, axes) if stored == "zarr" else open_n5_volume(folder, axes)
-
-
-def _part(extent: BoundingBox, box: BoundingBox, mag: Mag) -> BoundingBox:
-    """Give what counts of an array: what the JSON says that the layer covers."""
-    return box.in_mag(mag).intersection(extent)

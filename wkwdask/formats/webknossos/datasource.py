@@ -260,12 +260,6 @@ def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagR
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
 
 
-def cube_lengths(document: dict[str, Any], layer: str) -> dict[Mag, int]:
-    """List the edges of files that a layer's mags say they have [voxels]."""
-    key, mag_key, entry = mag_entries(document, layer)
-    return {Mag.parse(item[mag_key]): item["cubeLength"] for item in entry.get(key, []) if isinstance(item.get("cubeLength"), int)}
-
-
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Find the entry of a layer."""
     entries = document.get("dataLayers")
@@ -316,13 +310,22 @@ def with_scale(document: Document, factor: Sequence[float], unit: str) -> Docume
     return {**document, "scale": {**(before if isinstance(before, dict) else {}), "factor": lengths, "unit": unit_name(unit)}}
 
 
-def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
-    """Set where a layer has data [voxels of mag 1]."""
+def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Document:
+    """Set what a layer says about itself, or take away what becomes None."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
-    before = entry.get("boundingBox")
-    entry["boundingBox"] = {**(before if isinstance(before, dict) else {}), **_box_entry(box)}
+    for name, value in fields.items():
+        if value is None:
+            entry.pop(name, None)
+        else:
+            entry[name] = value
     return changed
+
+
+def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
+    """Set where a layer has data [voxels of mag 1]."""
+    before = layer_entry(document, layer).get("boundingBox")
+    return with_fields(document, layer, {"boundingBox": {**(before if isinstance(before, dict) else {}), **_box_entry(box)}})
 
 
 def _box_entry(box: BoundingBox) -> dict[str, Any]:
@@ -332,13 +335,7 @@ def _box_entry(box: BoundingBox) -> dict[str, Any]:
 
 def with_largest_id(document: Document, layer: str, value: int | None) -> Document:
     """Set the largest id of a segmentation, or take the field away."""
-    changed = copy.deepcopy(document)
-    entry = layer_entry(changed, layer)
-    if value is None:
-        entry.pop("largestSegmentId", None)
-    else:
-        entry["largestSegmentId"] = format_segment_id(value)
-    return changed
+    return with_fields(document, layer, {"largestSegmentId": None if value is None else format_segment_id(value)})
 
 
 def with_entry(document: Document, entry: dict[str, Any]) -> Document:
@@ -403,7 +400,8 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
     entry = layer_entry(changed, layer)
     if "mags" not in entry and "wkwResolutions" in entry:
         legacy = entry.pop("wkwResolutions")
-        entry["mags"] = [{"mag": list(Mag.parse(item["resolution"]).factors), **_without(item, "resolution")} for item in legacy]
+        others = [{name: value for name, value in item.items() if name != "resolution"} for item in legacy]
+        entry["mags"] = [{"mag": list(Mag.parse(item["resolution"]).factors), **other} for item, other in zip(legacy, others, strict=True)]
     for item in entry.get("mags", []):
         mag = Mag.parse(item["mag"])
         if mag in paths:
@@ -420,7 +418,7 @@ def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
     return changed
 
 
-def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
+def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
     """Add mags to a layer, or replace them; everything else is kept."""
     changed = copy.deepcopy(document)
     key, mag_key, entry = mag_entries(changed, layer)
@@ -438,7 +436,7 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
     return changed
 
 
-def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
+def without_mags(document: Document, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
     """Take mags off a layer; everything else is kept."""
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
@@ -482,27 +480,16 @@ def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: d
     return changed
 
 
-def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Set what a layer says about itself; everything else is kept."""
-    changed = copy.deepcopy(document)
-    mag_entries(changed, layer)[2].update(fields)
-    return changed
-
-
-def with_view_configuration(document: dict[str, Any], layer: str | None, values: dict[str, Any]) -> dict[str, Any]:
-    """Set how WEBKNOSSOS shows a layer by default; everything else is kept."""
+def with_view_configuration(document: Document, layer: str | None, values: dict[str, Any]) -> Document:
+    """Set how WEBKNOSSOS shows a layer, or the dataset, by default, or take away what becomes None; everything else is kept."""
     changed = copy.deepcopy(document)
     entry = changed if layer is None else layer_entry(changed, layer)
     before = entry.get("defaultViewConfiguration")
-    after = {**(before if isinstance(before, dict) else {}), **values}
-    entry["defaultViewConfiguration"] = {key: value for key, value in after.items() if key not in values or value is not None}
+    view = {**(before if isinstance(before, dict) else {}), **values}
+    entry["defaultViewConfiguration"] = {key: value for key, value in view.items() if key not in values or value is not None}
     if not entry["defaultViewConfiguration"]:
         del entry["defaultViewConfiguration"]
     return changed
-
-
-def _without(item: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if name != key}
 
 
 def _check_free(layers: Sequence[Any], name: str) -> None:

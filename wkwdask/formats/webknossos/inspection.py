@@ -19,8 +19,8 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
-from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, mag_named, make_layer, read_datasource, with_mags
-from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths, largest_segment_id
+from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_named, make_layer, read_datasource, with_mags
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
 from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
@@ -116,13 +116,7 @@ class MagScope(LevelScope):
         """Open the mag by what its files should be like, even where its header.wkw is broken."""
         if self.header is None:
             raise ValueError(f"{self.folder}: nothing says what its files are like")
-        edge = self.header.file_len_vx
-        shards = self.listing.shards
-        extent = self.box
-        if extent is None:
-            low, high = (shards.min(axis=0) * edge, (shards.max(axis=0) + 1) * edge) if len(shards) else ([0, 0, 0], [0, 0, 0])
-            extent = BoundingBox.from_corners([int(n) for n in low], [int(n) for n in high], self.mag)
-        return wkw_array(self.folder, self.header, extent)
+        return wkw_array(self.folder, self.header, _extent(self.listing, self.header, self.mag) if self.box is None else self.box)
 
     def shards(self) -> list[Vec3]:
         """List its files."""
@@ -184,12 +178,8 @@ class LayerScope(inspection.LayerScope):
 
     def grown_box(self, found: Mapping[str, Findings]) -> BoundingBox | None:
         """Give the box around all voxels that are not zero and lie outside the layer's box [voxels of mag 1], None where there are none."""
-        outside = None
-        for scope in self.mags[:1]:  # a coarser mag's voxels reach beyond the box by rounding
-            there = found.get(scope.key, Findings()).outside
-            if there is not None:
-                outside = there.in_mag(MAG_1)
-        return outside
+        outside = found.get(self.mags[0].key, Findings()).outside if self.mags else None  # a coarser mag's voxels reach beyond the box by rounding
+        return None if outside is None else outside.in_mag(MAG_1)
 
     def box_of_files(self, found: Mapping[str, Findings]) -> BoundingBox:
         """Give the box of a layer that the JSON does not know [voxels of mag 1]: around what its jobs noted and all voxels that are not zero."""
@@ -307,12 +297,10 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
         (layer,), mag = located.layers, located.mag or MAG_1
         return [layer], layer.container.dataset_folder, layer.container.datasource, mag
     parent = dirname(path)
-    for dataset in (parent, dirname(parent)):  # the same as locate() does where there is a header.wkw
-        datasource = read_datasource(dataset)
-        for layer in () if datasource is None else [listed_layer(dataset, datasource, record) for record in datasource.layers]:
-            for mag, folder in layer.mags.items():
-                if files.realpath(folder) == files.realpath(path):
-                    return [layer], dataset, datasource, mag
+    listed = listed_mag(path)
+    if listed is not None:
+        layer, mag = listed
+        return [layer], layer.container.dataset_folder, layer.container.datasource, mag
     mag = {folder: mag for mag, folder in _mag_folders(parent)}.get(path, MAG_1)
     return [with_mags(make_layer(parent, basename(parent)), {mag: path})], None, None, mag
 
@@ -372,7 +360,7 @@ def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes])
     if record is not None and layer.container.datasource is not None:
-        faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", layer.container.datasource, record, scopes)
+        faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", record, scopes)
     noted = noted_box(scopes)
     return LayerScope(layer.name, layer.folder, tuple(replace(scope, noted=noted) for scope in scopes), record)
 
@@ -469,9 +457,9 @@ def _describe(header: WkwHeader) -> str:
     return f"{header.dtype.name}{channels}, {header.block_type.label}, block_len {header.block_len}, file_len {header.file_len}"
 
 
-def _check_record(path: str, datasource: DataSource, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
+def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
     """Compare what the JSON says of a layer with its mags."""
-    lengths = cube_lengths(datasource.document, record.name)
+    lengths = {entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None}
     headers = {scope.mag: scope.header for scope in mags if scope.header is not None}
     where = f"layer {record.name}"
     types = {(header.dtype, header.num_channels): mag for mag, header in reversed(headers.items())}  # each with the finest mag that has it
@@ -493,8 +481,8 @@ def _check_record(path: str, datasource: DataSource, record: LayerRecord, mags: 
 
 
 def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
-    edge = header.file_len_vx
-    return BoundingBox.from_corners((listing.shards.min(axis=0) * edge).tolist(), ((listing.shards.max(axis=0) + 1) * edge).tolist(), mag)
+    edge, shards = header.file_len_vx, listing.shards if len(listing.shards) else np.array([[0, 0, 0], [-1, -1, -1]])
+    return BoundingBox.from_corners((shards.min(axis=0) * edge).tolist(), ((shards.max(axis=0) + 1) * edge).tolist(), mag)
 
 
 def noted_box(mags: Sequence[MagScope]) -> BoundingBox | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.leftovers import set_aside
@@ -10,10 +11,11 @@ from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
     NewLayer,
     format_datasource,
-    format_segment_id,
     new_document,
     sound_parts,
+    with_box,
     with_fields,
+    with_largest_id,
     with_layer,
     with_mags,
     without_mags,
@@ -29,7 +31,7 @@ from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, relpath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wkwdask.formats.webknossos.inspection import LayerScope, Scope
     from wkwdask.model.faults import Fault, Findings
@@ -55,16 +57,12 @@ class JsonRepair(DocumentRepair):
         handled: set[str] = set()
         for fault in faults:
             if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
-                return {self._scope.json_path} | self._unlisted(faults)
+                return {self._scope.json_path, *(one.path for one in faults if one.kind in ("layer.unlisted", "mag.unlisted"))}
         for layer in self._scope.layers:
             mine = [fault for fault in faults if self._is_of(fault, layer)]
             for fault in mine:
                 self._plan_fault(layer, fault, handled)
         return handled
-
-    @staticmethod
-    def _unlisted(faults: Iterable[Fault]) -> set[str]:
-        return {fault.path for fault in faults if fault.kind in ("layer.unlisted", "mag.unlisted")}
 
     def _is_of(self, fault: Fault, layer: LayerScope) -> bool:
         if fault.kind.startswith("json."):
@@ -113,8 +111,7 @@ class JsonRepair(DocumentRepair):
         self._change(fault, "as the mags say", lambda document: with_mags(document, layer.name, mags))
 
     def _plan_largest(self, layer: LayerScope, fault: Fault) -> None:
-        largest = format_segment_id(int(fault.expected))
-        self._change(fault, f"becomes {fault.expected}", lambda document: with_fields(document, layer.name, {"largestSegmentId": largest}))
+        self._change(fault, f"becomes {fault.expected}", lambda document: with_largest_id(document, layer.name, int(fault.expected)))
 
     def _plan_mag(self, layer: LayerScope, fault: Fault) -> None:
         scope = next((scope for scope in layer.mags if scope.folder == fault.path), None)
@@ -139,9 +136,7 @@ class JsonRepair(DocumentRepair):
         if outside is None or layer.record is None:
             return
         box = layer.record.bounding_box.union(outside)
-        width, height, depth = box.size
-        field = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
-        self._change(fault, f"the box becomes {box}", lambda document: with_fields(document, layer.name, {"boundingBox": field}))
+        self._change(fault, f"the box becomes {box}", lambda document: with_box(document, layer.name, box))
 
     def _plan_new(self, fault: Fault) -> bool:
         """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
@@ -194,9 +189,4 @@ class JsonRepair(DocumentRepair):
                     set_aside(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
-            update_datasource(dataset, self._changed)
-
-    def _changed(self, document: Document) -> Document:
-        for change in self._changes:
-            document = change(document)
-        return document
+            update_datasource(dataset, lambda document: reduce(lambda changed, change: change(changed), self._changes, document))

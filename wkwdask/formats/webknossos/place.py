@@ -54,7 +54,7 @@ class MagPlace:
     """The folder as a user names it, where links lead to another one."""
 
     @property
-    def is_named_as_mag(self) -> bool:
+    def _is_named_as_mag(self) -> bool:
         """Whether the folder has the name of the mag."""
         return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
 
@@ -77,7 +77,8 @@ class MagPlace:
         """Lay out the mag, see :class:`wkwdask.model.place.Place`."""
         del existing
         (spec,) = specs
-        check_category(self.wanted.category)
+        if self.wanted.category not in (None, "color", "segmentation"):
+            raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
         if min(spec.box.topleft) < 0:
             raise BoundsError(
                 f"{self.folder}: begins at voxel {spec.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
@@ -91,23 +92,87 @@ class MagPlace:
             before = header_of(like)
             header = header_of_result(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
-        place = self if size is None else in_new_dataset(self, size)
-        edit = edit_for(place, header, spec.box, self.wanted)
-        if edit is not None:
-            edit = replace(edit, voxel_size_nm=size)
+        place = self if size is None else self._in_new_dataset(size)
+        edit = place._edit(header, spec.box, size)
         keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **stored_settings([header], options.chosen_level)}
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=described([header], options.chosen_level))
 
+    def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
+        """Decide what the JSON is to say once the mag is there; a new layer that is the copy of another one says what that one says about itself."""
+        layer, wanted = self.layer, self.wanted
+        dataset, record = layer.container.dataset_folder, layer.container.record
+        source = None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
+        if dataset is None:
+            return None
+        listed = () if record is None else record.mags
+        check_one_ladder(layer.folder, [entry.mag for entry in listed], [self.mag])
+        path = f"./{relpath(self.named, dataset)}" if self.named else json_path(layer, self.mag, self.folder)
+        edit = LayerEdit(dataset, layer.name, ((self.mag, path, header.file_len_vx),), voxel_size_nm=voxel_size_nm, is_listed=record is not None)
+        elements = element_class(header.dtype, header.num_channels)
+        has_others = any(entry.mag != self.mag for entry in listed)
+        if has_others and (record.element_class, record.num_channels) != (elements, header.num_channels):
+            raise ValueError(
+                f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
+                f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
+            )
+        if has_others and record.bounding_box.in_mag(self.mag).contains(box):
+            return edit
+        if record is not None:
+            category = record.category
+        else:
+            if source is None or wanted.image.name != layer.name:
+                check_layer_name(layer.name)
+            category = wanted.category or (source.category if source is not None else default_category(header))
+        shown, attributes = box.in_mag(MAG_1), {}
+        if source is not None and wanted.image_box is not None:
+            shown, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may be larger
+        if has_others:
+            shown = record.bounding_box.union(shown)
+        return replace(edit, new_layer=NewLayer(category, shown, elements, header.num_channels), attributes=attributes)
+
     def _size_of_new_dataset(self) -> Lengths | None:
         """Give the voxel size of the dataset that appears with the mag [nm], None for one that is there, where it must be the same."""
         wanted = self.wanted
-        if wanted.needs_container or wanted.voxel_size_nm is not None:
-            if not wanted.needs_container and not self.is_named_as_mag:
-                raise ValueError(f"{self.folder}: voxel_size= is that of a dataset, whose mags are folders such as {self.folder}/LAYER/1: name one")
-            return voxel_size_of_new(self, wanted.found_nm, wanted.given_nm if wanted.needs_container else wanted.voxel_size_nm)
-        return None if wanted.array_nm is None else size_of_array(self, wanted.array_nm, is_room=wanted.is_room)
+        if not wanted.needs_container and wanted.voxel_size_nm is None:
+            return None if wanted.array_nm is None else self._size_of_array(wanted.array_nm)
+        if not wanted.needs_container and not self._is_named_as_mag:
+            raise ValueError(f"{self.folder}: voxel_size= is that of a dataset, whose mags are folders such as {self.folder}/LAYER/1: name one")
+        given = wanted.given_nm if wanted.needs_container else wanted.voxel_size_nm
+        dataset = dirname(dirname(self.named or self.folder))
+        datasource = read_datasource(dataset)
+        if datasource is not None:
+            known = datasource.voxel_size_nm
+            if given is not None and known is not None and not same_lengths(given, known):
+                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
+            return None
+        size = given or wanted.found_nm
+        if size is None:
+            raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
+        return size
+
+    def _size_of_array(self, size: Lengths) -> Lengths | None:
+        """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
+        datasource = self.layer.container.datasource
+        if datasource is None:
+            return size if self.wanted.is_room and self._is_named_as_mag else None
+        known = datasource.voxel_size_nm
+        if known is not None and not same_lengths(size, known):
+            here, there = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
+            raise ValueError(
+                f"{self.folder}: the voxels of mag {self.mag} are {here} nm here, those of the array's coordinates {there} nm; "
+                "write to the mag that they are of, or give offset="
+            )
+        return None
+
+    def _in_new_dataset(self, voxel_size_nm: Lengths) -> MagPlace:
+        """Give the place as it will be when the JSON of its dataset is there, which appears with the mag."""
+        layer, dataset = self.layer, dirname(self.layer.folder)
+        datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
+        layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
+        check_inside_dataset(layer, self.folder)
+        return replace(self, layer=layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +210,20 @@ class LayerPlace:
             headers = [header_anew(before, options, specs[0].box, is_part=False, name=like.name)]
             self._check_listed_once(like, headers[0])
         else:
-            folders = tuple(mag_folder(self.layer, mag) for mag in mags)
+            named = [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
+            for folder in named:
+                check_inside_dataset(self.layer, folder)
+            folders = tuple(real_folder(self.layer, folder) for folder in named)
             check_apart(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
             headers = [header_of_result(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
         targets = tuple(_target(folder, header, options, spec.box) for folder, header, spec in zip(folders, headers, specs, strict=True))
-        edit = edit_of(self.layer, mags, folders, headers)
+        check_one_ladder(self.layer.folder, self.layer.mags, mags)
+        edit, dataset = None, self.layer.container.dataset_folder
+        if dataset is not None and self.layer.container.record is not None:
+            paths = [json_path(self.layer, mag, folder) for mag, folder in zip(mags, folders, strict=True)]
+            listed = zip(mags, paths, (header.file_len_vx for header in headers), strict=True)
+            edit = LayerEdit(dataset, self.layer.name, tuple(listed), is_listed=True)
         level = options.chosen_level
         is_same = specs[0].is_copy and options.level is None and headers[0] == before.with_block_type(before.block_type)
         return NewLevels(
@@ -182,12 +255,6 @@ def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBo
     return target if options.level is None else replace(target, splicer=None)
 
 
-def check_category(category: str | None) -> None:
-    """Make sure that the category of a layer is one that there is."""
-    if category not in (None, "color", "segmentation"):
-        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
-
-
 def mag_place(wanted: Destination) -> MagPlace:
     """Find out where a new mag that a user names belongs."""
     allow_external = wanted.allow_external
@@ -217,47 +284,6 @@ def mag_place(wanted: Destination) -> MagPlace:
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
     return MagPlace(folder, mag, layer, wanted) if real == folder else MagPlace(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
-
-
-def in_new_dataset(place: MagPlace, voxel_size_nm: Lengths) -> MagPlace:
-    """Give a place as it will be when the JSON of its dataset is there, which appears with the mag."""
-    layer = place.layer
-    dataset = dirname(layer.folder)
-    text = format_datasource(new_document(basename(dataset), voxel_size_nm))
-    datasource = parse_datasource(text, f"{dataset}/{FILE_NAME}")
-    layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
-    check_inside_dataset(layer, place.folder)
-    return replace(place, layer=layer)
-
-
-def size_of_array(place: MagPlace, size: Lengths, *, is_room: bool) -> Lengths | None:
-    """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
-    datasource = place.layer.container.datasource
-    if datasource is None:
-        return size if is_room and place.is_named_as_mag else None
-    known = datasource.voxel_size_nm
-    if known is not None and not same_lengths(size, known):
-        here, there = (", ".join(f"{length:g}" for length in lengths_in(place.mag, lengths)) for lengths in (known, size))
-        raise ValueError(
-            f"{place.folder}: the voxels of mag {place.mag} are {here} nm here, those of the array's coordinates {there} nm; "
-            "write to the mag that they are of, or give offset="
-        )
-    return None
-
-
-def voxel_size_of_new(place: MagPlace, found: Lengths | None, given: Lengths | None) -> Lengths | None:
-    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same."""
-    dataset = dirname(dirname(place.named or place.folder))
-    datasource = read_datasource(dataset)
-    if datasource is not None:
-        known = datasource.voxel_size_nm
-        if given is not None and known is not None and not same_lengths(given, known):
-            raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
-        return None
-    size = given or found
-    if size is None:
-        raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
-    return size
 
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
@@ -338,59 +364,6 @@ def default_category(header: WkwHeader) -> str:
     return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
 
 
-def edit_for(place: MagPlace, header: WkwHeader, box: BoundingBox, wanted: Destination) -> LayerEdit | None:
-    """Decide what the JSON is to say once a mag is there; a new layer that is the copy of another one says what that one says about itself."""
-    layer, source = place.layer, None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
-    if layer.container.dataset_folder is None:
-        return None
-    check_one_ladder(layer.folder, [] if layer.container.record is None else [entry.mag for entry in layer.container.record.mags], [place.mag])
-    named = f"./{relpath(place.named, layer.container.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
-    listed = LayerEdit(layer.container.dataset_folder, layer.name, ((place.mag, named, header.file_len_vx),), is_listed=layer.container.record is not None)
-    own_box = box.in_mag(MAG_1)
-    elements = element_class(header.dtype, header.num_channels)
-    record = layer.container.record
-    if record is None:
-        if source is None or wanted.image.name != layer.name:
-            check_layer_name(layer.name)
-        category = wanted.category or (source.category if source is not None else default_category(header))
-        edit = replace(listed, new_layer=NewLayer(category, own_box, elements, header.num_channels))
-    elif all(entry.mag == place.mag for entry in record.mags):
-        edit = replace(listed, new_layer=NewLayer(record.category, own_box, elements, header.num_channels))
-    elif (record.element_class, record.num_channels) != (elements, header.num_channels):
-        raise ValueError(
-            f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
-            f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
-        )
-    elif record.bounding_box.in_mag(place.mag).contains(box):
-        return listed
-    else:
-        edit = replace(listed, new_layer=NewLayer(record.category, record.bounding_box.union(own_box), elements, header.num_channels))
-    if source is None or wanted.image_box is None:
-        return edit
-    assert edit.new_layer is not None
-    shown = wanted.image_box  # the box of a coarse mag may be larger
-    if record is not None and any(entry.mag != place.mag for entry in record.mags):
-        shown = record.bounding_box.union(shown)
-    return replace(edit, new_layer=edit.new_layer._replace(box=shown), attributes=source.attributes)
-
-
-def edit_of(layer: Image, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
-    """Say what the JSON is to list once the mags are there, None without a JSON."""
-    check_one_ladder(layer.folder, layer.mags, mags)
-    dataset = layer.container.dataset_folder
-    if dataset is None or layer.container.record is None:
-        return None
-    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder, header in zip(mags, folders, headers, strict=True))
-    return LayerEdit(dataset, layer.name, listed, is_listed=True)
-
-
-def mag_folder(layer: Image, mag: Mag) -> str:
-    """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
-    folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
-    check_inside_dataset(layer, folder)
-    return real_folder(layer, folder)
-
-
 def check_apart(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Refuse a JSON by which a new mag would take the place of other data."""
     known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
@@ -413,18 +386,13 @@ def target_folder(wanted: Destination) -> str:
     name = (wanted.mag or MAG_1).name
     if wanted.layer is not None:
         datasource = read_datasource(folder)
-        _check_outside(folder, is_dataset=datasource is not None)
+        above = [] if datasource is not None else [dirname(folder), dirname(dirname(folder))]
+        outer = next((path for path in above if path and read_datasource(path) is not None), None)
+        if outer is not None:  # a dataset is not made inside of a layer or mag of another one
+            raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
         if datasource is None or datasource.layer(wanted.layer) is None:
             check_layer_name(wanted.layer)
         return f"{folder}/{wanted.layer}/{name}"
     if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
     return f"{folder}/{wanted.category or wanted.guess}/{name}"
-
-
-def _check_outside(folder: str, *, is_dataset: bool) -> None:
-    """Make sure that a dataset is not made inside of a layer or mag of another one."""
-    above = [folder.rpartition("/")[0], folder.rpartition("/")[0].rpartition("/")[0]]
-    outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
-    if outer is not None:
-        raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
