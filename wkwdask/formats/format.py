@@ -48,9 +48,13 @@ class MetadataEdit(Protocol):
     folder_names: ClassVar[tuple[str, ...]]
     """Values of :meth:`to_json` that are folders."""
 
+    def folders(self) -> dict[str, str]:
+        """Give the folders by the names of their values."""
+        return {name: folder for name in self.folder_names if (folder := getattr(self, name)) is not None}
+
     def check_writable(self) -> None:
         """Make sure, before any work, that the metadata can be changed after it; raises PermissionError."""
-        for folder in (getattr(self, name) for name in self.folder_names):
+        for folder in self.folders().values():
             if files.isdir(folder) and not files.is_writable(folder):
                 raise PermissionError(errno.EACCES, "the image's metadata could not be updated", folder)
 

@@ -16,18 +16,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.record_paths import RecordPaths
 
 
-def _edit_of(value: dict[str, Any]) -> type[MetadataEdit]:
-    return {edit.kind: edit for one in formats() for edit in one.edits}[value["kind"]]
-
-
-def edit_from_json(value: dict[str, Any]) -> MetadataEdit:
-    """Read what a record keeps of an edit of any kind."""
-    return _edit_of(value).from_json(value)
-
-
-def folders_of(value: dict[str, Any]) -> dict[str, str]:
-    """Pick the folders out of what a record keeps of an edit of any kind."""
-    return {name: value[name] for name in _edit_of(value).folder_names if value[name] is not None}
+def edit_kinds() -> dict[str, type[MetadataEdit]]:
+    """Give the edits of all formats by what records call them."""
+    return {edit.kind: edit for one in formats() for edit in one.edits}
 
 
 RECORD_NAME = "publish.json"
@@ -83,13 +74,12 @@ def published_folders(paths: RecordPaths) -> list[str]:
 
 
 def _edit_to_json(paths: RecordPaths, edit: MetadataEdit | None) -> dict[str, Any] | None:
-    if edit is None:
-        return None
-    value = edit.to_json()
-    return {**value, **{name: paths.written(folder) for name, folder in folders_of(value).items()}}
+    return None if edit is None else {**edit.to_json(), **{name: paths.written(folder) for name, folder in edit.folders().items()}}
 
 
 def _edit_from_json(paths: RecordPaths, value: dict[str, Any] | None) -> MetadataEdit | None:
     if value is None:
         return None
-    return edit_from_json({**value, **{name: paths.document_folder(folder, RECORD_NAME) for name, folder in folders_of(value).items()}})
+    kind = edit_kinds()[value["kind"]]
+    folders = {name: paths.document_folder(value[name], RECORD_NAME) for name in kind.folder_names if value[name] is not None}
+    return kind.from_json({**value, **folders})

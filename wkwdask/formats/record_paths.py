@@ -5,6 +5,7 @@ A copy of a dataset with an interrupted job is so about its own mags, and a data
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,14 +108,10 @@ def elsewhere(dataset: str, folder: str) -> str | None:
 
 def check_no_links(root: str) -> None:
     """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written."""
-    found = root if files.islink(root) else next(_links(root), None)
+    inside = (f"{folder}/{name}" for folder, folders, names in files.walk(root) for name in (*folders, *names))
+    found = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
     if found is not None:
         raise CorruptError(f"{found}: is a symbolic link; jobs make none there, and none is followed: remove {root}")
-
-
-def _links(root: str) -> Iterator[str]:
-    for folder, folders, names in files.walk(root):
-        yield from (path for path in (f"{folder}/{name}" for name in (*folders, *names)) if files.islink(path))
 
 
 def is_job_folder(name: str) -> bool:

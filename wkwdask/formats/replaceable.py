@@ -24,12 +24,8 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
         if not files.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
-            raise ExistsError(f"{target}: {_what_it_holds(target)}")
-
-
-def _what_it_holds(target: str) -> str:
-    """Say why a folder is not replaced."""
-    return next((one for one in formats() if one.record_of(target) is not None), fallback()).stray(target)
+            its_format = next((one for one in formats() if one.record_of(target) is not None), fallback())
+            raise ExistsError(f"{target}: {its_format.stray(target)}")
 
 
 def is_taken(target: str) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.formats.publication import folders_of
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.geometry.bounding_box import moved
@@ -226,7 +225,7 @@ class StagedMags:
             error.add_note(_RESUME_NOTE if self.goes_on_by_itself else _KEPT_NOTE)
 
     def _job_folder(self) -> JobFolder:
-        datasets = () if self.edit is None else tuple(folders_of(self.edit.to_json()).values())
+        datasets = () if self.edit is None else tuple(self.edit.folders().values())
         return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself, datasets=datasets)
 
 

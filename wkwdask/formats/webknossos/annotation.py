@@ -42,6 +42,9 @@ _BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(
 _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
 
+_Stored = tuple[Mag, npt.NDArray[np.int64]]
+"""A mag, and the indices of its stored blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnnotationMag:
@@ -75,7 +78,7 @@ class AnnotationMag:
 
     def blocks(self) -> npt.NDArray[np.int64]:
         """Give the indices of the stored blocks, shape (n, 3), ordered by z."""
-        return _contents(self.file, self._open())[self.folder].indices
+        return _contents(self.file, self._open())[self.folder][1]
 
     def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """Give the indices of the stored blocks that touch a box, shape (n, 3)."""
@@ -101,14 +104,6 @@ class AnnotationMag:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contents:
-    """What is stored of one mag."""
-
-    mag: Mag
-    indices: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class VolumeLayer:
     """One volume layer of an annotation."""
 
@@ -118,10 +113,6 @@ class VolumeLayer:
     """What its NML calls it."""
     fallback: str | None = None
     """Layer of the dataset that it was made on, where its NML says so."""
-
-    def is_called(self, name: str) -> bool:
-        """Tell whether a user means this layer: by its name, or by that of its zip."""
-        return name in (self.name, basename(self.member))
 
     def __str__(self) -> str:
         file = basename(self.member)
@@ -135,12 +126,12 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, vo
     opened = file.open()
     contents = _contents(file, opened)
     mags = []
-    for folder, stored in sorted(contents.items(), key=lambda item: (item[1].mag.maximum, item[1].mag.factors)):
-        if len(stored.indices):
+    for folder, (mag, blocks) in sorted(contents.items(), key=lambda item: (item[1][0].maximum, item[1][0].factors)):
+        if len(blocks):
             header = parse_header(opened.read(f"{folder}/header.wkw", HEADER_NBYTES)[:HEADER_NBYTES], f"{file.name}:{folder}/header.wkw", is_data_file=False)
             if header.file_len != 1:
                 raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not tell which blocks were annotated, expected 1")
-            mags.append(AnnotationMag(file, folder, stored.mag, header, file.state))
+            mags.append(AnnotationMag(file, folder, mag, header, file.state))
     return mags, note
 
 
@@ -171,7 +162,7 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
 
 def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
     """Choose one of several volume layers."""
-    found = [layer for layer in layers if (layer.fallback == fallback if volume_layer is None else layer.is_called(volume_layer))]
+    found = [layer for layer in layers if (layer.fallback == fallback if volume_layer is None else volume_layer in (layer.name, basename(layer.member)))]
     if len(found) == 1:
         return found[0]
     listed = "; ".join(map(str, layers))
@@ -194,17 +185,17 @@ def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], fil
     return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
 
 
-def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Contents]:
+def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Stored]:
     """List the mags and their blocks; of a zip that stays open, once."""
     if isinstance(opened, Folder):
         return _listed(file, opened.names())
     if opened.index is None:
         opened.index = _listed(file, opened.names())
-    index: dict[str, _Contents] = opened.index
+    index: dict[str, _Stored] = opened.index
     return index
 
 
-def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Contents]:
+def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Stored]:
     found: dict[str, list[tuple[int, int, int]]] = {}
     mags: dict[str, Mag] = {}
     for name in names:
@@ -220,7 +211,7 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Contents]:
             blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))
     if len(set(mags.values())) != len(mags):
         raise FormatError(f"{file.name}: holds a mag twice: {', '.join(sorted(mags))}")
-    return {folder: _Contents(mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in found.items()}
+    return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in found.items()}
 
 
 def check_not_missing(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:

@@ -225,8 +225,8 @@ def _locate_mag(path: str) -> Found:
     layer = _layer_above(parent)
     mag = mag_named(basename(path)) or MAG_1
     if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
-        return Found(path, (_with_mag(layer, mag, path),), mag)
-    return Found(path, (_with_mag(make_layer(parent, basename(parent)), mag, path),), mag)
+        return Found(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
+    return Found(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
 
 
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
@@ -239,11 +239,6 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
                 if folder == path or files.realpath(folder) == real:
                     return layer, mag
     return None
-
-
-def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
-    """Give a layer that also has a mag which its JSON does not list."""
-    return with_mags(layer, {**(layer.mags if layer.container.record is not None else {}), mag: folder})
 
 
 def _layer_above(path: str) -> Image:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.model.voxel_type import VOXEL_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
 
 
@@ -42,14 +41,13 @@ class Axis:
 def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
     """List the attachments that a layer's entry names in a form that makes sense."""
     groups = entry.get("attachments")
-    return tuple(_attachments(groups)) if isinstance(groups, dict) else ()
-
-
-def _attachments(groups: dict[str, Any]) -> Iterator[Attachment]:
-    for kind, group in groups.items():
+    found = []
+    for kind, group in groups.items() if isinstance(groups, dict) else ():
         for item in group if isinstance(group, list) else [group]:
-            if isinstance(item, dict) and all(isinstance(item.get(key), str) for key in ("name", "path", "dataFormat")):
-                yield Attachment(kind, item["name"], item["path"], item["dataFormat"])
+            values = [item.get(key) for key in ("name", "path", "dataFormat")] if isinstance(item, dict) else [None]
+            if all(isinstance(value, str) for value in values):
+                found.append(Attachment(kind, *values))
+    return tuple(found)
 
 
 def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -61,16 +59,12 @@ def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
 def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
     """List the axes besides x, y, z."""
     items = entry.get("additionalAxes")
-    return tuple(_axes(items)) if isinstance(items, list) else ()
-
-
-def _axes(items: list[Any]) -> Iterator[Axis]:
-    for item in items:
-        try:
+    found = []
+    for item in items if isinstance(items, list) else ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             low, high = item["bounds"]
-            yield Axis(str(item["name"]), (int(low), int(high)), int(item["index"]))
-        except (KeyError, TypeError, ValueError):
-            continue
+            found.append(Axis(str(item["name"]), (int(low), int(high)), int(item["index"])))
+    return tuple(found)
 
 
 def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -155,13 +155,14 @@ class WkwCheck:
 
     def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
         """Check several files, each with the size that it had when it was written, 0 where nobody knows."""
-        return sum((self._check_size(shard, expected) for shard, expected in files), Findings())
-
-    def _check_size(self, shard: Vec3, expected: int) -> Findings:
-        found = self.check_shard(shard)
-        if not expected or found.nbytes == expected or not found.files or any(fault.severity != NOTE for fault in found.faults):
-            return found
-        return found + Findings((Fault("file.size_changed", file_path(self.folder, shard), f"{found.nbytes} bytes", f"{expected} as it was written"),))
+        total = Findings()
+        for shard, expected in files:
+            found = self.check_shard(shard)
+            total += found
+            if expected and found.nbytes != expected and found.files and all(fault.severity == NOTE for fault in found.faults):
+                what = f"{found.nbytes} bytes", f"{expected} as it was written"
+                total += Findings((Fault("file.size_changed", file_path(self.folder, shard), *what),))
+        return total
 
     def check_shard(self, shard: Vec3) -> Findings:
         """Check one file; one that has vanished is no fault, since a mag may be written meanwhile."""
@@ -290,7 +291,9 @@ class _FileCheck:
 
     def _check_places(self, header: WkwHeader, end: int) -> None:
         """Judge the place of every block, and decode those whose place makes sense."""
-        there = self._num_there(header)
+        there = header.blocks_per_file
+        if not header.is_compressed:  # those that end within the file
+            there = min(there, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
         lost, first_lost = header.blocks_per_file - there, there
         for first, bounds in self._pages(header, there):
             judged = check_bounds(bounds, header, self._nbytes)
@@ -299,23 +302,14 @@ class _FileCheck:
                 first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
                 lost += len(beyond)
             for at in np.flatnonzero((judged != GOOD) & ((judged != BEYOND) | (end <= self._nbytes))).tolist():
-                self._add_table_fault(first, int(judged[at]), bounds, at)
+                fault = table_fault(first + at, int(judged[at]), bounds, at, self._nbytes, self._path)
+                if self._faults.wants(fault.kind):
+                    self._faults.listed(replace(fault, voxel=self._voxel(first + at)))
             if self._check.decode:
                 self._decode_good(header, first, bounds.astype(np.int64), judged == GOOD)
         if lost:
             found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end beyond"
             self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
-
-    def _num_there(self, header: WkwHeader) -> int:
-        """Count the blocks that can be there: in a raw file, those that end within it."""
-        if header.is_compressed:
-            return header.blocks_per_file
-        return min(header.blocks_per_file, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
-
-    def _add_table_fault(self, first: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int) -> None:
-        fault = table_fault(first + at, judgement, bounds, at, self._nbytes, self._path)
-        if self._faults.wants(fault.kind):
-            self._faults.listed(replace(fault, voxel=self._voxel(fault.block or 0)))
 
     def _end(self, header: WkwHeader) -> int:
         """Say where the last block should end."""

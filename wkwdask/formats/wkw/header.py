@@ -255,17 +255,13 @@ def stored_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]:
     """Write down how mags are stored that differ in the length of files alone."""
     first, lengths = headers[0], [header.file_len for header in headers]
     file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
-    return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": level if is_leveled(first) else 0}
-
-
-def is_leveled(header: WkwHeader) -> bool:
-    """Tell whether a level counts: of LZ4HC alone."""
-    return header.block_type is BlockType.LZ4HC
+    level = level if first.block_type is BlockType.LZ4HC else 0
+    return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": level}
 
 
 def described(headers: Sequence[WkwHeader], level: int) -> str:
     """Say how mags are stored, for people."""
     first = headers[0]
-    compression = first.block_type.label + (f" level {level}" if is_leveled(first) else "")
+    compression = first.block_type.label + (f" level {level}" if first.block_type is BlockType.LZ4HC else "")
     lengths = [f"{length}^3" for length in dict.fromkeys(header.file_len_vx for header in headers)]
     return f"{compression}, blocks of {first.block_len}^3 and files of {' then '.join(lengths)} voxels"

@@ -58,19 +58,7 @@ def _stored(source: Any) -> Any:
     return source.base if isinstance(source, MergedVolume) else source
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Consecutive blocks of one cube that are treated alike."""
-
-    first: int
-    """The first of them, counted from the cube's first."""
-    last: int
-    """The one behind the last."""
-    kind: int
-    """Outside the box, cut by it, or inside."""
-
-
-_OUTSIDE, _CUT, _INSIDE = 0, 1, 2
+_OUTSIDE, _CUT, _INSIDE = range(3)  # blocks outside the box, cut by it, or inside
 
 
 class _Splice:
@@ -116,8 +104,7 @@ class _Splice:
     def _take_over(self, stored: WkwFile) -> Receipt:
         """Copy a whole file."""
         stored.all_bounds()  # checks them
-        file = self._file.pieces.file
-        stored.copy_whole(file)
+        self._file.pieces.file.copy_from(stored.file, stored.nbytes)
         self._file.pieces.close().publish(flush_folder=self._target.is_living, keep_equal=True)
         return self._published()
 
@@ -150,13 +137,13 @@ class _Splice:
         first_code = int(morton.encode([n * edge % self._before.file_len for n in before])[0])
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
         whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
-        for stretch in self._stretches(cube, edge, inside, touched, whole):
-            if stretch.kind == _OUTSIDE:
-                self._next += stretch.last - stretch.first  # zeros
-            elif stretch.kind == _INSIDE and file is not None:
-                self._put_stored(file, bounds[stretch.first : stretch.last + 1])
+        for first, last, kind in self._stretches(cube, edge, inside, touched, whole):
+            if kind == _OUTSIDE:
+                self._next += last - first  # zeros
+            elif kind == _INSIDE and file is not None:
+                self._put_stored(file, bounds[first : last + 1])
             else:
-                for number in range(stretch.first, stretch.last):
+                for number in range(first, last):
                     self._put_cut(cube, edge, number)
 
     def _source_file(self, cube: Sequence[int], edge: int) -> tuple[WkwFile | None, str]:
@@ -179,10 +166,10 @@ class _Splice:
         in_order: npt.NDArray[np.bool_] = touched[tuple(blocks.T)]
         return in_order
 
-    def _stretches(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[_Stretch]:
-        """Part the blocks of a cube, in their order, into those outside the box, those that are decoded, and those that are copied."""
+    def _stretches(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
+        """Part the blocks of a cube, in their order, by what is done with them: first block, the one behind the last, kind."""
         if touched is None and inside.volume == (edge * self._before.block_len) ** 3:
-            return [_Stretch(0, edge**3, whole)]
+            return [(0, edge**3, whole)]
         step = self._before.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
         low = (blocks + np.multiply(cube, edge)) * step
@@ -192,14 +179,14 @@ class _Splice:
         if touched is not None:
             kinds[touched] = _CUT
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
-        return [_Stretch(first, last, int(kinds[first])) for first, last in pairwise(starts)]
+        return [(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 
     def _put_stored(self, file: WkwFile, bounds: npt.NDArray[np.int64]) -> None:
         """Copy stored blocks as they are."""
         if not self._has_voxels:
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
-        file.copy(int(bounds[0]), int(bounds[-1] - bounds[0]), self._file.pieces)
+        self._file.pieces.copy(file.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
         self._file.took(codes, np.diff(bounds))
 
     def _put_cut(self, cube: Vec3, edge: int, number: int) -> None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.batch import Zeros
-    from wkwdask.model.pieces import Pieces
-    from wkwdask.model.store import NewFile
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one
@@ -67,7 +65,7 @@ class WkwFile:
     """One open data file."""
 
     def __init__(self, file: files.OpenFile, mag_header: WkwHeader) -> None:
-        self._file = file
+        self.file = file
         self.path = file.name
         self.nbytes = file.nbytes
         self.mag_header = mag_header
@@ -84,7 +82,7 @@ class WkwFile:
         batches = found.batches.tolist()
         for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(batches):
             memory = read_buffer(nbytes)
-            self._file.read_ranges(found.ranges[first_range:last_range], memory)
+            self.file.read_ranges(found.ranges[first_range:last_range], memory)
             decoded = decode_into(
                 memory, found.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
                 first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
@@ -107,14 +105,6 @@ class WkwFile:
         pages = [self._page(number) for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES))]
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
-    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
-        """Append stored bytes to a new file."""
-        output.copy(self._file, offset, nbytes)
-
-    def copy_whole(self, file: NewFile) -> None:
-        """Write all bytes to a new file."""
-        file.copy_from(self._file, self.nbytes)
-
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
         """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not."""
         if (np.diff(bounds) != zero.size).any():
@@ -123,7 +113,7 @@ class WkwFile:
         for first in range(0, len(bounds) - 1, step):
             count = min(step, len(bounds) - 1 - first)
             stored = read_buffer(count * zero.size)
-            self._file.read_into(stored, int(bounds[first]))
+            self.file.read_into(stored, int(bounds[first]))
             if (stored.reshape(count, zero.size) != zero).any():
                 return False
         return True
@@ -166,7 +156,7 @@ class WkwFile:
             count = min(_PAGE_ENTRIES, header.blocks_per_file - first)
             if header.is_compressed:
                 offset, nbytes = slice_range(first, count)
-                page = parse_jump_table(self._file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
+                page = parse_jump_table(self.file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
             else:
                 page = raw_block_bounds(header, first, count, self.nbytes, self.path)
             self._pages.put(number, page)
@@ -202,13 +192,8 @@ def check_rows(paths: Iterable[str]) -> None:
     """Make sure that absent files are zeros, and not behind links to what is not there."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
-        check_folder(folder)
-
-
-def check_folder(folder: str) -> None:
-    """Make sure that a folder which holds nothing is no symbolic link to what is not there."""
-    if files.islink(folder) and not files.exists(folder):
-        raise _dangling(folder)
+        if files.islink(folder) and not files.exists(folder):
+            raise _dangling(folder)
 
 
 def mag_is_gone(header_path: str) -> MissingError:
