@@ -33,6 +33,22 @@ def _own_surroundings(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_client_stays():
+    """A client of dask that a test leaves is every later test's, and hangs them once its cluster is gone: the test that leaves it fails."""
+    before = _connected()
+    yield
+    left = [client for client in _connected() if client not in before]
+    for client in left:
+        client.close()
+    assert not left, f"the test leaves {left}"
+
+
+def _connected():
+    module = sys.modules.get("distributed.client")
+    return [] if module is None else [client for client in module._global_clients.values() if client.status != "closed"]
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The folder of real data, which lies outside the repository and may be absent."""

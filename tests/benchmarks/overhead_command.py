@@ -127,7 +127,7 @@ def _local(tasks: int) -> None:
             _row(name, workers, tasks, lambda: _run(tasks))
     with dask.config.set(scheduler="processes", num_workers=2):
         _row("processes (with their start)", 2, tasks, lambda: _run(tasks))
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, cluster.get_client():
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, cluster.get_client():
         _row("Client, LocalCluster", 2, tasks, lambda: _run(tasks))
 
 

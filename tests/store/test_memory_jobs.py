@@ -64,7 +64,7 @@ def test_other_processes_are_refused(tmp_path):
         wkwdask.build_pyramid("memory://ds", layer="color")
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.Client(n_workers=1, processes=False, dashboard_address=None, local_directory=tmp_path),
+        distributed.Client(n_workers=1, processes=False, dashboard_address=":0", local_directory=tmp_path),
         pytest.raises(UnsupportedError, match=r"memory://.*other processes run needs a path on a file system"),
     ):
         wkwdask.to_wkw(wkwdask.open("memory://ds/color/1"), "memory://ds/seg/1", **OPTIONS)
