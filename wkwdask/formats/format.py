@@ -126,7 +126,6 @@ class ArrayFormat:
     """What it can be told when an array is stored in it."""
     has_plain_arrays: ClassVar[bool] = False
     """Whether it is also a format of arrays that have no place, as those in HDF5 files."""
-    """What its levels can be told."""
     level_record: ClassVar[str] = ""
     """The file that describes a level, where each has one."""
     level_entries: ClassVar[str] = ""
