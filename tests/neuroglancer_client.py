@@ -9,6 +9,7 @@ import contextlib
 import http.server
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -200,16 +201,21 @@ class Client:
         import neuroglancer
 
         entry = json.loads((self._folder / image / "info").read_text())["scales"][0]
-        with self.viewer.txn() as state:
-            state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(entry))
-            state.position = [first + n / 2 for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)]
-            state.cross_section_scale = scale
-            state.layers.clear()
-            state.layers["image"] = neuroglancer.ImageLayer(source=self.source(image), cross_section_render_scale=4)
-            state.layers["segmentation"] = neuroglancer.SegmentationLayer(source=self.source(segmentation), not_selected_alpha=0.35)
-            state.layout, state.show_axis_lines = "4panel", False
-        picture: bytes = self.viewer.screenshot(size=list(size)).screenshot.image
-        return picture
+        drawn: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for _ in range(3):  # the client's own changes of the state may undo a request, whose caller would wait for ever
+            with self.viewer.txn() as state:
+                state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(entry))
+                state.position = [first + n / 2 for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)]
+                state.cross_section_scale = scale
+                state.layers.clear()
+                state.layers["image"] = neuroglancer.ImageLayer(source=self.source(image), cross_section_render_scale=4)
+                state.layers["segmentation"] = neuroglancer.SegmentationLayer(source=self.source(segmentation), not_selected_alpha=0.35)
+                state.layout, state.show_axis_lines = "4panel", False
+            threading.Thread(target=lambda: drawn.put(self.viewer.screenshot(size=list(size))), daemon=True).start()
+            with contextlib.suppress(queue.Empty):
+                picture: bytes = drawn.get(timeout=_SECONDS).screenshot.image
+                return picture
+        raise TimeoutError(f"Neuroglancer drew no picture of {image} and {segmentation} in {3 * _SECONDS} s")
 
     def _shown(self, name: str, info: dict[str, Any], dimensions: Any) -> tuple[str, Any]:
         """Show a volume in place of those before it, by ever new names until the client knows one: its own changes of the state may undo ours."""
