@@ -51,7 +51,7 @@ class _Kind:
     def unit(self, work: str, label: str, module: str, class_name: str, **options: str) -> Unit:
         """Make a unit; the volumes that are read lie beside the folders of all units."""
         folder = self.data.fresh(f"precomputed-{work}-{self.name}-{module}")
-        real = {"path": self.cube.mag, "size": self.cube.edge, "folder": folder, "shard_shape": self.sharded, **options}
+        real = {"path": self.cube.mag, "size": self.cube.edge, "folder": folder, "sharded": self.sharded, **options}
         return Unit(label, f"{module}.{class_name}", real)
 
     def race(self, work: str, title: str, units: tuple[Unit, ...], conclusions: tuple[Faster, ...]) -> Race:
