@@ -6,7 +6,7 @@ import contextlib
 from unittest import mock
 
 from wkwdask.api import layers
-from wkwdask.formats.pictures import exported
+from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import find_components, id_map, id_source
 from wkwdask.model import placement, stored_array
@@ -24,7 +24,7 @@ _LIMITS = {
     "card_seconds": [(layers, "_MOST_SECONDS")],
     "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS")],  # encoded together
     "components_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
-    "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written
+    "exported_nbytes": [(outputs, "SLAB_NBYTES"), (outputs, "_STRETCH_NBYTES")],  # held while files are written
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts

@@ -14,8 +14,8 @@ from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
 from wkwdask.formats.opening import EXPORTED, check_named, find, format_of_target, left_out, local_mags, place_for
-from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
 from wkwdask.formats.pictures.options import TiffOptions
+from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
 from wkwdask.formats.registry import fallback, format_of, holds_plain_arrays, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
-from wkwdask.formats.pictures.foreign import Placing, open_foreign
+from wkwdask.formats.pictures.sources import PlainOptions, open_plain
 from wkwdask.formats.registry import format_of, holds_plain_arrays
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -209,7 +209,7 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
         find(url)
     except MissingError as missing:
         try:
-            open_foreign(url, Placing((0, 0, 0), MAG_1))
+            open_plain(url, PlainOptions((0, 0, 0), MAG_1))
         except (MissingError, UnsupportedError):
             raise missing from None
         return True
@@ -222,8 +222,8 @@ def _stage_foreign(
     """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
     found: list[AnyVolume | None] = [None if is_foreign else open_stored(url, layer, mag)[1] for url, is_foreign in zip((first, second), foreign, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
-    placing = Placing((0, 0, 0), mag or MAG_1) if known is None else Placing(known.box.topleft, known.box.mag)
-    a, b = (volume if volume is not None else open_foreign(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
+    placing = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)
+    a, b = (volume if volume is not None else open_plain(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
     return _compared("voxels", a, b, (True, True), box)
 
 

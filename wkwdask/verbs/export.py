@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
-from wkwdask.formats.pictures.exported import Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
-from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
+from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -42,8 +42,8 @@ from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from wkwdask.formats.pictures.exported import Output
     from wkwdask.formats.pictures.options import TiffOptions
+    from wkwdask.formats.pictures.outputs import Output
     from wkwdask.model.states import States
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
@@ -117,7 +117,7 @@ class Export(Work[Report]):
     """The mag."""
     source: Any
     """What is read: the mag, or some of its channels, or other values of them."""
-    form: Form
+    form: ExportedArray
     """What is exported."""
     target: str
     """Where it is to appear."""
@@ -259,7 +259,7 @@ def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], part: Part,
         _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=part.value_range,
         compression=compression, input=source_token(mag),
     )  # fmt: skip
-    form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
+    form = ExportedArray(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
     return Export(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
 
 

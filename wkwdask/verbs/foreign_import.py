@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import read_notes
+from wkwdask.formats.pictures.sources import PlainOptions, PlainSource, open_plain
 from wkwdask.model.converted import Converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import Volume, in_frame
@@ -128,7 +128,7 @@ class Imported:
 
     source: Source
     """What is read, in absolute voxels."""
-    foreign: Foreign
+    foreign: PlainSource
     """What it says about itself."""
     fill: bool
     """Whether bad slices become zeros."""
@@ -136,7 +136,7 @@ class Imported:
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> Imported:
     """Open what is to be imported, with the channels, the type and the box that a user asks for."""
-    foreign = open_foreign(source, Placing(options.part.offset, mag, options.axes, options.fill, options.allow_external))
+    foreign = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
     return Imported(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import find, format_of_image, open_source, place_for
-from wkwdask.formats.pictures.foreign import open_sized
+from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.converted import converted

@@ -41,7 +41,7 @@ def _parsed(changes=(), entry=(), without=()):
 
 def test_all_fields():
     info = _parsed({"type": "segmentation", "data_type": "uint64", "mesh": "mesh"}, {"hidden": True, "rois": [1], "sharding": SHARDING})
-    assert (info.type, info.dtype, info.num_channels, info.odd, info.redirect) == ("segmentation", np.dtype("uint64"), 1, (), None)
+    assert (info.type, info.dtype, info.num_channels, info.unusable, info.redirect) == ("segmentation", np.dtype("uint64"), 1, (), None)
     (scale,) = info.scales
     assert scale == Scale(
         "8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8, 8, 40), "raw", Sharding(1, 1, 2), None, True, ((64, 64, 64),), {}
@@ -84,7 +84,7 @@ TOLERATED = [
 @pytest.mark.parametrize(("changes", "entry", "without", "check"), TOLERATED)
 def test_tolerated(changes, entry, without, check):
     info = _parsed(changes, entry, without)
-    assert info.odd == ()
+    assert info.unusable == ()
     assert check(info)
 
 
@@ -125,8 +125,8 @@ def test_a_wrong_scale_leaves_the_others_alone(entry, message):
     text = json.dumps({**DOCUMENT, "scales": [{**ENTRY, **entry}, {**ENTRY, "key": "sound"}]})
     info = parse_info(text, "v/info")
     assert [(scale.key, scale.index) for scale in info.scales] == [("sound", 1)]
-    (odd,) = info.odd
-    assert odd.problem.startswith(f"v/info: {message}")
+    (unusable,) = info.unusable
+    assert unusable.problem.startswith(f"v/info: {message}")
     with pytest.raises(CorruptError, match=r"^v/info: scales\["):
         _image(info).levels[1].open()
     assert _image(info).levels[0].key == "sound"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.pictures.held import Scratch
 from wkwdask.formats.pictures.images import read_pixels
+from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.volume import PlainVolume
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.pictures.slices import Format, Slice
+    from wkwdask.formats.pictures.slices import PixelFormat, Slice
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
@@ -40,12 +40,12 @@ class ImageStack(PlainVolume):
     name: str
     slices: tuple[Slice, ...]
     """Along z."""
-    format: Format
+    format: PixelFormat
     origin: Vec3
     """Absolute voxel of the first pixel of the first slice."""
     box: BoundingBox
     """Which part of the stack is meant [voxels of its mag]."""
-    piece: tuple[int, int]
+    tile_shape: tuple[int, int]
     """The smallest box that can be decoded along x, y [pixels]."""
     notes: str | None = None
     """Where a slice that cannot be decoded leaves a note and reads as zeros; None where it is an error."""
@@ -60,7 +60,7 @@ class ImageStack(PlainVolume):
 
     @property
     def chunk_shape(self) -> Vec3:
-        return (*self.piece, 1)
+        return (*self.tile_shape, 1)
 
     @property
     def unit_shape(self) -> Vec3:
@@ -113,7 +113,7 @@ class ImageStack(PlainVolume):
     def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
         """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file."""
         cells = cell_range(self.box, reading_shape)
-        is_cut = any(len(r) > 1 and piece > edge for r, piece, edge in zip(cells[:2], self.piece, reading_shape[:2], strict=True))
+        is_cut = any(len(r) > 1 and tile_shape > edge for r, tile_shape, edge in zip(cells[:2], self.tile_shape, reading_shape[:2], strict=True))
         if not is_cut:
             yield self
             return

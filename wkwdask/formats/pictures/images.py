@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reason_of
@@ -96,7 +96,7 @@ def _image_slice(path: str) -> Slice:
         if min(image.size) < 1:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")
         check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, files.getsize(path), "the header")
-        return Slice((Page(path),), Format(image.width, image.height, channels, dtype), (image.width, image.height))
+        return Slice((Page(path),), PixelFormat(image.width, image.height, channels, dtype), (image.width, image.height))
 
 
 def _read_image(path: str) -> npt.NDArray[Any]:

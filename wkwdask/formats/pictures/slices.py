@@ -32,7 +32,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class PixelFormat:
     """What all slices of a stack must have in common."""
 
     width: int
@@ -54,8 +54,8 @@ class Slice:
 
     pages: tuple[Page, ...]
     """Where its channels are; none where the section is missing."""
-    format: Format | None = None
-    piece: tuple[int, int] = (0, 0)
+    format: PixelFormat | None = None
+    tile_shape: tuple[int, int] = (0, 0)
     """The smallest box that can be decoded along x, y [pixels]."""
     problem: str = ""
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
@@ -247,8 +247,8 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
     except CorruptError as error:
         return Slice(found, problem=str(error))
     channels = sum(page.keyframe.shaped[0] * page.keyframe.shaped[4] for page, _ in pages)
-    piece = (width, 1) if _is_plain(frame) else _segment_shape(frame)
-    return Slice(found, Format(width, height, channels, stored_dtype(frame.dtype).name), piece)
+    tile_shape = (width, 1) if _is_plain(frame) else _segment_shape(frame)
+    return Slice(found, PixelFormat(width, height, channels, stored_dtype(frame.dtype).name), tile_shape)
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:

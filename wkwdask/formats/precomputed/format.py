@@ -10,7 +10,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME
 from wkwdask.formats.precomputed.info_file import InfoEdit, InfoRemoval
 from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
-from wkwdask.formats.precomputed.naming import file_sizes, scale_file, scale_stray
+from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -75,14 +75,14 @@ class PrecomputedFormat(ArrayFormat):
 
     def is_level_folder(self, folder: str) -> bool:
         """Tell whether a folder is a scale and nothing else: chunks or shards, records and left-overs."""
-        return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or scale_file(folder) is not None) and not scale_stray(folder)
+        return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:
         """Name a chunk or shard, since scales are described elsewhere."""
-        return scale_file(folder)
+        return first_data_file(folder)
 
     def stray(self, folder: str) -> str:
-        return f"holds something else than one precomputed scale ({scale_stray(folder)}), and is not replaced; move it away"
+        return f"holds something else than one precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:

@@ -31,7 +31,7 @@ FILE_NAME = "info"
 TYPE = "neuroglancer_multiscale_volume"
 ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
 DTYPES = tuple(voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name)
-HINTS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
+ENCODER_OPTIONS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
 """What a scale says to writers of its chunks."""
 _LARGEST = 1 << 53
 _MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handled in one piece
@@ -83,7 +83,7 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class OddScale:
+class UnusableScale:
     """A scale that cannot be used; the others can."""
 
     index: int
@@ -110,7 +110,7 @@ class VolumeInfo:
     scales: tuple[Scale, ...] = ()
     """All scales that can be used, as they are listed; each with its first chunk size."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    odd: tuple[OddScale, ...] = ()
+    unusable: tuple[UnusableScale, ...] = ()
     redirect: str | None = None
     """Where the volume is instead, relative to this one or a URL; then nothing else here counts."""
 
@@ -149,28 +149,28 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
     if not isinstance(entries, list):
         problems.add("scales", "a list", entries)
         entries = []
-    scales, odd = [], []
+    scales, unusable = [], []
     for index, entry in enumerate(entries):
         scale = _scale(entry, index, num_channels * voxel_type.dtype.itemsize, source)
         if isinstance(scale, Scale):
             scales.append(scale)
         else:
-            odd.append(scale)
+            unusable.append(scale)
     if problems.found:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(scale.problem.removeprefix(f"{source}: ") for scale in odd)]))
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(scale.problem.removeprefix(f"{source}: ") for scale in unusable)]))
     kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
-    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(odd))
+    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(unusable))
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST and value == int(value)
 
 
-def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | OddScale:
+def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | UnusableScale:
     path, problems, missing = f"scales[{index}]", Problems(), Problems()
     if not isinstance(entry, dict):
         problems.add(path, "an object", entry)
-        return OddScale(index, path, f"{source}: {problems.found[0]}", entry=entry)
+        return UnusableScale(index, path, f"{source}: {problems.found[0]}", entry=entry)
     key = entry.get("key")
     if not isinstance(key, str) or not _can_be_path(key):
         problems.add(f"{path}.key", "a folder", key)
@@ -193,10 +193,10 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Od
     if problems.found or missing.found:
         name = key if isinstance(key, str) and _can_be_path(key) else path
         text = f"{source}: " + "; ".join(problems.found + missing.found)
-        return OddScale(index, name, text, resolution, not problems.found, entry)
+        return UnusableScale(index, name, text, resolution, not problems.found, entry)
     assert isinstance(key, str)
     assert resolution is not None
-    options = {name: entry[name] for name in HINTS if name in entry}
+    options = {name: entry[name] for name in ENCODER_OPTIONS if name in entry}
     return Scale(key, size, offset, chunk_sizes[0], resolution, encoding, sharding, block_size, entry.get("hidden") is True, chunk_sizes, options, entry, index)
 
 
@@ -241,11 +241,11 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
 
 def base_resolution(info: VolumeInfo) -> Lengths | None:
     """Give the resolution of the first scale of the file, which may be an odd one."""
-    listed: list[Scale | OddScale] = sorted([*info.scales, *info.odd], key=lambda scale: scale.index)
+    listed: list[Scale | UnusableScale] = sorted([*info.scales, *info.unusable], key=lambda scale: scale.index)
     return listed[0].resolution if listed else None
 
 
-def mag_of(info: VolumeInfo, scale: Scale | OddScale) -> Mag | None:
+def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     """Give the mag of a scale: its resolution, divided by that of the first scale of the file; None where it has none.
 
     Examples
@@ -274,7 +274,7 @@ def mag_of(info: VolumeInfo, scale: Scale | OddScale) -> Mag | None:
 
 PROVENANCE_FILE_NAME = "provenance"
 _KNOWN = (
-    "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *HINTS,
+    "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *ENCODER_OPTIONS,
 )  # fmt: skip
 
 PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}

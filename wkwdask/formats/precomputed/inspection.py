@@ -307,9 +307,9 @@ def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault])
     volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
     scopes = []
     for number, volume in enumerate(volumes):
-        found, odd = list_scale(volume, [other for other in volumes if other is not volume])
+        found, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
         if not number:
-            faults += odd
+            faults += misplaced
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
         scopes.append(
             ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, found)
@@ -322,9 +322,9 @@ def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault])
 
 def _info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
     """Say what of an ``info`` cannot be used, or only here."""
-    for odd in info.odd:
-        kind = "info.unsupported" if odd.is_unsupported else "info.scale"
-        yield Fault(kind, path, odd.problem.removeprefix(f"{path}: "))
+    for bad in info.unusable:
+        kind = "info.unsupported" if bad.is_unsupported else "info.scale"
+        yield Fault(kind, path, bad.problem.removeprefix(f"{path}: "))
     document = info.document
     for name in ("@type", "type", "num_channels"):
         if name not in document:

@@ -77,9 +77,9 @@ class VolumeSource:
         for scale in self.info.scales:
             mag = mag_of(self.info, scale)
             yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)
-        for odd in self.info.odd:
-            error = UnsupportedError if odd.is_unsupported else CorruptError
-            yield Level(odd.key, self.store.path_of(odd.key), None, mag_of(self.info, odd), odd.resolution, odd.problem, error, odd)
+        for bad in self.info.unusable:
+            error = UnsupportedError if bad.is_unsupported else CorruptError
+            yield Level(bad.key, self.store.path_of(bad.key), None, mag_of(self.info, bad), bad.resolution, bad.problem, error, bad)
 
     def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
         """Open one of the scales of ``info``, in absolute voxels."""
@@ -101,7 +101,7 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
     key = None
     store: Store = open_store(location)
     if store.is_local and not files.exists(store.path_of(FILE_NAME)):
-        above = volume_above(store.url)
+        above = enclosing_volume(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
     store, info = _followed(store)
@@ -138,7 +138,7 @@ def _target(store: Store, redirect: str) -> str:
 
 def is_volume(path: str) -> bool:
     """Tell whether a local folder is a precomputed volume by its ``info``, or a scale of one; one with WKW in it is not."""
-    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or volume_above(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or enclosing_volume(path) is not None
 
 
 def is_wkw_itself(path: str) -> bool:
@@ -173,7 +173,7 @@ def _is_info(path: str) -> bool:
     return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
 
 
-def volume_above(path: str) -> tuple[str, str] | None:
+def enclosing_volume(path: str) -> tuple[str, str] | None:
     """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
     folder, rest = path, ""
     for _ in range(_MOST_FOLDERS_IN_KEY):
@@ -186,6 +186,6 @@ def volume_above(path: str) -> tuple[str, str] | None:
                 info = read_info(open_store(folder))
             except (FormatError, OSError):
                 return None
-            keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)]
+            keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.unusable)]
             return next(((folder, key) for key in keys if posixpath.normpath(key) == rest), None)
     return None

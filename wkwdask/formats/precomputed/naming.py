@@ -199,12 +199,12 @@ _RANGE = r"-?\d+--?\d+"
 _DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")
 
 
-def scale_file(folder: str) -> str | None:
+def first_data_file(folder: str) -> str | None:
     """Find a chunk or shard in a folder, None where there is none."""
     return next((entry.path for entry, is_data in _entries(folder) if is_data), None)
 
 
-def scale_stray(folder: str) -> str:
+def first_stray_file(folder: str) -> str:
     """Name something in a folder that is no part of a scale, an empty text where there is nothing."""
     return next((entry.path for entry, is_data in _entries(folder) if not is_data and not LEFT_BY_SOFTWARE.fullmatch(entry.name)), "")
 

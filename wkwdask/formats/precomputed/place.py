@@ -10,7 +10,7 @@ from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
-from wkwdask.formats.precomputed.layer import PREFIX, holds_wkw, stripped, volume_above
+from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, holds_wkw, stripped
 from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_taken
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import OddScale
+    from wkwdask.formats.precomputed.info import UnusableScale
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.model.place import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
-KINDS = {"color": "image", "segmentation": "segmentation"}
+VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
 """What ``info`` calls a category."""
 _BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
@@ -77,8 +77,8 @@ class VolumePlace(FolderPlace):
     def _type(self, spec: LevelSpec) -> VolumeInfo:
         """Describe the volume without its scales, and make sure that their type is that of those which are there."""
         native = spec.dtype.newbyteorder("=")
-        kind = None if self.wanted.category is None else KINDS.get(self.wanted.category, self.wanted.category)
-        if kind not in (None, *KINDS.values()):
+        kind = None if self.wanted.category is None else VOLUME_TYPES.get(self.wanted.category, self.wanted.category)
+        if kind not in (None, *VOLUME_TYPES.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
             return VolumeInfo(kind or ("segmentation" if holds_ids(native, spec.num_channels) else "image"), native, spec.num_channels)
@@ -143,9 +143,9 @@ class VolumePlace(FolderPlace):
         return folder
 
     @property
-    def _listed(self) -> tuple[Scale | OddScale, ...]:
+    def _listed(self) -> tuple[Scale | UnusableScale, ...]:
         """All scales that ``info`` lists, those that cannot be used too."""
-        return () if self.info is None else (*self.info.scales, *self.info.odd)
+        return () if self.info is None else (*self.info.scales, *self.info.unusable)
 
     @property
     def listed_keys(self) -> set[str]:
@@ -257,7 +257,7 @@ def volume_place(wanted: Destination) -> VolumePlace:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")
     if info is None and holds_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write a precomputed volume to a folder of its own")
-    above = volume_above(folder) if info is None else None
+    above = enclosing_volume(folder) if info is None else None
     if above is not None:
         raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
     return VolumePlace(folder, wanted, info)

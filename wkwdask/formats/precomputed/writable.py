@@ -24,7 +24,7 @@ _ENCODES: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
     "jxl": (("uint8",), (1, 3, 4)),
 }
 """Types and numbers of channels that an encoding has (neuroglancer, ``precomputed/volume.rst``, "Chunk encoding"); None for any number."""
-_HINTS = {
+_OPTION_RANGES = {
     "jpeg_quality": ("jpeg", 0, 100), "png_level": ("png", 0, 9),
     "jxl_quality": ("jxl", 0, 100), "jxl_effort": ("jxl", 1, 10), "jxl_decodingspeed": ("jxl", 0, 4),
 }  # fmt: skip
@@ -121,10 +121,10 @@ def _option_problems(scale: Scale) -> Iterator[str]:
     if scale.encoding == "compresso" and any(max(chunk) > _MAX_COMPRESSO for chunk in sizes):
         yield f"compresso encodes sides of at most {_MAX_COMPRESSO} voxels, got chunks of {scale.chunk_size}"
     for name, value in scale.options.items():
-        encoding, least, most = _HINTS.get(name, (scale.encoding, 0, 0))
+        encoding, least, most = _OPTION_RANGES.get(name, (scale.encoding, 0, 0))
         if encoding != scale.encoding:
             yield f"{name} belongs to {encoding}, not to {scale.encoding}"
-        elif name in _HINTS and not (isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most):
+        elif name in _OPTION_RANGES and not (isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most):
             yield f"{name} must be from {least} to {most}, got {value!r}"
 
 

@@ -49,7 +49,7 @@ _MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class PlainSource:
     """A source, opened."""
 
     volume: ImageStack | ArrayVolume | StoredArray
@@ -60,7 +60,7 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class PlainOptions:
     """Where a source goes, and what is done about bad slices."""
 
     corner: Vec3
@@ -74,7 +74,7 @@ class Placing:
     """Whether HDF5 data outside of the folder of the file are read."""
 
 
-def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
+def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: PlainOptions) -> PlainSource:
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", placing)
     text = os.fspath(source)
@@ -118,7 +118,7 @@ def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
 
 
 def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
-    foreign = open_foreign(url, Placing((0, 0, 0), MAG_1))
+    foreign = open_plain(url, PlainOptions((0, 0, 0), MAG_1))
     return foreign.volume, foreign.voxel_size_nm
 
 
@@ -141,7 +141,7 @@ def _parts(path: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------ images
 
 
-def _open_folder(path: str, placing: Placing) -> Foreign:
+def _open_folder(path: str, placing: PlainOptions) -> PlainSource:
     if any(files.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
         return _open_zarr(path, placing)
     above = dirname(path)
@@ -156,7 +156,7 @@ def _open_folder(path: str, placing: Placing) -> Foreign:
     return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, placing)
 
 
-def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
+def _open_images(paths: list[str], name: str, placing: PlainOptions) -> PlainSource:
     """Open a stack of image files, headers first, many at a time."""
     if not paths:
         raise MissingError(f"{name}: no file matches")
@@ -214,7 +214,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
 
 
-def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -> Foreign:
+def _stack(slices: list[Slice], name: str, placing: PlainOptions, notes: list[str]) -> PlainSource:
     """Make a stack of slices that are all alike; the others are errors, or zeros."""
     formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
     bad = [slice_ for slice_ in slices if slice_.problem]
@@ -232,10 +232,10 @@ def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
     box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)
-    return Foreign(ImageStack(name, tuple(slices), expected, placing.corner, box, good.piece), None, tuple(notes))
+    return PlainSource(ImageStack(name, tuple(slices), expected, placing.corner, box, good.tile_shape), None, tuple(notes))
 
 
-def _open_tiff(path: str, placing: Placing) -> Foreign:
+def _open_tiff(path: str, placing: PlainOptions) -> PlainSource:
     """Open one TIFF file: its pages are sections, or its bytes lie behind each other."""
     with open_checked_tiff(path) as tiff:
         with reading(path, "TIFF file"):
@@ -282,17 +282,17 @@ def _known(lengths: Sequence[float]) -> Lengths | None:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: Lengths | None, *notes: str) -> Foreign:
+def _array(ref: ArrayRef, axes: str, placing: PlainOptions, voxel_size: Lengths | None, *notes: str) -> PlainSource:
     if np.dtype(ref.dtype).kind not in "biuf":
         raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
     if 0 in ref.shape:
         raise BoundsError(f"{ref.name}: the source holds no voxels: it is an array of shape {ref.shape}")
     lengths = dict(zip(axes, ref.shape, strict=True))
     size = (lengths["x"], lengths["y"], lengths.get("z", 1))
-    return Foreign(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
+    return PlainSource(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
 
 
-def _axes_of(placing: Placing, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
+def _axes_of(placing: PlainOptions, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
     """Take the axes that a user gives, else those that the file tells, else the usual ones."""
     try:
         return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
@@ -302,13 +302,13 @@ def _axes_of(placing: Placing, shape: tuple[int, ...], name: str, found: str | N
         raise
 
 
-def _open_npy(path: str, placing: Placing) -> Foreign:
+def _open_npy(path: str, placing: PlainOptions) -> PlainSource:
     ref, is_reversed = npy_ref(path)
     axes = _axes_of(placing, ref.shape[::-1] if is_reversed else ref.shape, path)
     return _array(ref, axes[::-1] if is_reversed else axes, placing, None)
 
 
-def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
+def _open_hdf5(path: str, key: str, placing: PlainOptions) -> PlainSource:
     """Open a dataset of an HDF5 file; its name may be left out where there is one."""
     with open_hdf5(path) as file:
         h5py, known = need("h5py", path), list[str]()
@@ -340,7 +340,7 @@ def _hdf5_voxel_size(data: Any) -> Lengths | None:
     return None
 
 
-def _open_zarr(path: str, placing: Placing) -> Foreign:
+def _open_zarr(path: str, placing: PlainOptions) -> PlainSource:
     """Open a Zarr array, or the finest one of an OME-NGFF image."""
     images = find_zarr_layers(PREFIX + path)
     image, level = images[0], next(iter(images[0].meant))
@@ -354,7 +354,7 @@ def _open_zarr(path: str, placing: Placing) -> Foreign:
         volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(placing, tuple(shape), level.folder, _plain_axes(names)))
     if volume.box.is_empty:
         raise BoundsError(f"{volume.name}: the source holds no voxels: it has {volume.box.size}")
-    return Foreign(replace(volume, mag=placing.mag).moved(placing.corner), lengths)
+    return PlainSource(replace(volume, mag=placing.mag).moved(placing.corner), lengths)
 
 
 def _plain_axes(names: Sequence[str] | None) -> str | None:
@@ -362,7 +362,7 @@ def _plain_axes(names: Sequence[str] | None) -> str | None:
     return "".join(names).lower() if names and all(name and name.lower() in "xyzc" for name in names) else None
 
 
-def _open_mrc(path: str, placing: Placing) -> Foreign:
+def _open_mrc(path: str, placing: PlainOptions) -> PlainSource:
     mrcfile = need("mrcfile", path)
     with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
         header = mrc.header

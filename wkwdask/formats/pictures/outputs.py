@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import AlignmentError
-from wkwdask.formats.pictures.held import Scratch
+from wkwdask.formats.pictures.scratch import Scratch
 from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
@@ -43,7 +43,7 @@ _SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ExportedArray:
     """What is exported."""
 
     box: BoundingBox
@@ -84,7 +84,7 @@ class Output(ABC):
     """What is exported to: picklable, so that tasks carry it."""
 
     path: str
-    form: Form
+    spec: ExportedArray
     note: ClassVar[str] = ""
     """What a user should know of it."""
 
@@ -121,45 +121,45 @@ class NpyOutput(Output):
     @property
     def cell_shape(self) -> Vec3:
         """Whole rows, so that a section's share lies together in the file."""
-        width, (_, y, z) = self.form.box.size[0], self.form.chunk_shape
-        while 2 * y * width * z * self.form.voxel_nbytes <= _STRETCH_NBYTES and y < self.form.box.size[1]:
+        width, (_, y, z) = self.spec.box.size[0], self.spec.chunk_shape
+        while 2 * y * width * z * self.spec.voxel_nbytes <= _STRETCH_NBYTES and y < self.spec.box.size[1]:
             y *= 2
         return width, y, z
 
     @property
     def corner(self) -> Vec3:
         """The source's grid, along y and z."""
-        return self.form.box.topleft[0], 0, 0
+        return self.spec.box.topleft[0], 0, 0
 
     def _header(self) -> bytes:
         header = BytesIO()
-        description = {"descr": np.lib.format.dtype_to_descr(self.form.dtype), "fortran_order": False, "shape": self.form.shape}
+        description = {"descr": np.lib.format.dtype_to_descr(self.spec.dtype), "fortran_order": False, "shape": self.spec.shape}
         np.lib.format.write_array_header_1_0(header, description)
         return header.getvalue()
 
     def prepare(self) -> None:
         """Write the header; what is not written yet is zero."""
         header = self._header()
-        nbytes = len(header) + int(np.prod(self.form.shape)) * self.form.dtype.itemsize
+        nbytes = len(header) + int(np.prod(self.spec.shape)) * self.spec.dtype.itemsize
         with contextlib.closing(files.create(self.path, exclusive=False)) as file:
             file.write(memoryview(header), 0)
             if file.status().st_size != nbytes:
                 file.set_nbytes(nbytes)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        form = self.form
+        spec = self.spec
         array = read_box(source, box)
         start = len(self._header())
-        x, y, z = (a - b for a, b in zip(box.topleft, form.box.topleft, strict=True))
-        if (x, box.size[0]) != (0, form.box.size[0]):
-            raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {form.box}")
-        width, height, depth = form.box.size
+        x, y, z = (a - b for a, b in zip(box.topleft, spec.box.topleft, strict=True))
+        if (x, box.size[0]) != (0, spec.box.size[0]):
+            raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {spec.box}")
+        width, height, depth = spec.box.size
         with contextlib.closing(files.create(self.path, exclusive=False)) as file, _naming(self.path):
-            for c in range(form.num_channels):
+            for c in range(spec.num_channels):
                 for n in range(box.size[2]):
                     first = ((c * depth + z + n) * height + y) * width
                     section = np.ascontiguousarray(array[c, :, :, n].T).reshape(-1).view(np.uint8)
-                    file.write(section.data, start + first * form.dtype.itemsize)
+                    file.write(section.data, start + first * spec.dtype.itemsize)
             file.sync()
 
 
@@ -180,30 +180,30 @@ class ZarrOutput(Output):
 
     @property
     def cell_shape(self) -> Vec3:
-        return largest_multiple(self.form.chunk_shape, self.form.shard_shape, self.form.voxel_nbytes, _ZARR_SHARD_NBYTES)
+        return largest_multiple(self.spec.chunk_shape, self.spec.shard_shape, self.spec.voxel_nbytes, _ZARR_SHARD_NBYTES)
 
     @property
     def corner(self) -> Vec3:
         """The lowest corner of the box: there the array begins."""
-        return self.form.box.topleft
+        return self.spec.box.topleft
 
     def prepare(self) -> None:
         """Make the array, with its axes and the size and place of its voxels."""
         if files.exists(f"{self.path}/zarr.json"):
             return
-        form = self.form
-        attributes: dict[str, Any] = {"mag": list(form.box.mag.factors), "offset_vx": list(form.box.topleft)}
-        if form.voxel_size_nm is not None:
-            attributes["voxel_size_nm"] = list(form.voxel_size_nm)
+        spec = self.spec
+        attributes: dict[str, Any] = {"mag": list(spec.box.mag.factors), "offset_vx": list(spec.box.topleft)}
+        if spec.voxel_size_nm is not None:
+            attributes["voxel_size_nm"] = list(spec.voxel_size_nm)
         need("zarr", self.path).create_array(
-            self.path, shape=form.shape, dtype=form.dtype, chunks=self.form.outer(form.chunk_shape), shards=self.form.outer(self.cell_shape),
-            dimension_names=list(form.axes), attributes=attributes, fill_value=0, zarr_format=3,
+            self.path, shape=spec.shape, dtype=spec.dtype, chunks=self.spec.outer(spec.chunk_shape), shards=self.spec.outer(self.cell_shape),
+            dimension_names=list(spec.axes), attributes=attributes, fill_value=0, zarr_format=3,
         )  # fmt: skip
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         array = need("zarr", self.path).open_array(self.path, mode="r+")
-        where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.form.box.topleft, box.size, strict=True))
-        voxels = self.form.in_order(read_box(source, box))
+        where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.spec.box.topleft, box.size, strict=True))
+        voxels = self.spec.in_order(read_box(source, box))
         with _naming(self.path):
             array[(..., *reversed(where))] = voxels
 
@@ -219,25 +219,25 @@ class SectionsOutput(Output):
     @property
     def cell_shape(self) -> Vec3:
         """Whole sections, as many as a block is deep."""
-        return (*self.form.box.size[:2], self.form.chunk_shape[2])
+        return (*self.spec.box.size[:2], self.spec.chunk_shape[2])
 
     @property
     def corner(self) -> Vec3:
         """The source's grid, along z."""
-        return (*self.form.box.topleft[:2], 0)
+        return (*self.spec.box.topleft[:2], 0)
 
     def prepare(self) -> None:
         files.makedirs(self.path)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
         tifffile = need("tifffile", self.path)
-        digits = max(4, len(str(self.form.box.bottomright[2] - 1)))
+        digits = max(4, len(str(self.spec.box.bottomright[2] - 1)))
         for z, plane in sections(source, box, self.path):
             data = BytesIO()
             image = plane[0] if len(plane) == 1 else plane.transpose(1, 2, 0)
             tifffile.imwrite(
                 data, image, photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
-                compression=None if self.compression == "raw" else self.compression, metadata=None, **_resolution(self.form),
+                compression=None if self.compression == "raw" else self.compression, metadata=None, **_resolution(self.spec),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
             )  # fmt: skip
             file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))  # what a killed process leaves goes with that folder
@@ -268,28 +268,28 @@ def is_exported_zarr(path: str) -> bool:
     return is_ours and set(files.listdir(path)) <= {"zarr.json", "c"}
 
 
-def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: bool, done: Any) -> None:
+def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, done: Any) -> None:
     """Write one TIFF file of tiles, section by section."""
     tifffile = need("tifffile", path)
-    channels = (form.num_channels,) if form.num_channels > 1 else ()
+    channels = (spec.num_channels,) if spec.num_channels > 1 else ()
     metadata: dict[str, Any] = {"axes": "ZCYX" if channels else "ZYX"}
-    if form.voxel_size_nm is not None and ome:
-        for axis, length in zip("XYZ", form.voxel_size_nm, strict=True):
+    if spec.voxel_size_nm is not None and ome:
+        for axis, length in zip("XYZ", spec.voxel_size_nm, strict=True):
             metadata |= {f"PhysicalSize{axis}": length, f"PhysicalSize{axis}Unit": "nm"}
-    width, height, depth = form.box.size
+    width, height, depth = spec.box.size
     tile = min(_TILE_VX, -(-max(width, height) // 16) * 16)
-    is_big = width * height * depth * form.voxel_nbytes >= _BIG_TIFF_NBYTES
-    planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, dirname(path)))
+    is_big = width * height * depth * spec.voxel_nbytes >= _BIG_TIFF_NBYTES
+    planes = (plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
-            _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",
-            planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(form),
+            _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=spec.dtype, tile=(tile, tile), photometric="minisblack",
+            planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(spec),
         )  # fmt: skip
 
 
-def slab_boxes(form: Form) -> Iterator[BoundingBox]:
+def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
     """Cut what is exported into slabs as deep as a block, in order."""
-    box, step = form.box, form.chunk_shape[2]
+    box, step = spec.box, spec.chunk_shape[2]
     for z in range(box.topleft[2] // step * step, box.bottomright[2], step):
         low, high = max(z, box.topleft[2]), min(z + step, box.bottomright[2])
         yield type(box).from_corners((*box.topleft[:2], low), (*box.bottomright[:2], high), box.mag)
@@ -331,8 +331,8 @@ def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator
         done()
 
 
-def _resolution(form: Form) -> dict[str, Any]:
+def _resolution(spec: ExportedArray) -> dict[str, Any]:
     """Give the size of a pixel in the words of TIFF, which knows no smaller unit than a micrometer."""
-    if form.voxel_size_nm is None:
+    if spec.voxel_size_nm is None:
         return {}
-    return {"resolution": (1e7 / form.voxel_size_nm[0], 1e7 / form.voxel_size_nm[1]), "resolutionunit": "CENTIMETER"}
+    return {"resolution": (1e7 / spec.voxel_size_nm[0], 1e7 / spec.voxel_size_nm[1]), "resolutionunit": "CENTIMETER"}
