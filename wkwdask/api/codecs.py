@@ -174,7 +174,7 @@ def _header(
         return Header.of_function(function, options)
     header = None if name is None else Header.named(name, options)
     if header is not None:
-        header.require()
+        header.resolve()
     return header
 
 

@@ -58,7 +58,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     """
     need("zarr", "zarr_view", "zarr")
     from wkwdask.formats.zarr.view_store import ViewStore
-    from wkwdask.formats.zarr.views import view_of
+    from wkwdask.formats.zarr.views import virtual_group
 
     shape = None if chunk_shape is None else vec3(chunk_shape, "chunk_shape")
     if shape is not None and min(shape) < 1:
@@ -68,7 +68,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     if not layers:
         raise MissingError(f"{found.path}: the dataset has no layers")
     is_dataset = layer is None and any(one.container is not None and one.container.dataset_folder == found.path for one in found.layers)
-    return ViewStore(view_of(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
+    return ViewStore(virtual_group(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
 
 
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:

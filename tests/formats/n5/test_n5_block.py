@@ -17,8 +17,8 @@ from n5_volumes import compressed, java_lz4
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import (
+    COMPRESSION_TYPES,
     DEFAULT,
-    TYPES,
     VARLENGTH,
     Compression,
     compress,
@@ -30,7 +30,7 @@ from wkwdask.formats.n5.block import (
     parse_compression,
     parse_header,
 )
-from wkwdask.formats.n5.zarr_view import of_zarr_codec, zarr_codec
+from wkwdask.formats.n5.zarr_view import from_zarr_codec, to_zarr_codec
 from wkwdask.model.json_text import Problems
 
 # The example of the specification (README of saalfeldlab/n5, "File-system specification", rule 9): 1 x 2 x 3 values of uint16, 1 to 6.
@@ -46,7 +46,7 @@ VALUES = np.array([1, 2, 3, 4, 5, 6], np.uint16).reshape((1, 2, 3), order="F")
 
 
 NEED_A_PACKAGE = ("zstd", "blosc")
-HAVE = [name for name in TYPES if name != "lz4" and (name not in NEED_A_PACKAGE or find_spec("imagecodecs"))]
+HAVE = [name for name in COMPRESSION_TYPES if name != "lz4" and (name not in NEED_A_PACKAGE or find_spec("imagecodecs"))]
 
 
 def decode(data, dtype="uint16", compression="raw", num_axes=3, **options):
@@ -135,7 +135,7 @@ def test_nothing_is_allocated_on_the_word_of_a_header():
         decode(bomb, compression="bzip2")
 
 
-@pytest.mark.parametrize("name", [name for name in TYPES if name not in ("lz4", "raw")])
+@pytest.mark.parametrize("name", [name for name in COMPRESSION_TYPES if name not in ("lz4", "raw")])
 def test_damage(name):
     """Cut off anywhere, or with any byte changed: decoded to something, or refused."""
     if name in NEED_A_PACKAGE:
@@ -209,18 +209,18 @@ CODECS = [
 
 @pytest.mark.parametrize(("compression", "codec"), CODECS)
 def test_codecs_of_zarr(compression, codec):
-    assert zarr_codec(compression, 4, "f") == codec
+    assert to_zarr_codec(compression, 4, "f") == codec
     if codec is not None:
-        again = of_zarr_codec(codec)
+        again = from_zarr_codec(codec)
         assert again.stream == compression.stream
-        assert zarr_codec(again, 4, "f") == codec
+        assert to_zarr_codec(again, 4, "f") == codec
 
 
 def test_what_zarr_does_not_have():
     with pytest.raises(UnsupportedError, match="no codec for the lz4 of N5"):
-        zarr_codec(Compression("lz4"), 1, "f")
-    assert of_zarr_codec({"name": "crc32c"}) is None
-    assert of_zarr_codec({"name": "numcodecs.lzma", "configuration": {"format": 2}}) is None
+        to_zarr_codec(Compression("lz4"), 1, "f")
+    assert from_zarr_codec({"name": "crc32c"}) is None
+    assert from_zarr_codec({"name": "numcodecs.lzma", "configuration": {"format": 2}}) is None
 
 
 def test_modes():

@@ -7,7 +7,7 @@ import pytest
 
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.place import ChunkEncoding
+from wkwdask.formats.zarr.place import ArrayEncoding
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.store.store import open_store
 
@@ -20,7 +20,7 @@ def test_an_index(tmp_path):
     array[:, :, 2:] = 7
     (path,) = (path for path in tmp_path.rglob("0") if path.is_file())
     layout = ZarrShards((1, 2, 1, 1), "zyx")
-    expected = layout.index(np.array([1], np.uint64), np.array([0]), np.array([8]))
+    expected = layout.format_index(np.array([1], np.uint64), np.array([0]), np.array([8]))
     assert len(expected) == layout.index_nbytes
     assert path.read_bytes() == bytes([7] * 8) + expected
 
@@ -28,7 +28,7 @@ def test_an_index(tmp_path):
 @pytest.mark.parametrize("compression", ["raw", "zstd", "blosc", "gzip"])
 def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
-    encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
+    encoding = ArrayEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
     document = encoding.document((3, 3, 1), {})
     codecs, codec = document["codecs"], zarr_array(open_store(tmp_path), "zarr.json", document, "czyx", is_new=True).codec

@@ -278,7 +278,7 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
     stored = Stored([wkwdask.offset_codec(1 << 50)], fill=False)
     with pytest.raises(UnsupportedError, match="a header of 1125899906842624 zeros, expected at most"):
         stored.array[0, 0] = 1
-    assert offset._MOST_ZEROS < 1 << 30
+    assert offset._MAX_ZEROS < 1 << 30
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import make_compression
 from wkwdask.formats.n5.layer import find_n5_layers
-from wkwdask.formats.n5.zarr_view import array_document, inner_codecs, zarr_codec
+from wkwdask.formats.n5.zarr_view import inner_codecs, n5_array_document, to_zarr_codec
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
 pytest.importorskip("imagecodecs", reason="the extra zarr")
@@ -39,7 +39,7 @@ def codec_of_rank(num_axes, compressor=None):
 
 def create(folder, shape, chunks, dtype, compression="gzip"):
     """Make an array with the codec."""
-    codec = codec_of_rank(len(shape), zarr_codec(make_compression(compression), np.dtype(dtype).itemsize, "test"))
+    codec = codec_of_rank(len(shape), to_zarr_codec(make_compression(compression), np.dtype(dtype).itemsize, "test"))
     return zarr.create_array(
         folder, shape=shape, chunks=chunks, dtype=dtype, serializer=codec, compressors=None, filters=None, fill_value=0,
         chunk_key_encoding={"name": "v2", "separator": "/"},
@@ -48,7 +48,7 @@ def create(folder, shape, chunks, dtype, compression="gzip"):
 
 def described(folder, dataset):
     """Write the ``zarr.json`` of a dataset and open it."""
-    (folder / "zarr.json").write_text(json.dumps(array_document(dataset, "test")))
+    (folder / "zarr.json").write_text(json.dumps(n5_array_document(dataset, "test")))
     return zarr.open_array(folder)
 
 

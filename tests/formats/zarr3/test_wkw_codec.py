@@ -21,7 +21,7 @@ zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extr
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
-from wkwdask.formats.zarr.codecs.wkw import WkwCodec, boxed  # noqa: E402
+from wkwdask.formats.zarr.codecs.wkw import WkwCodec, enclosing_box  # noqa: E402
 from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
 from wkwdask.formats.zarr.documents import array_document  # noqa: E402
 
@@ -93,10 +93,10 @@ def test_boxed(data):
     where = tuple(slice(n.stop and n.stop - 1, None, -2) if isinstance(n, slice) and n.step == 7 else n for n in where)
     if data.draw(st.booleans()):
         where = np.ix_(*[data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=4)) for n in shape])
-    box, rest = boxed(where, shape)
+    box, rest = enclosing_box(where, shape)
     x, y, z = (slice(a, b) for a, b in zip(box.topleft, box.bottomright, strict=True))
     np.testing.assert_array_equal(chunk[z, y, x][rest], chunk[where])
-    assert boxed((Ellipsis, 2), shape)[0].size == (1, 6, 5)
+    assert enclosing_box((Ellipsis, 2), shape)[0].size == (1, 6, 5)
 
 
 @pytest.mark.parametrize("compression", ["raw", "lz4", "lz4hc"])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.model.levels import Lengths
     from wkwdask.model.store import Store
 
-_LARGEST_ATTRIBUTES = 64 << 20
+_MAX_ATTRIBUTES_NBYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,5 +103,5 @@ def dataset_of(array: StoredArray) -> N5Dataset:
 def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
     """Read the ``attributes.json`` of a group or dataset, None where there is none."""
     name = f"{key}/{FILE_NAME}" if key else FILE_NAME
-    (raw,) = store.read_whole([name], _LARGEST_ATTRIBUTES)
+    (raw,) = store.read_whole([name], _MAX_ATTRIBUTES_NBYTES)
     return None if raw is None else parse_object(raw, store.path_of(name))

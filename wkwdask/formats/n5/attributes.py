@@ -19,7 +19,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.leveled import Placed, letters_of_axes
-from wkwdask.formats.n5.block import LARGEST_BLOCK, Compression, parse_compression
+from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
 from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
-OWN = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
+DATASET_KEYS = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
 """Attributes that say how a dataset is stored."""
-_LARGEST = 1 << 53
-_MOST_AXES = 32
+_MAX_AXIS_LENGTH = 1 << 53
+_MAX_AXES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
         problems.add("dataType", f"one of {', '.join(DTYPES)}", name)
     compression = parse_compression(document, source, problems)
     dtype = np.dtype(name if name in DTYPES else "uint8")
-    if block_size and math.prod(block_size) * dtype.itemsize > LARGEST_BLOCK:
-        problems.add("blockSize", f"blocks of at most {LARGEST_BLOCK} bytes", list(block_size))
+    if block_size and math.prod(block_size) * dtype.itemsize > MAX_BLOCK_NBYTES:
+        problems.add("blockSize", f"blocks of at most {MAX_BLOCK_NBYTES} bytes", list(block_size))
     if problems.found:
         raise CorruptError(f"{source}: " + "; ".join(problems.found))
     if document.get("isLabelMultiset") is True:
@@ -96,13 +96,13 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
 
 
 def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int, ...]:
-    if isinstance(value, list) and 1 <= len(value) <= _MOST_AXES and all(is_whole(item) and least <= item <= _LARGEST for item in value):
+    if isinstance(value, list) and 1 <= len(value) <= _MAX_AXES and all(is_whole_number(item) and least <= item <= _MAX_AXIS_LENGTH for item in value):
         return tuple(int(item) for item in value)
-    problems.add(path, f"1..{_MOST_AXES} whole numbers of {least} to 2^53", value)
+    problems.add(path, f"1..{_MAX_AXES} whole numbers of {least} to 2^53", value)
     return ()
 
 
-def is_whole(value: Any) -> bool:
+def is_whole_number(value: Any) -> bool:
     """Tell whether a value of a JSON is a whole number; one written as 64.0 is."""
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
 
@@ -127,7 +127,7 @@ def level_names(group: Mapping[str, Any]) -> list[str]:
     return names if is_inside else []
 
 
-def listed_factors(group: Mapping[str, Any]) -> list[Any]:
+def group_factors(group: Mapping[str, Any]) -> list[Any]:
     """List the factors of downsampling that a group's attributes have for all levels, by their numbers."""
     for name in ("scales", "downsamplingFactors"):
         value = group.get(name)
@@ -150,16 +150,16 @@ def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> s
 
 def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
     """Read the names of the axes of a dataset, first to last, None where its attributes have none."""
-    names, transform = _named(attributes.get("axes"), rank), attributes.get("transform")
+    names, transform = _parse_axis_names(attributes.get("axes"), rank), attributes.get("transform")
     if names is not None or not isinstance(transform, dict):
         return names
-    names = _named(transform.get("axes"), rank)
+    names = _parse_axis_names(transform.get("axes"), rank)
     if names is None or transform.get("ordering") == "F":
         return names
     return names[::-1]  # as numpy lists axes
 
 
-def _named(value: Any, rank: int) -> list[str] | None:
+def _parse_axis_names(value: Any, rank: int) -> list[str] | None:
     """Take names of axes, where they are some."""
     if not isinstance(value, list) or len(value) != rank or not all(isinstance(name, str) for name in value):
         return None
@@ -167,7 +167,7 @@ def _named(value: Any, rank: int) -> list[str] | None:
     return names if "x" in names and len(set(names)) == rank else None
 
 
-def _along(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
+def _xyz_values(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
     """Pick the numbers of x, y and z out of one for each axis; None where they are none."""
     if not isinstance(values, (list, tuple)) or len(values) not in (len(letters), 3):
         return None
@@ -179,14 +179,14 @@ def _along(values: Sequence[Any] | Any, letters: Sequence[str], default: float =
     return float(found[0]), float(found[1]), float(found[2])
 
 
-def _transformed(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | None:
+def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | None:
     """Read the lengths of a voxel and the centre of the first one [nm] of ``transform``."""
     transform = attributes.get("transform")
     if not isinstance(transform, dict) or not isinstance(transform.get("axes"), list):
         return None
     letters = [str(name).lower() for name in transform["axes"]]
-    scale = _along(transform.get("scale"), letters)
-    shift = _along(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
+    scale = _xyz_values(transform.get("scale"), letters)
+    shift = _xyz_values(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
     per_unit = _nm_per_unit(transform.get("units"), letters)
     if scale is None or shift is None or min(scale) <= 0 or per_unit is None:
         return None
@@ -204,28 +204,28 @@ def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
     return None
 
 
-def lengths_of(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
+def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
     """Read how long a voxel is along x, y, z [nm], None where nobody says it."""
-    transformed = _transformed(attributes)
+    transformed = _parse_transform(attributes)
     if transformed is not None:
         return transformed[0]
     resolution = attributes.get("pixelResolution")
     if isinstance(resolution, dict):
-        lengths, units = _along(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
+        lengths, units = _xyz_values(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
     else:
-        lengths, units = _along(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
+        lengths, units = _xyz_values(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
     per_unit = _nm_per_unit(units, letters)
     return times(lengths, per_unit) if lengths is not None and min(lengths) > 0 and per_unit is not None else None
 
 
-def factors_of(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
+def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
     """Read how much a level was downsampled along x, y, z, None where nobody says it."""
     found = own.get("downsamplingFactors")
     number = level_number(name)
     if found is None and number is not None:
-        listed = listed_factors(group)
+        listed = group_factors(group)
         found = listed[number] if number < len(listed) else None
-    factors = _along(found, letters)
+    factors = _xyz_values(found, letters)
     return factors if factors is not None and min(factors) > 0 else None
 
 
@@ -241,21 +241,23 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
 def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[Placed | UnsupportedError]:
     """Place the levels of a group beside each other."""
     placed: list[Placed | UnsupportedError] = []
-    base: _Level | None = None
+    base: _LevelMetadata | None = None
     for name, dataset, attributes in levels:
         try:
             letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
         except UnsupportedError as error:
             placed.append(error)
             continue
-        level = _Level(dataset, letters, lengths_of(attributes, letters), factors_of(dataset.document, group, name, letters), _transformed(attributes))
+        level = _LevelMetadata(
+            dataset, letters, voxel_lengths_nm(attributes, letters), level_factors(dataset.document, group, name, letters), _parse_transform(attributes)
+        )
         base = base or level
-        placed.append(level.beside(base))
+        placed.append(level.placed_against(base))
     return placed
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
+class _LevelMetadata:
     """What one level says of itself."""
 
     dataset: N5Dataset
@@ -264,14 +266,14 @@ class _Level:
     factors: Lengths | None
     transform: tuple[Lengths, Lengths] | None
 
-    def beside(self, base: _Level) -> Placed:
+    def placed_against(self, base: _LevelMetadata) -> Placed:
         """Place it beside the finest level."""
         if self.transform is not None and base.transform is not None:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
         elif self.factors is not None:
             ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
         else:
-            ratio = _shape_ratio(base.dataset, base.letters, self.dataset, self.letters)
+            ratio = _guess_ratio(base.dataset, base.letters, self.dataset, self.letters)
         lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
         offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:
@@ -279,7 +281,7 @@ class _Level:
         return Placed(self.letters, mag_of(ratio), lengths, offset)
 
 
-def _shape_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
+def _guess_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
     """Guess by how much a level was downsampled of which only the lengths are known: by the power of two that is nearest."""
     before, after = dict(zip(first_letters, first.dimensions, strict=True)), dict(zip(letters, dataset.dimensions, strict=True))
     factors = [2.0 ** round(math.log2(max(1, before.get(letter, 1)) / max(1, after.get(letter, 1)))) for letter in "xyz"]

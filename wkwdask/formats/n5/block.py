@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.model.json_text import Problems
 
 
-TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
+COMPRESSION_TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
 """Compressions whose blocks are read; all but lz4 can be written."""
 _BLOSC_HEADER = 16
 _STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
@@ -85,8 +85,8 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         problems.add("compression", 'an object with a "type"', value)
         return Compression()
-    if value["type"] not in TYPES:
-        raise UnsupportedError(f"{source}: compression {value['type']!r}, which is not read; known are {', '.join(TYPES)}")
+    if value["type"] not in COMPRESSION_TYPES:
+        raise UnsupportedError(f"{source}: compression {value['type']!r}, which is not read; known are {', '.join(COMPRESSION_TYPES)}")
     return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
 
 
@@ -197,7 +197,7 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
     return packed
 
 
-LARGEST_BLOCK = 1 << 31
+MAX_BLOCK_NBYTES = 1 << 31
 """Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
 DEFAULT, VARLENGTH, OBJECT = 0, 1, 2
 """Modes of a block."""
@@ -257,8 +257,8 @@ def decode_block(
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
         raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}")
     count = math.prod(header.shape)
-    if count * dtype.itemsize > LARGEST_BLOCK:
-        raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {LARGEST_BLOCK} bytes")
+    if count * dtype.itemsize > MAX_BLOCK_NBYTES:
+        raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {MAX_BLOCK_NBYTES} bytes")
     if header.num_values != count:
         what = f"{header.num_values} values in an N5 block of {header.shape} voxels (varlength mode)"
         raise UnsupportedError(f"{source}: byte {header.nbytes - 4}: {what}; only one value for each is read")

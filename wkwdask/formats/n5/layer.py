@@ -11,11 +11,11 @@ from wkwdask.formats.n5.array import n5_array, read_attributes
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,
     axis_names,
+    group_factors,
     is_dataset,
     level_attributes,
     level_names,
     level_number,
-    listed_factors,
     parse_dataset,
     place_levels,
 )
@@ -39,9 +39,9 @@ FORMAT = "n5"
 NAME = UrlName((PREFIX,), ("n5",))
 stripped, location_of = NAME.stripped, NAME.location
 _INHERITED_FROM = 3  # folders above a group of which attributes are looked at
-_MOST_LEVELS = 64
-_DEEPEST = 12
-_MOST_GROUPS = 100_000
+_MAX_LEVELS = 64
+_MAX_DEPTH = 12
+_MAX_GROUPS = 100_000
 
 
 def is_n5(path: str) -> bool:
@@ -64,8 +64,8 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     store = open_store(location)
     document = read_attributes(store)
     if document is not None and is_dataset(document):
-        return (_of_dataset(store, location, document),)
-    layer = _group_layer(store, document or {}, basename(location))
+        return (_dataset_image(store, location, document),)
+    layer = _group_image(store, document or {}, basename(location))
     if layer is not None:
         return (layer,)
     if not store.is_local:
@@ -89,40 +89,40 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
     return n5_array(trusting(store, FILE_NAME), dataset, letters)
 
 
-def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Image:
+def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
     """Make the layer of a dataset, which may be one of the levels of the group above it."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
-        layer = _group_layer(above, read_attributes(above) or {}, basename(folder))
+        layer = _group_image(above, read_attributes(above) or {}, basename(folder))
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
-    return _layer(store, [("", dataset)], {}, {}, name)
+    return _image_from_datasets(store, [("", dataset)], {}, {}, name)
 
 
-def _group_layer(store: Store, group: dict[str, Any], name: str) -> Image | None:
+def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None:
     """Make the layer of a group that has levels, None where it has none."""
     found: list[tuple[str, N5Dataset]] = []
-    odd: dict[str, FormatError | UnsupportedError] = {}
-    for level, document in _documents(store, group):
+    broken: dict[str, FormatError | UnsupportedError] = {}
+    for level, document in _level_documents(store, group):
         if not is_dataset(document):
             continue
         try:
             found.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
         except (FormatError, UnsupportedError) as error:
-            odd[level] = error
-    if not found and odd:
-        raise next(iter(odd.values()))
-    return _layer(store, found, group, odd, name) if found else None
+            broken[level] = error
+    if not found and broken:
+        raise next(iter(broken.values()))
+    return _image_from_datasets(store, found, group, broken, name) if found else None
 
 
-def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Read the attributes of levels, finest first: those that the group lists, those of folders, or of a remote group as many as follow each other."""
-    listed, count = level_names(group), len(listed_factors(group))
+    listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
-        listed = _folders(store.url)
-    names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MOST_LEVELS)]
+        listed = _level_folders(store.url)
+    names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MAX_LEVELS)]
     for name in names:
         document = read_attributes(store, name)
         if document is not None:
@@ -132,7 +132,7 @@ def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[
             return
 
 
-def _folders(folder: str) -> list[str]:
+def _level_folders(folder: str) -> list[str]:
     """List the folders that are named like levels, by their numbers."""
     try:
         numbers = [(level_number(name), name) for name in files.listdir(folder)]
@@ -141,19 +141,21 @@ def _folders(folder: str) -> list[str]:
     return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
 
 
-def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> Image:
+def _image_from_datasets(
+    store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], broken: dict[str, FormatError | UnsupportedError], name: str
+) -> Image:
     attributes = {**_inherited(store), **group}
     described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in found]
     levels = []
     for (key, dataset), placed in zip(found, place_levels(described, attributes, store.url), strict=True):
         if isinstance(placed, UnsupportedError):
-            odd[key] = placed
+            broken[key] = placed
             continue
         volume = n5_array(trusting(store.below(key) if key else store, FILE_NAME), dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm)
         levels.append(array_level(key, volume, placed.mag, placed.offset))
     if not levels:
-        raise next(iter(odd.values()))
-    levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in odd.items()]
+        raise next(iter(broken.values()))
+    levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in broken.items()]
     return array_image(FORMAT, store.url, name, levels, "" if found[0][0] == "" else None)
 
 
@@ -186,20 +188,20 @@ def _walk(root: str) -> Iterator[Image]:
         key, depth = waiting.pop()
         folder = f"{root}/{key}" if key else root
         looked_at += 1
-        if looked_at > _MOST_GROUPS:
-            raise UnsupportedError(f"{root}: more than {_MOST_GROUPS} groups; name one of them")
+        if looked_at > _MAX_GROUPS:
+            raise UnsupportedError(f"{root}: more than {_MAX_GROUPS} groups; name one of them")
         store = open_store(folder)
         try:
             document = read_attributes(store) or {}
-            layer = _layer(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, {}, key) if is_dataset(document) else None
-            layer = layer or _group_layer(store, document, key)
+            layer = _image_from_datasets(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, {}, key) if is_dataset(document) else None
+            layer = layer or _group_image(store, document, key)
         except (FormatError, UnsupportedError) as error:
             problems.append(error)
             continue
         if layer is not None:
             count += 1
             yield layer
-        elif depth < _DEEPEST:
+        elif depth < _MAX_DEPTH:
             below = sorted(name for name in files.listdir(folder) if not name.startswith(".") and files.isdir(f"{folder}/{name}"))
             waiting += [(f"{key}/{name}" if key else name, depth + 1) for name in reversed(below)]
     if not count and problems:

@@ -16,8 +16,8 @@ import numpy as np
 from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
-from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, VERSION, N5Dataset, is_dataset, lengths_of, level_attributes, level_number
-from wkwdask.formats.n5.block import LARGEST_BLOCK, make_compression
+from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, VERSION, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
+from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelPlace:
+class LevelPlacement:
     """Where a new dataset lies."""
 
     mag: Mag
@@ -74,11 +74,11 @@ class LevelPlace:
         return [*self.mag.factors, *[1] * (num_axes - 3)]
 
 
-def dataset_document(dataset: N5Dataset, place: LevelPlace, *, is_level: bool, is_root: bool) -> dict[str, Any]:
+def dataset_document(dataset: N5Dataset, place: LevelPlacement, *, is_level: bool, is_root: bool) -> dict[str, Any]:
     """Say all that the ``attributes.json`` of a new dataset says."""
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
-    document |= {**dataset.to_json(), "axes": axis_names(num_axes), "transform": place.transform(num_axes)}
+    document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": place.transform(num_axes)}
     if is_level:
         document["downsamplingFactors"] = place.factors(num_axes)
     elif place.base_lengths_nm is not None:
@@ -86,7 +86,7 @@ def dataset_document(dataset: N5Dataset, place: LevelPlace, *, is_level: bool, i
     return document
 
 
-def axis_names(num_axes: int) -> list[str]:
+def new_axis_names(num_axes: int) -> list[str]:
     """Name the axes of a new dataset, x first."""
     return list("xyzc"[:num_axes])
 
@@ -95,16 +95,16 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
     return {"dimensions": [*lengths, *[1.0] * (num_axes - 3)], "unit": "nm"}
 
 
-def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlace) -> dict[str, Any]:
+def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlacement) -> dict[str, Any]:
     """Add a level to what a group says of all, or replace it; everything else is kept."""
     changed = copy.deepcopy(group)
-    image = _image_of(changed)
+    image = _find_image(changed)
     if image is None:
         image = {"name": "", "datasets": []}
         changed["multiscales"] = [image]
     entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    image["datasets"] = sorted([*entries, {"path": name, "transform": place.transform(num_axes)}], key=_size)
-    changed["axes"] = axis_names(num_axes)
+    image["datasets"] = sorted([*entries, {"path": name, "transform": place.transform(num_axes)}], key=_voxel_extent)
+    changed["axes"] = new_axis_names(num_axes)
     if place.base_lengths_nm is not None:
         changed["pixelResolution"] = _resolution(place.base_lengths_nm, num_axes)
     number = level_number(name)
@@ -118,7 +118,7 @@ def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlac
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Take levels off what a group says of all; everything else is kept."""
     changed = copy.deepcopy(group)
-    image = _image_of(changed)
+    image = _find_image(changed)
     if image is not None:
         image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
     numbers = {level_number(name) for name in names}
@@ -128,14 +128,14 @@ def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, A
     return changed
 
 
-def _image_of(group: dict[str, Any]) -> dict[str, Any] | None:
+def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
     """Find what ``multiscales`` says, None where it lists no datasets."""
     images = group.get("multiscales")
     image = images[0] if isinstance(images, list) and images else None
     return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
 
 
-def _size(entry: dict[str, Any]) -> float:
+def _voxel_extent(entry: dict[str, Any]) -> float:
     """Give the length of a level's voxels, by which levels are listed."""
     try:
         return float(sum(entry["transform"]["scale"]))
@@ -159,7 +159,7 @@ class N5Edit(MetadataEdit):
     group: str | None
     """The group that lists the datasets as levels, None where none does."""
     num_axes: int
-    levels: tuple[tuple[str, LevelPlace], ...]
+    levels: tuple[tuple[str, LevelPlacement], ...]
     """Name of each, and where it lies."""
 
     def apply(self) -> None:
@@ -187,7 +187,7 @@ class N5Edit(MetadataEdit):
         levels = []
         for level in value["levels"]:
             lengths = None if level["lengths"] is None else tuple(level["lengths"])
-            levels.append((level["name"], LevelPlace(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
+            levels.append((level["name"], LevelPlacement(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
         return cls(value["root"], value["group"], value["num_axes"], tuple(levels))
 
 
@@ -202,7 +202,7 @@ class N5Removal(LevelRemoval):
             update_attributes(self.folder, lambda document: without_levels(document, self.keys))
 
 
-_LARGEST_BLOCK_LEN = (1 << 31) - 1
+_MAX_BLOCK_LEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +220,9 @@ class N5Place(FolderPlace):
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
-        places = [LevelPlace(self._relative(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
+        places = [LevelPlacement(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
         folders = self._folders([spec.box.mag for spec in specs])
-        datasets = [_dataset(spec, options, like) for spec in specs]
+        datasets = [_choose_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
         for spec, at, dataset, folder in zip(specs, places, datasets, folders, strict=True):
             dataset = replace(dataset, document=dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder))
@@ -255,7 +255,7 @@ class N5Place(FolderPlace):
         del existing
         return f"other levels that are there are not changed: {', '.join(self.others)}" if self.others else ""
 
-    def _relative(self, mag: Mag) -> Mag:
+    def _relative_mag(self, mag: Mag) -> Mag:
         """Give a mag relative to the finest one of the group."""
         finest = self.wanted.together[0] if self.wanted.together else MAG_1
         if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
@@ -264,16 +264,16 @@ class N5Place(FolderPlace):
 
     def _base_lengths(self) -> Lengths | None:
         """Give the lengths of a voxel of the finest level: as a user says, else as the source or the group does."""
-        size = _size_of(self.wanted)
-        return size or (None if self.group is None else _known_lengths(self.group))
+        size = _base_voxel_size(self.wanted)
+        return size or (None if self.group is None else _stored_voxel_size(self.group))
 
 
-def _size_of(wanted: Destination) -> Lengths | None:
+def _base_voxel_size(wanted: Destination) -> Lengths | None:
     size = wanted.given_nm or wanted.found_nm
     return size if size is None or not wanted.together else lengths_in(wanted.together[0], size)
 
 
-def _dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
+def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
     """Describe a dataset."""
     before = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
     compression = None if before is None or stored.compression is not None or stored.level is not None else before.compression
@@ -286,8 +286,8 @@ def _dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Datas
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
     block: Vec3 = options.chunk_shape
     dataset = N5Dataset((*spec.box.size, *channels), (*block, *channels), native, compression or make_compression(options.compression, options.level))
-    if max(block) > _LARGEST_BLOCK_LEN or dataset.block_nbytes > LARGEST_BLOCK:
-        raise ValueError(f"chunk_shape must be three lengths of a block of at most {LARGEST_BLOCK} bytes, got {block} of {native.name}")
+    if max(block) > _MAX_BLOCK_LEN or dataset.block_nbytes > MAX_BLOCK_NBYTES:
+        raise ValueError(f"chunk_shape must be three lengths of a block of at most {MAX_BLOCK_NBYTES} bytes, got {block} of {native.name}")
     return dataset
 
 
@@ -337,21 +337,21 @@ def _local_folder(url: str) -> str:
     return files.realpath(location_of(text))
 
 
-def _known_lengths(group: str) -> Lengths | None:
+def _stored_voxel_size(group: str) -> Lengths | None:
     """Read the lengths of a voxel of the finest level that a group has already."""
     document = read_attributes(FolderStore(group)) or {}
     try:
         own = read_attributes(FolderStore(group), "s0") or {}
     except CorruptError:
         own = {}
-    return lengths_of(level_attributes(own, document, "s0"), "xyz")
+    return voxel_lengths_nm(level_attributes(own, document, "s0"), "xyz")
 
 
 def _other_levels(group: str, wanted: Destination) -> list[str]:
     """List the levels of a group that stay as they are where the first ones are written."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(wanted.together)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
-    before, lengths = _known_lengths(group) if others else None, _size_of(wanted)
+    before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(wanted)
     if others and not (before is None and lengths is None) and (before is None or lengths is None or not np.allclose(before, lengths, rtol=1e-6)):
         what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths} nm in s0; those that are there are {before} nm long"
         raise ExistsError(f"{group}: {what}: choose another group, or remove it first")

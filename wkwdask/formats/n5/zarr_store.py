@@ -10,7 +10,7 @@ from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.layer import location_of
-from wkwdask.formats.n5.zarr_view import array_document, given_names, group_of
+from wkwdask.formats.n5.zarr_view import declared_axis_names, n5_array_document, n5_group_document
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
 from wkwdask.model.json_text import parse_object
 from wkwdask.store.store import open_store, remote_options
@@ -58,13 +58,13 @@ class N5Store(WrapperStore[Any]):
         if attributes is not None and is_dataset(attributes):
             source = f"{prefix}{FILE_NAME}"
             dataset = parse_dataset(attributes, source)
-            return array_document(dataset, source, axes=given_names(dataset))
+            return n5_array_document(dataset, source, axes=declared_axis_names(dataset))
         if attributes is None:
             above = prefix.rstrip("/").rpartition("/")[0]
             parent = await self._attributes(f"{above}/" if above else "") if prefix else None
             if (parent is not None and is_dataset(parent)) or not await self._holds_something(prefix):
                 return None
-        return group_of(attributes)
+        return n5_group_document(attributes)
 
     async def _attributes(self, prefix: str) -> dict[str, Any] | None:
         raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.n5.array import dataset_of, n5_array, read_attributes
-from wkwdask.formats.n5.attributes import FILE_NAME, OWN, is_dataset, parse_dataset
+from wkwdask.formats.n5.attributes import DATASET_KEYS, FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, Compression, format_header, header_nbytes
 from wkwdask.formats.n5.layer import find_n5_layers, location_of
 from wkwdask.formats.zarr.documents import FILE_NAME as ZARR_NAME
-from wkwdask.formats.zarr.documents import any_array_document, group_document, is_view
+from wkwdask.formats.zarr.documents import generic_array_document, group_document, is_view
 from wkwdask.formats.zarr.ngff import PyramidLevel, multiscale
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
@@ -34,7 +34,7 @@ _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "zlib", "zstd")
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
-def zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[str, Any] | None:
+def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[str, Any] | None:
     """Say how Zarr v3 calls the codec of the same bytes."""
     kind = compression.stream
     if kind == "raw":
@@ -69,12 +69,12 @@ def _whole(value: Any, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def of_zarr_codec(codec: dict[str, Any]) -> Compression | None:
+def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
     """Say how N5 calls a Zarr v3 codec; None for one that N5 does not have.
 
     Examples
     --------
-    >>> of_zarr_codec({"name": "gzip", "configuration": {"level": 5}}).to_json()
+    >>> from_zarr_codec({"name": "gzip", "configuration": {"level": 5}}).to_json()
     {'type': 'gzip', 'level': 5, 'useZlib': False}
     """
     name = str(codec.get("name")).removeprefix("numcodecs.")
@@ -97,33 +97,33 @@ def of_zarr_codec(codec: dict[str, Any]) -> Compression | None:
 
 
 FORMS = ("n5_default", "offset")
-CODEC = "n5_default"
-MARK = "_n5"
+CODEC_NAME = "n5_default"
+N5_MARK = "_n5"
 """The attribute that holds how N5 says that the dataset is stored; a ``zarr.json`` with it was made of an ``attributes.json``."""
 
 
-def array_document(dataset: N5Dataset, source: str, form: str = CODEC, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
+def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
     """Describe a dataset as a Zarr v3 array."""
-    compressor = zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
+    compressor = to_zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
-    if form == CODEC:
-        codecs = [{"name": CODEC, "configuration": {"codecs": inner}}]
+    if form == CODEC_NAME:
+        codecs = [{"name": CODEC_NAME, "configuration": {"codecs": inner}}]
     else:
         header = format_header(dataset.block_size, mode)
         codecs = [*inner, {"name": "offset", "configuration": {"offset": len(header), "prefix": base64.b64encode(header).decode()}}]
-    document = any_array_document(dataset.dimensions, dataset.dtype, dataset.block_size, codecs, _attributes(dataset.document), "v2")
+    document = generic_array_document(dataset.dimensions, dataset.dtype, dataset.block_size, codecs, _attributes(dataset.document), "v2")
     return document if axes is None else {**document, "dimension_names": list(axes)}
 
 
-def group_of(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+def n5_group_document(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     """Describe a group as a Zarr v3 group; one without ``attributes.json`` has no attributes."""
     return group_document(_attributes(attributes or {}))
 
 
 def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
     """Split what N5 says into attributes of the user, and how a dataset is stored."""
-    users = {name: value for name, value in document.items() if name not in OWN and name != MARK}
-    return {**users, MARK: {name: document[name] for name in OWN if name in document}}
+    users = {name: value for name, value in document.items() if name not in DATASET_KEYS and name != N5_MARK}
+    return {**users, N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document}}
 
 
 def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -135,39 +135,39 @@ def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> 
 Documents = dict[str, dict[str, Any]]
 
 
-def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
+def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Documents:
     """Describe N5 data as Zarr v3; see :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
     if form not in FORMS:
         raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
     root = location_of(url)
     store = open_store(root)
     documents: Documents = {}
-    odd: dict[str, Exception] = {}
+    broken: dict[str, Exception] = {}
 
     def add(key: str, volume: StoredArray, names: list[str] | None) -> None:
-        mode = _mode_of_all(volume) if form != CODEC else 0
-        documents[_named(key)] = array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
+        mode = _common_block_mode(volume) if form != CODEC_NAME else 0
+        documents[_document_key(key)] = n5_array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
 
     for layer in _layers(url, root if store.is_local else None):
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.meant:
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
             if level.problem:
-                odd[_named(key)] = level.error(level.problem)
+                broken[_document_key(key)] = level.error(level.problem)
             else:
                 volume = level.open()
                 letters = [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(_axes(volume))]
-                add(key, volume, given_names(dataset_of(volume)) or letters)
+                add(key, volume, declared_axis_names(dataset_of(volume)) or letters)
         if inside is not None and any(level.key for level in layer.levels):
-            group = group_of(read_attributes(store, inside))
+            group = n5_group_document(read_attributes(store, inside))
             image = _image(layer)
             if image is not None:
                 group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
-            documents[_named(inside)] = group
+            documents[_document_key(inside)] = group
     for key, volume in _other_datasets(root) if store.is_local else ():
-        if _named(key) not in documents:
-            add(key, volume, given_names(dataset_of(volume)))
-    for name, error in odd.items():
+        if _document_key(key) not in documents:
+            add(key, volume, declared_axis_names(dataset_of(volume)))
+    for name, error in broken.items():
         if name not in documents:
             raise error
     for name in list(documents):
@@ -175,8 +175,8 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
         while parts:  # groups above an array, up to the root, need no attributes.json in N5
             parts.pop()
             above = "/".join(parts)
-            if _named(above) not in documents:
-                documents[_named(above)] = group_of(read_attributes(store, above))
+            if _document_key(above) not in documents:
+                documents[_document_key(above)] = n5_group_document(read_attributes(store, above))
     return dict(sorted(documents.items()))
 
 
@@ -205,11 +205,11 @@ def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
                 yield folder[len(root) :].strip("/"), n5_array(store, dataset, "-" * len(dataset.dimensions))
 
 
-def _named(key: str) -> str:
+def _document_key(key: str) -> str:
     return f"{key}/{ZARR_NAME}" if key else ZARR_NAME
 
 
-def given_names(dataset: N5Dataset) -> list[str] | None:
+def declared_axis_names(dataset: N5Dataset) -> list[str] | None:
     """Give the names that a dataset says its axes have, None where it says none."""
     named = dataset.document.get("axes")
     if not isinstance(named, list) or len(named) != len(dataset.dimensions) or not all(isinstance(name, str) for name in named):
@@ -237,7 +237,7 @@ def _image(layer: Image) -> dict[str, Any] | None:
     return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
 
 
-def _mode_of_all(volume: StoredArray) -> int:
+def _common_block_mode(volume: StoredArray) -> int:
     """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode."""
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
@@ -286,6 +286,6 @@ def _checked_root(url: str | os.PathLike[str], documents: Documents) -> str:
     if not files.isdir(root):
         raise MissingError(f"{root}: no such folder")
     for name in documents:
-        if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", MARK):
+        if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
             raise ExistsError(f"{root}/{name}: already exists, and was not made of {FILE_NAME}; it is not touched")
     return root

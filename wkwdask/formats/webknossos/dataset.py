@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leveled import array_image, array_level
-from wkwdask.formats.n5.attributes import is_whole
+from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.formats.wkw.array import open_mag
@@ -309,7 +309,7 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
     order = item.get("axisOrder")
     if order is None:
         return axes_of(shape, names or ("xy" if len(shape) == 2 else "cxyz"[-len(shape) :]), source)
-    if not isinstance(order, dict) or not {"x", "y"} <= set(order) or not all(map(is_whole, order.values())):
+    if not isinstance(order, dict) or not {"x", "y"} <= set(order) or not all(map(is_whole_number, order.values())):
         raise CorruptError(f"{source}: axisOrder: expected the index of a dimension for each of x, y and z, found {json.dumps(order)[:80]}")
     places = {letter: int(index) for letter, index in order.items()}
     if record.num_channels == 1 and len(places) == len(shape) + 1 and "c" in places:  # the array has no axis for its one channel
@@ -317,7 +317,7 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
         places = {letter: index - (index > channel) for letter, index in places.items()}
     extra = record.entry.get("additionalAxes")
     for axis in extra if isinstance(extra, list) else ():
-        if isinstance(axis, dict) and is_whole(axis.get("index")):
+        if isinstance(axis, dict) and is_whole_number(axis.get("index")):
             places.setdefault(str(axis.get("name")), int(axis["index"]))
     if len(set(places.values())) != len(places) or not all(0 <= index < len(shape) for index in places.values()):
         raise CorruptError(f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}")
@@ -333,6 +333,6 @@ def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: st
     first = item.get("channelIndex") or 0
     is_said = record.entry.get("numChannels") is not None or record.num_channels > 1 or "channelIndex" in item
     count = record.num_channels if is_said else stored
-    if not is_whole(first) or not 0 <= first <= stored - count:
+    if not is_whole_number(first) or not 0 <= first <= stored - count:
         raise CorruptError(f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array")
     return int(first), count

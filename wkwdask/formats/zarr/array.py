@@ -17,7 +17,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.described import DescribedByJson, look, text_of
 from wkwdask.formats.pictures.slices import stored_dtype
-from wkwdask.formats.zarr.codec import ZarrCodec, stages_of
+from wkwdask.formats.zarr.codec import ZarrCodec, parse_stages
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 
-class _Files(Mapping[str, Any]):
+class _FolderMapping(Mapping[str, Any]):
     """Files below a folder in memory as zarr's buffers by key."""
 
     def __init__(self, folder: str) -> None:
@@ -63,14 +63,14 @@ class _Files(Mapping[str, Any]):
         return files.count_tree(self._folder)[0]
 
 
-_NOT_STORED = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
+_IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
 _open_arrays: Lru[Any] = Lru(16)
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrPython(SingleFiles, BoxCodec):
+class ZarrPythonReader(SingleFiles, BoxCodec):
     """Chunks that only zarr-python can decode, which reads whole boxes."""
 
     axes: str
@@ -79,7 +79,7 @@ class ZarrPython(SingleFiles, BoxCodec):
         array.identity.check(has_absent=True)  # an absent chunk is no error for zarr-python, whatever else is absent
         named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
         try:
-            values = np.asarray(_opened(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)])
+            values = np.asarray(_open_cached(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)])
         except FileNotFoundError:
             raise MissingError(f"{array.name}: is gone") from None
         except MemoryError:
@@ -97,7 +97,7 @@ class ZarrPython(SingleFiles, BoxCodec):
         return 1
 
 
-def _opened(array: StoredArray) -> Any:
+def _open_cached(array: StoredArray) -> Any:
     """Return the array opened by zarr-python; a few are kept, and a forked process opens its own."""
     key = (os.getpid(), array.store.url, array.identity.token)
     opened = _open_arrays.get(key)
@@ -113,7 +113,7 @@ def open_array(url: str) -> Any:
     if is_memory(url):
         from zarr.storage import MemoryStore
 
-        array = zarr.open_array(MemoryStore(_Files(url), read_only=True), mode="r")  # type: ignore[arg-type, unused-ignore]
+        array = zarr.open_array(MemoryStore(_FolderMapping(url), read_only=True), mode="r")  # type: ignore[arg-type, unused-ignore]
     else:
         array = zarr.open_array(url, mode="r", **remote_options(url))
     from wkwdask.formats.zarr.codecs.bounded import bound_decoders
@@ -128,30 +128,30 @@ _Storage = tuple[tuple[int, ...], ZarrCodec, ShardLayout]
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
     """Describe the array in a folder, which starts at voxel 0, by its document; ``is_new`` for one that is being written."""
     is_v2 = name == ".zarray"
-    storage = (_storage_v2 if is_v2 else _storage_v3)(document, axes)
-    fill = _fill(document.get("fill_value"))
+    storage = (_parse_storage_v2 if is_v2 else _parse_storage_v3)(document, axes)
+    fill = _parse_fill_value(document.get("fill_value"))
     shape = tuple(map(int, document["shape"]))
-    naming = _naming(document, axes, is_v2=is_v2)
+    naming = _parse_naming(document, axes, is_v2=is_v2)
     if storage is None or naming is None or fill is None:
-        storage = _by_zarr_python(store.url, axes)
+        storage = _zarr_python_storage(store.url, axes)
         naming = None if fill else naming
     outer, codec, layout = storage
     size, chunk, file = by_axes(shape, axes), by_axes(codec.chunk_shape, axes), by_axes(outer, axes)
     dtype = stored_dtype(codec.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
-    identity = DescribedByJson(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _NOT_STORED), _NOT_STORED)
+    identity = DescribedByJson(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _IGNORED_KEYS), _IGNORED_KEYS)
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
 
 
-def _by_zarr_python(url: str, axes: str) -> _Storage:
+def _zarr_python_storage(url: str, axes: str) -> _Storage:
     """Describe an array that zarr-python reads."""
     item = open_array(url)
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
-    return shard, ZarrCodec(np.dtype(item.dtype).str, chunk, axes, tuple(range(len(chunk)))), ZarrPython(axes)
+    return shard, ZarrCodec(np.dtype(item.dtype).str, chunk, axes, tuple(range(len(chunk)))), ZarrPythonReader(axes)
 
 
-def _fill(value: Any) -> int | float | None:
+def _parse_fill_value(value: Any) -> int | float | None:
     """Read a fill value, None where it is not known."""
     if value is None:
         return 0
@@ -160,7 +160,7 @@ def _fill(value: Any) -> int | float | None:
     return {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}.get(value) if isinstance(value, str) else None
 
 
-def _naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
+def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
     """Read how files are named, None where it is not known."""
     prefix, separator = "", document.get("dimension_separator", ".")
     if not is_v2:
@@ -175,7 +175,7 @@ def _naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNamin
     return GridNaming(axes, prefix, separator) if separator in ("/", ".") else None
 
 
-def _storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
+def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
     """Read how an array of version 2 is stored, None where it is not known here."""
     dtype, chunk = document.get("dtype"), tuple(max(1, int(n)) for n in document["chunks"])
     if not isinstance(dtype, str) or document.get("order", "C") not in ("C", "F"):
@@ -187,20 +187,20 @@ def _storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
     return chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles()
 
 
-def _storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
+def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
     """Read how an array of version 3 is stored, None where it is not known here."""
     grid, codecs, data_type = document.get("chunk_grid") or {}, document.get("codecs") or [], document.get("data_type")
     if grid.get("name") != "regular" or document.get("storage_transformers") or not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
     outer = tuple(max(1, int(n)) for n in grid["configuration"]["chunk_shape"])
-    codecs = _named(codecs)
+    codecs = _as_objects(codecs)
     if [codec.get("name") for codec in codecs] != ["sharding_indexed"]:
-        codec = _codec_v3(codecs, data_type, outer, axes)
+        codec = _parse_codec_v3(codecs, data_type, outer, axes)
         return None if codec is None else (outer, codec, SingleFiles())
     sharding = codecs[0].get("configuration") or {}
     inner = tuple(max(1, int(n)) for n in sharding["chunk_shape"])
-    codec = _codec_v3(sharding.get("codecs") or [], data_type, inner, axes)
-    has_checksum = _index_checksum(sharding.get("index_codecs") or [])
+    codec = _parse_codec_v3(sharding.get("codecs") or [], data_type, inner, axes)
+    has_checksum = _has_index_checksum(sharding.get("index_codecs") or [])
     location = sharding.get("index_location", "end")
     if codec is None or has_checksum is None or location not in ("start", "end"):
         return None
@@ -211,12 +211,12 @@ def _storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
     return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
 
 
-def _named(codecs: Sequence[Any]) -> list[dict[str, Any]]:
+def _as_objects(codecs: Sequence[Any]) -> list[dict[str, Any]]:
     """Give codecs as objects; one may be written as its name alone."""
     return [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
 
 
-def _index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
+def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
     """Read the codecs of the index of a shard: whether it has a checksum; None where they are not known."""
     names = [codec.get("name") for codec in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]) or (codecs[0].get("configuration") or {}).get("endian") != "little":
@@ -224,10 +224,10 @@ def _index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
     return len(names) == 2
 
 
-def _codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
+def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
     """Read a chain of codecs, None where one is not known."""
     order = list(range(len(chunk)))
-    left = _named(codecs)
+    left = _as_objects(codecs)
     while left and left[0].get("name") == "transpose":
         wanted = (left.pop(0).get("configuration") or {}).get("order")
         wanted = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(wanted, wanted) if isinstance(wanted, str) else wanted
@@ -237,7 +237,7 @@ def _codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axe
     if not left or left[0].get("name") != "bytes":
         return None
     endian = (left.pop(0).get("configuration") or {}).get("endian") or "little"
-    stages = stages_of(left)
+    stages = parse_stages(left)
     if endian not in ("little", "big") or stages is None:
         return None
     dtype = np.dtype(_DTYPES[data_type]).newbyteorder("<" if endian == "little" else ">").str

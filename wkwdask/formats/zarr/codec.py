@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from wkwdask.model.chunk_grid import Vec4
 
-PLACE = "chunk"
-_STATED = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
+SOURCE = "chunk"
+_STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
 """Compressions whose headers state how many bytes they give: their names, the length of a header, and where it says so."""
 
 
@@ -34,18 +34,18 @@ def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int
     """Decode a compressed chunk, which gives no more bytes than a chunk may have, whatever it claims."""
     try:
         if kind == "gzip":
-            out: Any = decompress_gzip(data, most, PLACE, 0)
+            out: Any = decompress_gzip(data, most, SOURCE, 0)
         elif kind == "zstd":
             out = _zstd(data, most)
-        elif kind in _STATED:
-            _check_stated(kind, data, most)
+        elif kind in _STATED_SIZES:
+            _check_stated_size(kind, data, most)
             out = decode(data)
         else:
-            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, most, PLACE, 0)
+            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, most, SOURCE, 0)
     except FormatError as error:
         raise ValueError(str(error)) from None
     if memoryview(out).nbytes > most:
-        raise ValueError(f"{PLACE}: {kind} data of {len(data)} bytes give more, expected at most {most}")
+        raise ValueError(f"{SOURCE}: {kind} data of {len(data)} bytes give more, expected at most {most}")
     return out
 
 
@@ -56,43 +56,43 @@ def _lzma(options: Mapping[str, Any]) -> Stream:
 
 
 def _zstd(data: bytes, most: int) -> bytes:
-    imagecodecs = need("imagecodecs", PLACE, "zarr")
+    imagecodecs = need("imagecodecs", SOURCE, "zarr")
     try:
         out: bytes = imagecodecs.zstd_decode(data, out=max(most, 1))
     except (imagecodecs.ZstdError, MemoryError) as error:
-        raise ValueError(f"{PLACE}: expected Zstandard data of {len(data)} bytes that give at most {most}: {error}") from None
+        raise ValueError(f"{SOURCE}: expected Zstandard data of {len(data)} bytes that give at most {most}: {error}") from None
     return out
 
 
-def _check_stated(kind: str, data: bytes, most: int) -> None:
+def _check_stated_size(kind: str, data: bytes, most: int) -> None:
     """Refuse data whose header states more bytes than a chunk has: the library allocates what it states."""
-    name, header_nbytes, at = _STATED[kind]
+    name, header_nbytes, at = _STATED_SIZES[kind]
     stated = int.from_bytes(data[at : at + 4], "little")
     if len(data) < header_nbytes or stated > most:
-        raise ValueError(f"{PLACE}: {name} data of {len(data)} bytes that state {stated} bytes, expected at most {most}")
+        raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes that state {stated} bytes, expected at most {most}")
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
     if stored > len(data):
-        raise ValueError(f"{PLACE}: Blosc data of {stored} bytes, but {len(data)} are stored")
+        raise ValueError(f"{SOURCE}: Blosc data of {stored} bytes, but {len(data)} are stored")
 
 
-KINDS = ("gzip", "zlib", "bz2", "lzma", "zstd", "blosc", "lz4")
+BOUNDED_COMPRESSORS = ("gzip", "zlib", "bz2", "lzma", "zstd", "blosc", "lz4")
 """Compressors whose output is bounded, by the names of numcodecs."""
 
 
 CHECKSUM_NBYTES = 4
 
 
-def checksum(data: bytes) -> bytes:
+def crc32c(data: bytes) -> bytes:
     """Return the CRC-32C of some bytes."""
-    return int(_crc32c()(data)).to_bytes(CHECKSUM_NBYTES, "little")
+    return int(_crc32c_function()(data)).to_bytes(CHECKSUM_NBYTES, "little")
 
 
 @cache
-def _crc32c() -> Any:
+def _crc32c_function() -> Any:
     return need("google_crc32c", "the index of a Zarr shard", "zarr").value
 
 
-FILTERED = 16  # filters of version 2 may store a value in as many times its bytes
+MAX_FILTER_GROWTH = 16  # filters of version 2 may store a value in as many times its bytes
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
@@ -127,7 +127,7 @@ class ZarrCodec(ChunkCodec):
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
-        return (self.nbytes * (FILTERED if self.filters else 1) + 4096) * (2 if self.stages else 1)
+        return (self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + 4096) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         del shape
@@ -135,7 +135,7 @@ class ZarrCodec(ChunkCodec):
         for n in reversed(range(len(self.stages))):
             kind, settings = self.stages[n]
             try:
-                found = _undone(kind, settings, found, self._most(n))
+                found = _undo_stage(kind, settings, found, self._max_input_nbytes(n))
             except (MemoryError, ModuleNotFoundError):
                 raise
             except Exception as error:  # numcodecs raises errors of many libraries
@@ -147,9 +147,9 @@ class ZarrCodec(ChunkCodec):
         chunk = values.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
         return in_order(chunk.transpose(np.argsort(self.order)), self.axes)
 
-    def _most(self, n: int) -> int:
+    def _max_input_nbytes(self, n: int) -> int:
         """Return how many bytes a stage was given at most."""
-        most = self.nbytes * (FILTERED if self.filters else 1)
+        most = self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1)
         for kind, _ in self.stages[:n]:
             most += CHECKSUM_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
         return most
@@ -166,15 +166,15 @@ class ZarrCodec(ChunkCodec):
         return whole.tobytes() if found is whole or not self.stages else bytes(found)
 
 
-def _undone(kind: str, settings: str, data: Any, most: int) -> Any:
+def _undo_stage(kind: str, settings: str, data: Any, most: int) -> Any:
     """Undo one stage."""
     if kind == "crc32c":
         raw = bytes(data)
-        if len(raw) < CHECKSUM_NBYTES or checksum(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
+        if len(raw) < CHECKSUM_NBYTES or crc32c(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
             raise ValueError("its checksum is wrong")
         return raw[:-CHECKSUM_NBYTES]
     codec = _compressor(kind, settings)
-    return decode_bounded(kind, json.loads(settings), bytes(data), most, codec.decode) if kind in KINDS else codec.decode(data)
+    return decode_bounded(kind, json.loads(settings), bytes(data), most, codec.decode) if kind in BOUNDED_COMPRESSORS else codec.decode(data)
 
 
 @lru_cache(maxsize=64)
@@ -183,12 +183,12 @@ def _compressor(kind: str, settings: str) -> Any:
     return need("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
 
 
-def stages_of(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
+def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
     """Read the codecs from bytes to bytes of version 3, None where one is not known."""
     found = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})
-        if name not in (*KINDS, "crc32c"):
+        if name not in (*BOUNDED_COMPRESSORS, "crc32c"):
             return None
         if name == "blosc" and isinstance(settings.get("shuffle"), str):
             settings = {key: settings[key] for key in ("cname", "clevel", "shuffle", "blocksize") if key in settings}

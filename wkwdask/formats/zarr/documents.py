@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 FILE_NAME = "zarr.json"
-MARK = "wkwdask_view"
+VIEW_MARK = "wkwdask_view"
 """An attribute of each ``zarr.json`` that was put beside WKW files."""
 
 
-def is_view(path: str, mark: str = MARK) -> bool:
+def is_view(path: str, mark: str = VIEW_MARK) -> bool:
     """Tell whether a ``zarr.json`` was made by :func:`wkwdask.write_zarr_view`, or is marked as made by somebody else."""
     attributes = (read_object(path) or {}).get("attributes")
     return isinstance(attributes, dict) and mark in attributes
@@ -34,12 +34,12 @@ def array_record(folder: str) -> str | None:
     return path if document is not None and document.get("node_type") == "array" else None
 
 
-def letters_of(num_channels: int) -> str:
+def axis_letters(num_channels: int) -> str:
     """Give a letter for each axis of an array as it is stored here; one channel has no axis."""
     return "czyx" if num_channels > 1 else "zyx"
 
 
-def outer_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
+def zarr_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
     """Turn a shape along x, y, z into that of an array."""
     return [*([num_channels] if num_channels > 1 else []), *(int(n) for n in reversed(shape))]
 
@@ -53,11 +53,11 @@ def array_document(
     shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
 ) -> dict[str, Any]:
     """Write the ``zarr.json`` of an array as it is stored here."""
-    document = any_array_document(outer_shape(num_channels, shape), dtype, outer_shape(num_channels, chunk_shape), codecs, attributes)
-    return {**document, "dimension_names": list(letters_of(num_channels)), "storage_transformers": []}
+    document = generic_array_document(zarr_shape(num_channels, shape), dtype, zarr_shape(num_channels, chunk_shape), codecs, attributes)
+    return {**document, "dimension_names": list(axis_letters(num_channels)), "storage_transformers": []}
 
 
-def any_array_document(
+def generic_array_document(
     shape: Sequence[int], dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any], naming: str = "default"
 ) -> dict[str, Any]:
     """Write the ``zarr.json`` of an array with any axes."""

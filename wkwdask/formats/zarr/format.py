@@ -12,7 +12,7 @@ from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.place import PREFIX, image_place, is_zarr_image
+from wkwdask.formats.zarr.place import PREFIX, image_place, names_zarr_image
 from wkwdask.model.place import Destination
 from wkwdask.store import files
 
@@ -40,7 +40,7 @@ class ZarrFormat(ArrayFormat):
     recognise = staticmethod(is_zarr)
     is_image = staticmethod(is_image)
     place = staticmethod(image_place)
-    names_target = staticmethod(is_zarr_image)
+    names_target = staticmethod(names_zarr_image)
     record_of = staticmethod(array_record)
 
     def guess(self, url: object) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-_LARGEST_DOCUMENT = 64 << 20
+_MAX_DOCUMENT_NBYTES = 64 << 20
 _NAMES = ("dimension_names", "_ARRAY_DIMENSIONS")  # of version 3, of xarray
 
 
@@ -68,7 +68,7 @@ class Node:
             return tuple(shape)
 
     @property
-    def said_dtype(self) -> Any:
+    def declared_dtype(self) -> Any:
         """What the document says of the type of its values."""
         return self.document.get("dtype" if self.record == ".zarray" else "data_type")
 
@@ -76,10 +76,10 @@ class Node:
     def dtype(self) -> np.dtype[Any] | None:
         """Type of its values, None where they are no numbers that are read."""
         try:
-            dtype = np.dtype(self.said_dtype) if isinstance(self.said_dtype, str) else None
+            dtype = np.dtype(self.declared_dtype) if isinstance(self.declared_dtype, str) else None
         except (TypeError, UnicodeEncodeError):
             return None
-        return dtype if dtype is not None and dtype.kind in _KINDS else None
+        return dtype if dtype is not None and dtype.kind in _NUMERIC_KINDS else None
 
     @property
     def names(self) -> list[str] | None:
@@ -97,38 +97,42 @@ class Node:
 def read_node(location: str) -> Node | None:
     """Read an array or group, None where there is none."""
     store = open_store(location)
-    (first,) = store.read_whole(_DOCUMENTS[:1], _LARGEST_DOCUMENT)
+    (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
     if first is not None:
-        document = _parsed(first, store, "zarr.json")
+        document = _parse_document(first, store, "zarr.json")
         if document.get("zarr_format") != 3 or document.get("node_type") not in ("array", "group"):
             what = f"zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r}"
             raise CorruptError(f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}")
         inside = (document.get("consolidated_metadata") or {}).get("metadata")
-        return Node(trusting(store, "zarr.json"), "zarr.json", document, _object(document.get("attributes"), store, "zarr.json"), _members(inside))
-    for record, raw in zip(_DOCUMENTS[1:3], store.read_whole(_DOCUMENTS[1:3], _LARGEST_DOCUMENT), strict=True):
+        return Node(
+            trusting(store, "zarr.json"), "zarr.json", document, _checked_attributes(document.get("attributes"), store, "zarr.json"), _direct_members(inside)
+        )
+    for record, raw in zip(_DOCUMENTS[1:3], store.read_whole(_DOCUMENTS[1:3], _MAX_DOCUMENT_NBYTES), strict=True):
         if raw is not None:
             trusted = trusting(store, record)
-            attributes, listing = trusted.read_whole(_DOCUMENTS[3:], _LARGEST_DOCUMENT)
-            listed = {} if listing is None else _parsed(listing, store, ".zmetadata").get("metadata")
-            members = _members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)
-            return Node(trusted, record, _parsed(raw, store, record), {} if attributes is None else _parsed(attributes, store, ".zattrs"), members)
+            attributes, listing = trusted.read_whole(_DOCUMENTS[3:], _MAX_DOCUMENT_NBYTES)
+            listed = {} if listing is None else _parse_document(listing, store, ".zmetadata").get("metadata")
+            members = _direct_members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)
+            return Node(
+                trusted, record, _parse_document(raw, store, record), {} if attributes is None else _parse_document(attributes, store, ".zattrs"), members
+            )
     return None
 
 
-def _parsed(raw: bytes, store: Store, name: str) -> dict[str, Any]:
+def _parse_document(raw: bytes, store: Store, name: str) -> dict[str, Any]:
     try:
         return parse_object(raw, store.path_of(name))
     except CorruptError as error:
         raise CorruptError(f"{store.url}: not readable as Zarr array or group: {error}") from None
 
 
-def _object(value: Any, store: Store, name: str) -> dict[str, Any]:
+def _checked_attributes(value: Any, store: Store, name: str) -> dict[str, Any]:
     if not isinstance(value, (dict, type(None))):
         raise CorruptError(f"{store.path_of(name)}: attributes: expected an object, found {type(value).__name__}")
     return value or {}
 
 
-def _members(found: Any) -> tuple[str, ...]:
+def _direct_members(found: Any) -> tuple[str, ...]:
     """Take the names right in a group."""
     return tuple(sorted(name for name in found if name and "/" not in name)) if isinstance(found, dict) else ()
 
@@ -137,9 +141,9 @@ PREFIX = "zarr://"
 FORMAT = "zarr"
 NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
 location_of = NAME.location
-_DEEPEST = 6
-_KINDS = "biuf"
-_LARGEST = 1 << 53
+_MAX_DEPTH = 6
+_NUMERIC_KINDS = "biuf"
+_MAX_AXIS_LENGTH = 1 << 53
 
 
 def is_zarr(path: str) -> bool:
@@ -172,8 +176,8 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
         raise MissingError(f"{location}: no Zarr array or group here")
     name = basename(location)
     if item.is_array:
-        return (image_of_level(location) or _of_array(item, location, name),)
-    found = tuple(_of_group(item, location, name, 0))
+        return (image_of_level(location) or _image_from_array(item, location, name),)
+    found = tuple(_images_in_group(item, location, name, 0))
     if not found:
         raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
     return found
@@ -191,10 +195,10 @@ def image_of_level(location: str) -> Image | None:
         return None
     if group is None or image is None or all(level.path != name for level in image.levels):
         return None
-    return replace(_of_image(group, image, folder, basename(folder)), key=name)
+    return replace(_image_from_ngff(group, image, folder, basename(folder)), key=name)
 
 
-def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
+def _images_in_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
     """Go through the layers of a group."""
     try:
         image = parse_image(group.attributes, location)
@@ -204,7 +208,7 @@ def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Ima
         yield array_image(FORMAT, location, name, [Level("", location, problem=str(error), error=UnsupportedError)])
         return
     if image is not None:
-        yield _of_image(group, image, location, name)
+        yield _image_from_ngff(group, image, location, name)
         return
     store = group.store
     names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
@@ -212,25 +216,25 @@ def _of_group(group: Node, location: str, name: str, depth: int) -> Iterator[Ima
         place, below = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
             with reading(place, "Zarr array or group"):
-                layers = tuple(_of_member(group, key, place, below, depth))
+                layers = tuple(_images_in_member(group, key, place, below, depth))
         except WkwDaskError as error:  # it leaves the others alone
             layers = (array_image(FORMAT, place, below, [Level("", place, problem=str(error), error=type(error))]),)
         yield from layers
 
 
-def _of_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
+def _images_in_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
     item = group.member(key) if is_remote(location) or files.isdir(location) else None
     if item is not None and item.is_array:
         if len(item.shape) > 1 and item.dtype is not None:
-            yield _of_array(item, location, name)
-    elif item is not None and depth < _DEEPEST:
-        yield from _of_group(item, location, name, depth + 1)
+            yield _image_from_array(item, location, name)
+    elif item is not None and depth < _MAX_DEPTH:
+        yield from _images_in_group(item, location, name, depth + 1)
 
 
-def _of_image(group: Node, image: NgffImage, location: str, name: str) -> Image:
+def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
     """Make the layer of an image; an array that cannot be used leaves the others alone."""
     arrays: list[tuple[Node, str]] = []
-    kept, odd = [], []
+    kept, broken = [], []
     for level in image.levels:
         place = f"{location}/{level.path}"
         error: WkwDaskError | None = None
@@ -247,20 +251,20 @@ def _of_image(group: Node, image: NgffImage, location: str, name: str) -> Image:
         except CorruptError as corrupt:
             error = CorruptError(f"{place}: not readable as array: {reason_of(corrupt)}")
         if error is not None:
-            odd.append(Level(level.path, place, problem=str(error), error=type(error)))
+            broken.append(Level(level.path, place, problem=str(error), error=type(error)))
     levels = []
     if kept:
-        base = _written_here(arrays[0][0], "").mag or MAG_1  # another mag than 1 in exports of a part of a pyramid
+        base = _exported_placement(arrays[0][0], "").mag or MAG_1  # another mag than 1 in exports of a part of a pyramid
         places = place_levels(replace(image, levels=tuple(kept)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
         for level, (item, _), placed in zip(kept, arrays, places, strict=True):
             mag = None if placed.mag is None else mag_of([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
             levels.append(_level(item, f"{location}/{level.path}", level.path, placed._replace(mag=mag)))
-    return array_image(FORMAT, location, name, [*levels, *odd], category="segmentation" if image.is_labels else None)
+    return array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
 
 
-def _of_array(item: Node, location: str, name: str) -> Image:
+def _image_from_array(item: Node, location: str, name: str) -> Image:
     """Make the layer of one array, with what its attributes say of its place."""
-    placed = _written_here(item, axes_of(item.shape, item.names or (), location))
+    placed = _exported_placement(item, axes_of(item.shape, item.names or (), location))
     return array_image(FORMAT, location, name, [_level(item, location, "", placed)], "")
 
 
@@ -275,17 +279,17 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
     return _level(item, location, "", Placed(axes(item.shape, item.names), MAG_1, None, (0, 0, 0))).open()
 
 
-def _written_here(item: Node, axes: str) -> Placed:
+def _exported_placement(item: Node, axes: str) -> Placed:
     """Read what an export of a mag says of it; what makes no sense says nothing."""
     attributes = item.attributes
     placed = Placed(axes, MAG_1, None, (0, 0, 0))
-    odd = (KeyError, TypeError, ValueError)
-    with suppress(*odd):
+    malformed = (KeyError, TypeError, ValueError)
+    with suppress(*malformed):
         x, y, z = (float(length) for length in attributes["voxel_size_nm"])
         placed = placed._replace(lengths_nm=(x, y, z) if min(x, y, z) > 0 else None)
-    with suppress(*odd):
+    with suppress(*malformed):
         placed = placed._replace(mag=Mag.parse(attributes["mag"]))
-    with suppress(*odd):
+    with suppress(*malformed):
         placed = placed._replace(offset=vec3(attributes["offset_vx"]))
     return placed
 
@@ -294,10 +298,10 @@ def _level(item: Node, location: str, key: str, placed: Placed) -> Level:
     """Describe an array that is open."""
     error: Exception
     if item.dtype is None:
-        said = item.said_dtype
+        said = item.declared_dtype
         name = said.get("name", said) if isinstance(said, dict) else said
         error = UnsupportedError(f"{location}: holds {name}, expected whole or real numbers")
-    elif max(item.shape, default=0) > _LARGEST:
+    elif max(item.shape, default=0) > _MAX_AXIS_LENGTH:
         error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {item.shape}")
     else:
         try:
@@ -308,6 +312,6 @@ def _level(item: Node, location: str, key: str, placed: Placed) -> Level:
             error = UnsupportedError(f"{location}: {unknown}")
         except (ModuleNotFoundError, OSError, WkwDaskError):
             raise
-        except Exception as odd:  # what zarr-python raises of metadata that it does not take
-            error = CorruptError(f"{item.path}: cannot be read: {reason_of(odd)}")
+        except Exception as failure:  # zarr-python raises many kinds of errors for metadata that it does not accept
+            error = CorruptError(f"{item.path}: cannot be read: {reason_of(failure)}")
     return Level(key, location, mag=placed.mag, problem=str(error), error=type(error))

@@ -43,13 +43,13 @@ class PyramidLevel:
     """The centre of its voxel 0 along x, y, z."""
 
 
-def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> PyramidLevel:
+def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> PyramidLevel:
     """Place the array of a mag.
 
     Examples
     --------
     >>> from wkwdask.geometry.mag import Mag
-    >>> level_of("2-2-1", Mag(2, 2, 1), (10, 0, 0), (4, 4, 40)).translation
+    >>> pyramid_level("2-2-1", Mag(2, 2, 1), (10, 0, 0), (4, 4, 40)).translation
     (82.0, 2.0, 0.0)
     """
     size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
@@ -70,10 +70,10 @@ def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str |
         datasets.append({"path": level.path, "coordinateTransformations": steps})
     space = {"type": "space", "unit": unit} if unit else {"type": "space"}
     named = [{"name": "c", "type": "channel"} if letter == "c" else {"name": letter, **space} for letter in axes]
-    return {"name": name, "axes": named, "datasets": with_entries([], datasets)}
+    return {"name": name, "axes": named, "datasets": merge_entries([], datasets)}
 
 
-def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put entries in place of those with the same path, and all in order, finest first."""
     by_path = {entry["path"]: entry for entry in (*datasets, *new)}
     return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
@@ -116,7 +116,7 @@ class NgffLevel:
     path: str
     scale: tuple[float, ...] | None
     """Lengths of an element along all axes, None where nobody says them."""
-    centre: tuple[float, ...] | None
+    translation: tuple[float, ...] | None
     """Where its element 0 lies."""
 
 
@@ -167,7 +167,7 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
         axes = tuple(str(axis["name"]).lower() for axis in named)
         units = tuple(axis.get("unit") for axis in named)
         common = first.get("coordinateTransformations") or []
-        levels = tuple(_level(entry, common) for entry in first["datasets"])
+        levels = tuple(_parse_level(entry, common) for entry in first["datasets"])
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
     return NgffImage(axes, units, _finest_first(levels), "image-label" in ome) if levels else None
@@ -181,21 +181,21 @@ def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
     return tuple(levels[n] for n in sorted(range(len(levels)), key=volumes.__getitem__))
 
 
-def _level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
+def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
     """Read one array; the transformations of the whole image come after its own."""
     scale: list[float] | None = None
-    centre: list[float] | None = None
+    translation: list[float] | None = None
     for step in [*(entry.get("coordinateTransformations") or []), *common]:
-        factors, moves = _numbers(step.get("scale")), _numbers(step.get("translation"))
+        factors, moves = _parse_numbers(step.get("scale")), _parse_numbers(step.get("translation"))
         if step.get("type") == "scale" and factors is not None:
             scale = factors if scale is None else [a * b for a, b in zip(scale, factors, strict=False)]
-            centre = None if centre is None else [a * b for a, b in zip(centre, factors, strict=False)]
+            translation = None if translation is None else [a * b for a, b in zip(translation, factors, strict=False)]
         elif step.get("type") == "translation" and moves is not None:
-            centre = moves if centre is None else [a + b for a, b in zip(centre, moves, strict=False)]
-    return NgffLevel(str(entry["path"]), None if scale is None else tuple(scale), None if centre is None else tuple(centre))
+            translation = moves if translation is None else [a + b for a, b in zip(translation, moves, strict=False)]
+    return NgffLevel(str(entry["path"]), None if scale is None else tuple(scale), None if translation is None else tuple(translation))
 
 
-def _numbers(value: Any) -> list[float] | None:
+def _parse_numbers(value: Any) -> list[float] | None:
     if not isinstance(value, list) or not all(map(is_number, value)):
         return None
     return [float(n) for n in value]
@@ -229,21 +229,21 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Placed]:
     """Place the arrays of an image."""
     units = _nm_per_unit(image)
-    scales = [_spatial(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
+    scales = [_xyz_values(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
     if len(known) < len(scales):
-        sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+        sizes = [_xyz_values([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(sizes, key=math.prod)
-        return [Placed(letters, mag_of(_power_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
+        return [Placed(letters, mag_of(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
     places = []
     for level, letters, scale in zip(image.levels, axes, known, strict=True):
-        ratio, centre = ratio_of(scale, known[0]), _spatial(level.centre, letters, 0.0)
-        offset = (0, 0, 0) if centre is None else offset_of(centre, known[0], ratio)
+        ratio, translation = ratio_of(scale, known[0]), _xyz_values(level.translation, letters, 0.0)
+        offset = (0, 0, 0) if translation is None else offset_of(translation, known[0], ratio)
         places.append(Placed(letters, mag_of(ratio), None if units is None else times(scale, units), offset))
     return places
 
 
-def _spatial(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
+def _xyz_values(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
     """Pick the numbers of x, y and z out of one for each axis."""
     if values is None or len(values) != len(letters):
         return None
@@ -251,7 +251,7 @@ def _spatial(values: Sequence[float] | None, letters: str, default: float = 1.0)
     return named.get("x", default), named.get("y", default), named.get("z", default)
 
 
-def _power_ratio(first: Lengths, size: Lengths) -> Lengths:
+def _guess_ratio(first: Lengths, size: Lengths) -> Lengths:
     """Guess by how much an array was downsampled of which only the lengths are known: by the power of two that is nearest."""
     x, y, z = (2.0 ** max(0, round(math.log2(max(1.0, a) / max(1.0, b)))) for a, b in zip(first, size, strict=True))
     return x, y, z

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.format import LevelRemoval, MetadataEdit
 from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
-from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, with_entries
+from wkwdask.formats.zarr.ngff import LABELS, check_version, image_attributes, label_attributes, merge_entries
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
 from wkwdask.store import files
@@ -43,7 +43,7 @@ def _read(path: str) -> dict[str, Any] | None:
         return None
 
 
-def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
+def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
     """Find the image that attributes describe."""
     check_version(attributes, folder)
     ome = attributes.get("ome")
@@ -54,18 +54,18 @@ def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, An
     if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
         raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
     for number, entry in enumerate(images[0]["datasets"]):
-        if not _is_entry(entry):
+        if not _is_valid_entry(entry):
             raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
     return str(inner.get("version", images[0].get("version", "0.4"))), images[0]
 
 
-def stored_image(folder: str) -> tuple[str, dict[str, Any]] | None:
+def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
     """Find the image that a local group describes: its version, and what ``multiscales`` says; None where there is none."""
-    there = read_attributes(folder)
-    return None if there is None else image_of(there[1], folder)
+    stored = read_attributes(folder)
+    return None if stored is None else find_image(stored[1], folder)
 
 
-def _is_entry(entry: Any) -> bool:
+def _is_valid_entry(entry: Any) -> bool:
     """Check whether a value names an array, with the scale of each axis where it has one."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         return False
@@ -125,11 +125,11 @@ class NgffEdit(MetadataEdit):
         update_attributes(self.folder, self._zarr_format, self._changed)
 
     def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        found = image_of(attributes, self.folder)
+        found = find_image(attributes, self.folder)
         if found is None:
             new = image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
             return {**attributes, **new}
-        found[1]["datasets"] = with_entries(found[1]["datasets"], self.image["datasets"])
+        found[1]["datasets"] = merge_entries(found[1]["datasets"], self.image["datasets"])
         return attributes
 
     def _listed(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -141,14 +141,14 @@ class NgffEdit(MetadataEdit):
         return {**attributes, **label_attributes(names, self.version)}
 
     def check_current(self) -> None:
-        there = read_attributes(self.folder)
-        if there is None:
+        stored = read_attributes(self.folder)
+        if stored is None:
             return
-        if there[0] != self._zarr_format:
+        if stored[0] != self._zarr_format:
             raise FormatError(
-                f"{self.folder}: is a group of Zarr {there[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
+                f"{self.folder}: is a group of Zarr {stored[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
             )
-        found = image_of(there[1], self.folder)
+        found = find_image(stored[1], self.folder)
         if found is None:
             return
         if found[0] != self.version:
@@ -165,12 +165,12 @@ class NgffRemoval(LevelRemoval):
     kind = "removal of ome-ngff arrays"
 
     def apply(self) -> None:
-        there = read_attributes(self.folder)
-        if there is not None and image_of(there[1], self.folder) is not None:
-            update_attributes(self.folder, there[0], self._changed)
+        stored = read_attributes(self.folder)
+        if stored is not None and find_image(stored[1], self.folder) is not None:
+            update_attributes(self.folder, stored[0], self._changed)
 
     def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        found = image_of(attributes, self.folder)
+        found = find_image(attributes, self.folder)
         if found is not None:
             found[1]["datasets"] = [entry for entry in found[1]["datasets"] if entry["path"] not in self.keys]
         return attributes

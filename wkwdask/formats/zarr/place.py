@@ -13,9 +13,9 @@ from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, letters_of, outer_shape, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, level_of, multiscale, rgb_range, scale_of
-from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, stored_image
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, axis_letters, format_document, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, multiscale, pyramid_level, rgb_range, scale_of
+from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkEncoding:
+class ArrayEncoding:
     """How the chunks of an array are stored."""
 
     dtype: np.dtype[Any]
@@ -69,7 +69,7 @@ class ChunkEncoding:
             codecs.append({"name": self.compression, "configuration": more.get(self.compression, settings)})
         if self.is_sharded:
             index = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-            inner = {"chunk_shape": outer_shape(self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
+            inner = {"chunk_shape": zarr_shape(self.num_channels, outer), "codecs": codecs, "index_codecs": index, "index_location": "end"}
             codecs, outer = [{"name": "sharding_indexed", "configuration": inner}], self.shard_shape
         return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
 
@@ -77,7 +77,7 @@ class ChunkEncoding:
         """Write the ``.zarray`` of an array of version 2."""
         compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(1)}
         return {
-            "zarr_format": 2, "shape": outer_shape(self.num_channels, shape), "chunks": outer_shape(self.num_channels, self.chunk_shape),
+            "zarr_format": 2, "shape": zarr_shape(self.num_channels, shape), "chunks": zarr_shape(self.num_channels, self.chunk_shape),
             "dtype": self.dtype.newbyteorder("<").str, "compressor": compressor,
             "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
         }  # fmt: skip
@@ -104,33 +104,33 @@ class ImagePlace(FolderPlace):
         del existing
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
-        sizes = self._sizes()
+        sizes = self._voxel_sizes()
         size = self.wanted.given_nm or next(filter(None, sizes.values()), None) or self.wanted.found_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
         version = self._version(options)
         first = specs[0]
-        dtype = _stored_dtype(first.dtype)
+        dtype = _checked_dtype(first.dtype)
         is_label = self.wanted.category == "segmentation" if self.wanted.category else holds_ids(dtype, first.num_channels)
-        levels = [level_of(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
+        levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
         folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
-        options = _completed(options, like)
-        encodings = [_encoding(spec, options, version, is_label=is_label) for spec in specs]
-        targets = tuple(_target(*one) for one in zip(folders, specs, encodings, strict=True))
+        options = _with_defaults_from(options, like)
+        encodings = [_choose_encoding(spec, options, version, is_label=is_label) for spec in specs]
+        targets = tuple(_placement(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
         self._check_voxel_size(size, sizes, {mag.name for mag in (*self.wanted.together, *(spec.box.mag for spec in specs))})
-        of_arrays = [_settings_of(*one) for one in zip(specs, encodings, strict=True)]
+        of_arrays = [_journal_settings(*one) for one in zip(specs, encodings, strict=True)]
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
         for name in of_arrays[0]:
             settings[name] = of_arrays[0][name] if len(specs) == 1 else [one[name] for one in of_arrays]
-        return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _described(encodings[0]))
+        return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _describe(encodings[0]))
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
         """Say that labels have another number of arrays than their image, which breaks the specification, where the last one is written."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.wanted.together and self.wanted.together[-1] not in mags):
             return ()
-        image = stored_image(dirname(above))
+        image = read_image(dirname(above))
         own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in self._entries}
         if image is None or not self.wanted.together or len(image[1]["datasets"]) == len(own):
             return ()
@@ -147,9 +147,9 @@ class ImagePlace(FolderPlace):
         """Say what the group says in the end, and make sure that it can."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
-            self._check_alone(level)
+            self._check_no_duplicate(level)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
-        edit = NgffEdit(self.folder, version, multiscale(name, levels, letters_of(spec.num_channels)), is_label, rgb)
+        edit = NgffEdit(self.folder, version, multiscale(name, levels, axis_letters(spec.num_channels)), is_label, rgb)
         edit.check_current()
         if self.folder.split("/")[-2] == LABELS and not is_label:
             what = f"got {spec.num_channels} x {spec.dtype.name}, which is not a segmentation"
@@ -161,7 +161,7 @@ class ImagePlace(FolderPlace):
         """What the image says of its arrays."""
         return [] if self.image is None else self.image["datasets"]
 
-    def _check_alone(self, level: PyramidLevel) -> None:
+    def _check_no_duplicate(self, level: PyramidLevel) -> None:
         """Make sure that no array of another name has the voxels of a mag."""
         for entry in self._entries:
             scale = scale_of(entry)[-3:]
@@ -169,7 +169,7 @@ class ImagePlace(FolderPlace):
             if same and entry["path"] != level.path:
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which something else wrote")
 
-    def _sizes(self) -> dict[str, Lengths | None]:
+    def _voxel_sizes(self) -> dict[str, Lengths | None]:
         """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""
         sizes: dict[str, Lengths | None] = {}
         for entry in self._entries:
@@ -181,7 +181,7 @@ class ImagePlace(FolderPlace):
         return sizes
 
     def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths | None], replaced: Collection[str]) -> None:
-        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`_check_alone`."""
+        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`_check_no_duplicate`."""
         for path, found in sizes.items():
             if found is None:
                 return
@@ -190,7 +190,7 @@ class ImagePlace(FolderPlace):
                 raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
 
 
-def _completed(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
+def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
     """Fill in what is not given by how another array is stored."""
     if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
         return options
@@ -204,9 +204,9 @@ def _completed(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
     return replace(found, compression=kind, level=level if options.level is None else options.level)
 
 
-def _encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ChunkEncoding:
+def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:
     """Choose how an array is stored."""
-    dtype = _stored_dtype(spec.dtype)
+    dtype = _checked_dtype(spec.dtype)
     # a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
     stored: Any = options.of_new()
@@ -220,10 +220,10 @@ def _encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: 
     else:
         cells = given_cells(stored.shard_shape, stored.chunk_shape)
     level, number = options.level_of(compression), 3 if version == "0.5" else 2
-    return ChunkEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
+    return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
-def _target(folder: str, spec: LevelSpec, encoding: ChunkEncoding) -> Placement:
+def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> Placement:
     """Lay out an array, whose element 0 is the lowest voxel of its box."""
     store, box = open_store(folder), spec.box
     attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
@@ -232,12 +232,12 @@ def _target(folder: str, spec: LevelSpec, encoding: ChunkEncoding) -> Placement:
     else:
         documents = {FILE_NAME: encoding.document(box.size, attributes)}
     name = next(iter(documents))
-    array = zarr_array(store, name, documents[name], letters_of(spec.num_channels), is_new=True)
+    array = zarr_array(store, name, documents[name], axis_letters(spec.num_channels), is_new=True)
     array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
     return Placement(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
 
-def _settings_of(spec: LevelSpec, encoding: ChunkEncoding) -> dict[str, Any]:
+def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
     """Say how an array is stored, for a journal."""
     return {
         "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
@@ -245,25 +245,25 @@ def _settings_of(spec: LevelSpec, encoding: ChunkEncoding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(encoding: ChunkEncoding) -> str:
+def _describe(encoding: ArrayEncoding) -> str:
     """Say how an array is stored, for people."""
     chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
     return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
 
 
-def _stored_dtype(dtype: Any) -> np.dtype[Any]:
+def _checked_dtype(dtype: Any) -> np.dtype[Any]:
     native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "iuf" or native.itemsize > 8:
         raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
     return native
 
 
-def is_zarr_image(url: object) -> bool:
+def names_zarr_image(url: object) -> bool:
     """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
 
     Examples
     --------
-    >>> is_zarr_image("em.ome.zarr"), is_zarr_image("em.ome.zarr/labels/neurons"), is_zarr_image("zarr://em"), is_zarr_image("em.zarr")
+    >>> names_zarr_image("em.ome.zarr"), names_zarr_image("em.ome.zarr/labels/neurons"), names_zarr_image("zarr://em"), names_zarr_image("em.zarr")
     (True, True, True, False)
     """
     if not isinstance(url, (str, os.PathLike)):
@@ -284,8 +284,8 @@ def image_place(wanted: Destination) -> ImagePlace:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
-    found = stored_image(folder)
-    if basename(folder) == LABELS and stored_image(dirname(folder)) is not None:
+    found = read_image(folder)
+    if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
         raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
     if files.isdir(folder) and read_attributes(folder) is None:
         # what is neither a job's nor an array that a job let appear and was killed before it could list it

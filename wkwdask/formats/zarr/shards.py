@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.zarr.codec import CHECKSUM_NBYTES, checksum
+from wkwdask.formats.zarr.codec import CHECKSUM_NBYTES, crc32c
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.layout import Shards
 from wkwdask.store.lru import Lru
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-_KEPT_NBYTES = 64 << 20
+_CACHE_NBYTES = 64 << 20
 
-_tables: Lru[npt.NDArray[np.uint64]] = Lru(_KEPT_NBYTES, lambda table: table.nbytes + 256)
+_index_cache: Lru[npt.NDArray[np.uint64]] = Lru(_CACHE_NBYTES, lambda table: table.nbytes + 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ZarrShards(Shards):
     cells: Vec4
     """Chunks of a shard along c, x, y, z."""
     axes: str
-    is_at_end: bool = True
+    index_at_end: bool = True
     has_checksum: bool = True
 
     @property
@@ -54,31 +54,31 @@ class ZarrShards(Shards):
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Look up chunks: start, stop and row of each that is stored."""
         key = (file.name, file.state, self)
-        table = _tables.get(key)
+        table = _index_cache.get(key)
         if table is None:
-            raw = self._index(file)
+            raw = self._read_index(file)
             if raw is None:
                 return np.zeros((0, 3), np.int64)
-            table = self._parsed(raw, file)
-            _tables.put(key, table)
+            table = self._parse_index(raw, file)
+            _index_cache.put(key, table)
         entries = table[self.rows(cells)]
         rows = np.flatnonzero(entries[:, 0] != _ABSENT)
         starts, sizes = entries[rows].astype(np.int64).T
         return np.stack([starts, starts + sizes, rows], axis=1)
 
-    def _index(self, file: StoredFile) -> bytes | None:
-        if self.is_at_end:
+    def _read_index(self, file: StoredFile) -> bytes | None:
+        if self.index_at_end:
             return file.read_end(self.index_nbytes)
         found = file.read([(0, self.index_nbytes)])
         return None if found is None else found[0]
 
-    def _parsed(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
+    def _parse_index(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
         """Read and check an index."""
         if len(raw) < self.index_nbytes:
             raise TruncatedError(f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes")
         if self.has_checksum:
             raw, found = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
-            if checksum(raw) != found:
+            if crc32c(raw) != found:
                 raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {found.hex()} that is stored with it")
         table = np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64)
         most = np.uint64((1 << 62) if file.nbytes is None else file.nbytes)
@@ -92,38 +92,38 @@ class ZarrShards(Shards):
     # -------------------------------------------------------------------------------------------- writing
 
     @property
-    def _grid(self) -> Vec3:
+    def _morton_grid(self) -> Vec3:
         x, y, z = (1 << (n - 1).bit_length() for n in self.cells[1:])
         return x, y, z
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._grid)
+        return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._morton_grid)
 
     def cells_per_file(self, grid: ChunkGrid) -> int:
         del grid
-        return math.prod(self._grid)
+        return math.prod(self._morton_grid)
 
     @property
     def head_nbytes(self) -> int:
-        return 0 if self.is_at_end else self.index_nbytes
+        return 0 if self.index_at_end else self.index_nbytes
 
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
         del first, grid
         return _NewShard(self, pieces)
 
-    def index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
+    def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Write an index."""
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
-        places = compressed_morton.decode(codes, self._grid).astype(np.int64)
+        places = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
         rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), places], axis=1))
         table[rows, 0], table[rows, 1] = starts, sizes
         data = table.tobytes()
-        return data + checksum(data) if self.has_checksum else data
+        return data + crc32c(data) if self.has_checksum else data
 
     def is_whole(self, file: StoredFile) -> bool:
         try:
-            raw = self._index(file)
-            return raw is not None and len(self._parsed(raw, file)) > 0
+            raw = self._read_index(file)
+            return raw is not None and len(self._parse_index(raw, file)) > 0
         except (CorruptError, TruncatedError):
             return False
 
@@ -151,8 +151,8 @@ class _NewShard:
     def finish(self) -> bytes:
         """Write the index."""
         codes, starts, sizes = (np.concatenate(columns) for columns in zip(*self._chunks, strict=True))
-        index = self._layout.index(codes, starts, sizes)
-        if not self._layout.is_at_end:
+        index = self._layout.format_index(codes, starts, sizes)
+        if not self._layout.index_at_end:
             return index
         self.pieces.append(np.frombuffer(index, np.uint8))
         return b""

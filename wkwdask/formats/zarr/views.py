@@ -16,8 +16,8 @@ import numpy as np
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.zarr.documents import FILE_NAME, MARK, array_document, format_document, group_document, is_view, letters_of, raw_codecs
-from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, level_of, multiscale, rgb_range
+from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, axis_letters, format_document, group_document, is_view, raw_codecs
+from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
 from wkwdask.model.volume import in_frame
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
@@ -40,7 +40,7 @@ _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> dict[str, Any]:
     """Write the attributes of the group of a layer, one of whose mags is given."""
     is_label = layer.category == "segmentation"
-    image = multiscale(layer.name, levels, letters_of(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer")
+    image = multiscale(layer.name, levels, axis_letters(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer")
     rgb = None if is_label else rgb_range(volume.dtype, volume.num_channels)
     return image_attributes(image, version="0.5", is_label=is_label, rgb=rgb)
 
@@ -99,7 +99,7 @@ class VirtualGroup:
                 if volume.box.is_empty:
                     continue
                 self.add_array(_joined(path, one.name), volume, chunk_shape)
-                levels.append(level_of(one.name, one, volume.box.topleft, layer.voxel_size_nm))
+                levels.append(pyramid_level(one.name, one, volume.box.topleft, layer.voxel_size_nm))
                 volumes.append(volume)
         if not levels:
             raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
@@ -107,7 +107,7 @@ class VirtualGroup:
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
         """Add a mag as an array that begins with its box."""
-        array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _chunk_shape(volume))
+        array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
 
@@ -116,7 +116,7 @@ def _joined(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _chunk_shape(volume: StoredArray) -> Vec3:
+def _choose_chunk_shape(volume: StoredArray) -> Vec3:
     """Choose chunks of about 1 MiB: multiples of those that are stored, since the box need not begin at one."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize
@@ -127,7 +127,7 @@ def _chunk_shape(volume: StoredArray) -> Vec3:
         shape[axis] *= 2
 
 
-def view_of(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
+def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
     """See layers as a tree of images."""
     group = VirtualGroup()
     if as_root:
@@ -174,34 +174,34 @@ def plan_view(located: Found, layer: str | None, *, allow_external: bool) -> Vie
     plan = ViewPlan()
     groups = {}
     for one in layers:
-        volumes = _volumes(one, located.mag)
+        volumes = _open_mags(one, located.mag)
         for mag, volume in volumes.items():
             _check_inside(one, volume.folder, allow_external=allow_external)
-            plan.documents[volume.folder] = _array(volume, mag)
+            plan.documents[volume.folder] = _array_document(volume, mag)
         if located.mag is None:
             groups[one.name] = _group_folder(one, volumes)
-            plan.documents[groups[one.name]] = _image(one, volumes)
+            plan.documents[groups[one.name]] = _group_document(one, volumes)
     if located.mag is None:
         for image in layers:
             labels = labels_of(image, layers)
             if labels:
                 _add_labels(plan, groups[image.name], labels, image.mags)
     if is_dataset and layer is None:
-        plan.documents[located.path] = _root(plan, located.path)
+        plan.documents[located.path] = _root_document(plan, located.path)
     return plan
 
 
-def _root(plan: ViewPlan, folder: str) -> dict[str, Any]:
+def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
     """Describe the group of a dataset with all that is below it, so that nobody has to list its folder, where there are other files too."""
     below = dict(plan.documents)
     for link, target in plan.links.items():
         below[link] = plan.documents[target]
     members = {relpath(path, folder): document for path, document in sorted(below.items())}
     inside = {path: document for path, document in members.items() if not path.startswith("..")}
-    return {**group_document({MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
+    return {**group_document({VIEW_MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
 
 
-def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
+def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     """Open the mags of a layer that have voxels."""
     found = {}
     for one in layer.mags if mag is None else (mag,):
@@ -216,17 +216,17 @@ def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     return found
 
 
-def _array(volume: StoredArray, mag: Mag) -> dict[str, Any]:
+def _array_document(volume: StoredArray, mag: Mag) -> dict[str, Any]:
     header = header_of(volume)
-    attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], MARK: 1}
+    attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], VIEW_MARK: 1}
     codecs = [{"name": "wkw", "configuration": {"block_len": header.block_len, "compression": header.block_type.label}}]
     document = array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes)
     return document | {"chunk_key_encoding": {"name": "wkw"}}
 
 
-def _image(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, Any]:
-    levels = [level_of(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
-    return group_document({**layer_attributes(layer, levels, next(iter(volumes.values()))), MARK: 1})
+def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, Any]:
+    levels = [pyramid_level(basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
+    return group_document({**layer_attributes(layer, levels, next(iter(volumes.values()))), VIEW_MARK: 1})
 
 
 def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
@@ -251,11 +251,11 @@ def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
 def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
     """Add the segmentations to an image, by links to their arrays."""
     folder = f"{image_folder}/{LABELS}"
-    plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), MARK: 1})
+    plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), VIEW_MARK: 1})
     for one in labels:
-        found = _volumes(one, None)
+        found = _open_mags(one, None)
         volumes = {mag: found[mag] for mag in mags if mag in found}
-        plan.documents[f"{folder}/{one.name}"] = _image(one, volumes)
+        plan.documents[f"{folder}/{one.name}"] = _group_document(one, volumes)
         for volume in volumes.values():
             plan.links[f"{folder}/{one.name}/{basename(volume.folder)}"] = volume.folder
 
@@ -275,7 +275,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
         files.makedirs(folder)
         path = f"{folder}/{FILE_NAME}"
         data = format_document(document).encode()
-        if not _holds(path, data):
+        if not _has_content(path, data):
             publish_bytes(path, data)
         paths.append(path)
     for link, target in plan.links.items():
@@ -303,7 +303,7 @@ def _remove_stale_labels(plan: ViewPlan) -> None:
                     files.unlink(link)
 
 
-def _holds(path: str, data: bytes) -> bool:
+def _has_content(path: str, data: bytes) -> bool:
     try:
         return files.read_bytes(path) == data
     except FileNotFoundError:
@@ -316,15 +316,15 @@ def remove_view(located: Found, layer: str | None) -> tuple[str, ...]:
     for one in (one for one in located.layers if layer in (None, one.name)):
         folders = [folder for mag, folder in one.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
         for folder in folders:
-            _remove(folder, removed)
+            _remove_document(folder, removed)
         if located.mag is None:
             for group in dict.fromkeys(dirname(folder) for folder in folders):
                 _remove_labels(f"{group}/{LABELS}", removed)
-                _remove(group, removed)
+                _remove_document(group, removed)
     if located.mag is None:
         if layer is None and is_view(f"{located.path}/{FILE_NAME}"):
             _remove_orphans(located.path, removed)
-        _remove(located.path, removed)
+        _remove_document(located.path, removed)
     return tuple(removed)
 
 
@@ -334,12 +334,12 @@ def _remove_orphans(folder: str, removed: list[str]) -> None:
         if files.islink(layer) or not files.exists(f"{layer}/{FILE_NAME}"):
             continue
         _remove_labels(f"{layer}/{LABELS}", removed)
-        _remove(layer, removed)
+        _remove_document(layer, removed)
         with contextlib.suppress(OSError):
             files.rmdir(layer)
 
 
-def _remove(folder: str, removed: list[str]) -> None:
+def _remove_document(folder: str, removed: list[str]) -> None:
     path = f"{folder}/{FILE_NAME}"
     if is_view(path):
         files.remove_file(path)
@@ -358,10 +358,10 @@ def _remove_labels(folder: str, removed: list[str]) -> None:
             if files.islink(f"{group}/{entry}"):
                 files.unlink(f"{group}/{entry}")
                 removed.append(f"{group}/{entry}")
-        _remove(group, removed)
+        _remove_document(group, removed)
         with contextlib.suppress(OSError):
             files.rmdir(group)
-    _remove(folder, removed)
+    _remove_document(folder, removed)
     with contextlib.suppress(OSError):
         files.rmdir(folder)
         files.fsync(dirname(folder))

@@ -16,7 +16,7 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.formats.zarr.codec import FILTERED, KINDS, PLACE, decode_bounded
+from wkwdask.formats.zarr.codec import BOUNDED_COMPRESSORS, MAX_FILTER_GROWTH, SOURCE, decode_bounded
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def bound_decoders(array: Any) -> Any:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
     else:
         filters = metadata.filters or ()
-        raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (FILTERED if filters else 1)
+        raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (MAX_FILTER_GROWTH if filters else 1)
         kept = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
         codecs = [V2Codec(filters=kept, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
     object.__setattr__(own, "codec_pipeline", type(own.codec_pipeline).from_codecs(codecs))
@@ -53,7 +53,7 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
         elif isinstance(codec, BytesBytesCodec):
             document = codec.to_dict()
             name = str(document.get("name")).removeprefix("numcodecs.")
-            bounded = _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before)) if name in KINDS else codec  # type: ignore[arg-type]
+            bounded = _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before)) if name in BOUNDED_COMPRESSORS else codec  # type: ignore[arg-type]
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
         found.append(bounded)
@@ -73,15 +73,15 @@ class _BoundedCodec(BytesBytesCodec):
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
         data = chunk_bytes.to_bytes()
-        out = await asyncio.to_thread(decode_bounded, self.kind, self.options, data, self._most_nbytes(chunk_spec), self._decoded)
+        out = await asyncio.to_thread(decode_bounded, self.kind, self.options, data, self._max_decoded_nbytes(chunk_spec), self._decoded)
         return chunk_spec.prototype.buffer.from_bytes(out)
 
     def _decoded(self, data: bytes) -> Any:
         """Decode by numcodecs, whose codecs zarr-python's own ones hold too."""
-        numcodecs = need("numcodecs", PLACE, "zarr")
+        numcodecs = need("numcodecs", SOURCE, "zarr")
         return numcodecs.get_codec({"id": self.kind}).decode(data)
 
-    def _most_nbytes(self, spec: ArraySpec) -> int:
+    def _max_decoded_nbytes(self, spec: ArraySpec) -> int:
         """Say how many bytes the codecs before it make of a chunk at most."""
         most = prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
         for codec in self.before:
@@ -109,7 +109,7 @@ class _BoundedNumcodec:
     @classmethod
     def of(cls, codec: Any, raw_nbytes: int) -> Any:
         """Bound a codec where it is a compressor that is known."""
-        return codec if codec is None or codec.codec_id not in KINDS else cls(codec, raw_nbytes)
+        return codec if codec is None or codec.codec_id not in BOUNDED_COMPRESSORS else cls(codec, raw_nbytes)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
         """Decode a chunk."""

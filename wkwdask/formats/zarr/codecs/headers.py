@@ -130,7 +130,7 @@ class Header:
         """Give what :meth:`from_json` reads."""
         return {"name": self.name, "options": dict(self.options)} if self.options else self.name
 
-    def require(self) -> Callable[..., bytes]:
+    def resolve(self) -> Callable[..., bytes]:
         """Give the function."""
         function = self.function or find_header(self.name)
         if function is None:
@@ -143,7 +143,7 @@ class Header:
 
     def make(self, encoded: bytes, layout: ChunkLayout) -> bytes:
         """Make the header of a chunk."""
-        function = self.require()
+        function = self.resolve()
         made = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
         if not isinstance(made, (bytes, bytearray, memoryview)):
             raise TypeError(f"the header {self.name!r} gave {type(made).__name__}, expected bytes")

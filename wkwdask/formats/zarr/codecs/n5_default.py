@@ -17,7 +17,7 @@ from zarr.abc.codec import ArrayBytesCodec
 
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.block import Compression, decode_block, encode_block, header_nbytes
-from wkwdask.formats.n5.zarr_view import CODEC, of_zarr_codec
+from wkwdask.formats.n5.zarr_view import CODEC_NAME, from_zarr_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
 
-_SOURCE = "N5 block"
+SOURCE = "N5 block"
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class N5DefaultCodec(ArrayBytesCodec):
     is_fixed_size = False
 
     def __init__(self, *, codecs: Iterable[Mapping[str, Any] | Any]) -> None:
-        listed = [_document(codec) for codec in codecs]
+        listed = [_as_object(codec) for codec in codecs]
         object.__setattr__(self, "documents", tuple(json.dumps(codec) for codec in listed))
-        _check(listed)
+        _check_codecs(listed)
 
     @property
     def num_axes(self) -> int:
@@ -49,28 +49,32 @@ class N5DefaultCodec(ArrayBytesCodec):
     @property
     def compression(self) -> Compression:
         """How blocks are compressed."""
-        found = of_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
+        found = from_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
         assert found is not None
         return found
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        if data.get("name") != CODEC or not isinstance(data.get("configuration"), dict) or not isinstance(data["configuration"].get("codecs"), (list, tuple)):
-            raise ValueError(f'expected the codec "{CODEC}" with a configuration that lists codecs, got {data!r}')
+        if (
+            data.get("name") != CODEC_NAME
+            or not isinstance(data.get("configuration"), dict)
+            or not isinstance(data["configuration"].get("codecs"), (list, tuple))
+        ):
+            raise ValueError(f'expected the codec "{CODEC_NAME}" with a configuration that lists codecs, got {data!r}')
         return cls(codecs=data["configuration"]["codecs"])
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": CODEC, "configuration": {"codecs": [json.loads(document) for document in self.documents]}}
+        return {"name": CODEC_NAME, "configuration": {"codecs": [json.loads(document) for document in self.documents]}}
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
         del chunk_grid
         if len(shape) != self.num_axes:
-            raise ValueError(f"{CODEC}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}")
+            raise ValueError(f"{CODEC_NAME}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}")
         native = np.dtype(dtype.to_native_dtype())
         if native.name not in DTYPES:
-            raise ValueError(f"{CODEC}: N5 has no type for {native}; it stores {', '.join(DTYPES)}")
+            raise ValueError(f"{CODEC_NAME}: N5 has no type for {native}; it stores {', '.join(DTYPES)}")
         if native.itemsize > 1 and _endian(json.loads(self.documents[1])) is None:
-            raise ValueError(f'{CODEC}: the bytes codec must say "endian": "big" for {native}')
+            raise ValueError(f'{CODEC_NAME}: the bytes codec must say "endian": "big" for {native}')
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         if len(self.documents) > 2:
@@ -81,7 +85,7 @@ class N5DefaultCodec(ArrayBytesCodec):
         """Decode a block; what it lacks of its chunk is filled, what it has beyond is left out."""
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
         data = memoryview(chunk_data.to_bytes())
-        block = decode_block(data, dtype, self.compression, _SOURCE, num_axes=len(chunk_spec.shape))
+        block = decode_block(data, dtype, self.compression, SOURCE, num_axes=len(chunk_spec.shape))
         inside = tuple(slice(0, min(n, m)) for n, m in zip(block.shape, chunk_spec.shape, strict=True))
         out = np.empty(chunk_spec.shape, dtype.newbyteorder("="), order="F")
         if block[inside].shape != out.shape:
@@ -91,7 +95,7 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
         """Encode a chunk as a whole block."""
-        return chunk_spec.prototype.buffer.from_bytes(encode_block(chunk_data.as_numpy_array(), self.compression, _SOURCE))
+        return chunk_spec.prototype.buffer.from_bytes(encode_block(chunk_data.as_numpy_array(), self.compression, SOURCE))
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
@@ -100,25 +104,25 @@ class N5DefaultCodec(ArrayBytesCodec):
         return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
 
-def _document(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
+def _as_object(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
     """Give a codec as JSON; one may be written as its name alone."""
     if isinstance(codec, str):
         return {"name": codec}
     return dict(codec) if isinstance(codec, Mapping) else dict(codec.to_dict())
 
 
-def _check(codecs: list[dict[str, Any]]) -> None:
+def _check_codecs(codecs: list[dict[str, Any]]) -> None:
     """Make sure that codecs are those of an N5 block."""
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
-        raise ValueError(f"{CODEC}: expected the codecs transpose, bytes, and a compressor or none, got {names}")
+        raise ValueError(f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}")
     order = (codecs[0].get("configuration") or {}).get("order")
     if not isinstance(order, (list, tuple)) or list(order) != list(range(len(order)))[::-1]:
-        raise ValueError(f"{CODEC}: transpose must turn all axes round, such as [2, 1, 0], got {order!r}")
+        raise ValueError(f"{CODEC_NAME}: transpose must turn all axes round, such as [2, 1, 0], got {order!r}")
     if _endian(codecs[1]) not in (None, "big"):
-        raise ValueError(f'{CODEC}: bytes must have "endian": "big", got {_endian(codecs[1])!r}')
-    if len(codecs) == 3 and of_zarr_codec(codecs[2]) is None:
-        raise ValueError(f"{CODEC}: N5 has no compression that Zarr calls {names[2]!r}")
+        raise ValueError(f'{CODEC_NAME}: bytes must have "endian": "big", got {_endian(codecs[1])!r}')
+    if len(codecs) == 3 and from_zarr_codec(codecs[2]) is None:
+        raise ValueError(f"{CODEC_NAME}: N5 has no compression that Zarr calls {names[2]!r}")
 
 
 def _endian(codec: Mapping[str, Any]) -> Any:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 _HARMLESS = frozenset({"crc32c", "offset", "pad"})  # what these add leaves the bytes where they are, or is itself meant to stand outside
-_FRAMES = 4
-_LISTS = ("codecs_parsed_partial", "codecs_parsed", "codecs")
-_MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
-_SHOWN = 16
+_MAX_FRAMES = 4
+_CODEC_LIST_NAMES = ("codecs_parsed_partial", "codecs_parsed", "codecs")
+_MAX_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
+_SHOWN_NBYTES = 16
 
 
 def warn_of_neighbours(codec: Any, dtype: Any) -> None:
     """Warn where a compressor follows, whose bytes then begin files; and where a TIFF header says another byte order than the codec ``bytes`` gives chunks."""
-    before, behind = _around(codec)
+    before, behind = _neighbours(codec)
     odd = [one for one in map(_name_of, behind) if one not in _HARMLESS]
     if odd:
         warnings.warn(
@@ -61,23 +61,23 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
             )
 
 
-def _around(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _neighbours(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Give the codecs before and behind one."""
-    for codecs in _lists(sys._getframe(3)):
+    for codecs in _codec_lists(sys._getframe(3)):
         for n, one in enumerate(codecs):
             if one is codec:
                 return tuple(codecs[:n]), tuple(codecs[n + 1 :])
     return (), ()
 
 
-def _lists(frame: FrameType | None) -> Any:
+def _codec_lists(frame: FrameType | None) -> Any:
     """Give the lists of codecs that the next frames know."""
-    for _ in range(_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         values = frame.f_locals
         owner = values.get("self")
-        for found in (getattr(owner, "codecs", None), *(values.get(name) for name in _LISTS)):
+        for found in (getattr(owner, "codecs", None), *(values.get(name) for name in _CODEC_LIST_NAMES)):
             if isinstance(found, (tuple, list)):
                 yield found
         frame = frame.f_back
@@ -174,7 +174,7 @@ class FixedBytesCodec(BytesBytesCodec):
         stored = len(chunk_data)
         if stored < self.nbytes:
             raise TruncatedError(
-                f"codec {self.name!r}: {_told(chunk_spec)} ends at byte {stored}, expected {self._what()} of {self.nbytes} bytes, and its data"
+                f"codec {self.name!r}: {_describe_chunk(chunk_spec)} ends at byte {stored}, expected {self._kind()} of {self.nbytes} bytes, and its data"
             )
         split = self.nbytes if self.at_start else stored - self.nbytes
         first, second = chunk_data[:split], chunk_data[split:]
@@ -195,7 +195,7 @@ class FixedBytesCodec(BytesBytesCodec):
     async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
         return self._encode_sync(chunk_data, chunk_spec)
 
-    def _what(self) -> str:
+    def _kind(self) -> str:
         return "a header" if self.at_start else "a footer"
 
     def _fixed_bytes(self, data: Buffer, chunk_spec: ArraySpec) -> bytes:
@@ -203,8 +203,8 @@ class FixedBytesCodec(BytesBytesCodec):
             return self.literal
         if self.header is not None:
             return self.header.make(data.to_bytes(), ChunkLayout(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.nbytes))
-        if self.nbytes > _MOST_ZEROS:
-            raise UnsupportedError(f"codec {self.name!r}: {self._what()} of {self.nbytes} zeros, expected at most {_MOST_ZEROS}: give {self.literal_key!r}")
+        if self.nbytes > _MAX_ZEROS:
+            raise UnsupportedError(f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most {_MAX_ZEROS}: give {self.literal_key!r}")
         return bytes(self.nbytes)
 
     def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
@@ -212,17 +212,17 @@ class FixedBytesCodec(BytesBytesCodec):
         try:
             expected = self._fixed_bytes(data, chunk_spec)
         except (TypeError, ValueError) as error:  # a function of headers that does not like what is stored
-            raise CorruptError(f"codec {self.name!r}: {self._what()} of {_told(chunk_spec)} cannot be checked: {error}") from error
+            raise CorruptError(f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}") from error
         if found == expected:
             return
         n = next(n for n in range(self.nbytes) if found[n] != expected[n])
         raise CorruptError(
-            f"codec {self.name!r}: {_told(chunk_spec)} has {found[n : n + _SHOWN].hex(' ')} at byte {start + n} of its stored bytes, "
-            f"expected {expected[n : n + _SHOWN].hex(' ')}: {self._what()} is not the one of this array"
+            f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has {found[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
+            f"expected {expected[n : n + _SHOWN_NBYTES].hex(' ')}: {self._kind()} is not the one of this array"
         )
 
 
-def _told(chunk_spec: ArraySpec) -> str:
+def _describe_chunk(chunk_spec: ArraySpec) -> str:
     shape = " x ".join(map(str, chunk_spec.shape))
     return f"a stored chunk of {shape} {chunk_spec.dtype.to_native_dtype().name}"
 

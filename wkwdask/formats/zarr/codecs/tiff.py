@@ -84,10 +84,10 @@ class TiffImage:
     def header(self, data_nbytes: int, compression: int = 1, start: int = 0) -> bytes:
         """Give the header for data in one strip per page, which begin behind it, or at a byte that lies behind it."""
         if self.stack == "pages" and self.planes > 1:
-            return self.segmented([self.plane_nbytes] * self.planes, compression, start=start)
-        return self.segmented([data_nbytes], compression, start=start)
+            return self.segments_header([self.plane_nbytes] * self.planes, compression, start=start)
+        return self.segments_header([data_nbytes], compression, start=start)
 
-    def segmented(self, nbytes: Sequence[int], compression: int = 1, tile: tuple[int, int] | None = None, start: int = 0) -> bytes:
+    def segments_header(self, nbytes: Sequence[int], compression: int = 1, tile: tuple[int, int] | None = None, start: int = 0) -> bytes:
         """Give the header for data in segments behind each other: strips, or tiles of all pages."""
         pages = self.planes if self.stack == "pages" else 1
         count = len(nbytes) // pages
@@ -278,8 +278,8 @@ def tiff_segments_header(image: TiffImage, shape: Sequence[int], tile: Sequence[
         told = ", ".join(f"{axis} {part} of {whole}" for axis, (whole, part) in along.items())
         raise ValueError(f"inner chunks with {told}, expected 1 along planes and all samples: a tile of TIFF lies in one plane")
     if not set(cut) & {"y", "x"}:
-        return image.segmented(lengths, number)
+        return image.segments_header(lengths, number)
     height, width = along["y"][1], along["x"][1]
     if height % 16 or width % 16:
         raise ValueError(f"tiles of {height} x {width} pixels, expected multiples of 16, as TIFF has them (TIFF 6.0, section 15)")
-    return image.segmented(lengths, number, (height, width))
+    return image.segments_header(lengths, number, (height, width))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SOURCE = "<chunk>"
 """What errors call it while it is not known which one it is."""
-_MOST_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
+_MAX_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
 _GAP_NBYTES = 64 << 10  # reading across a smaller gap costs less than another request
 _BATCH_NBYTES = 8 << 20
 _FEW_BLOCKS = 8  # are decoded at once; more are, in a thread
@@ -114,8 +114,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         raw: Any = memory.data
         header = self._header_of(raw, spec)
         bounds = block_bounds(raw, header, SOURCE)
-        out = _new(spec, box)
-        for page, count in _pages(header, box):
+        out = _empty_array(spec, box)
+        for page, count in _table_pages(header, box):
             part = bounds[page.first : page.first + count + 1]
             found = page.locate(part, header, box)
             _check_sizes(found, header, page.first)
@@ -146,24 +146,24 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
 
     async def _decode_partial_single(self, byte_getter: ByteGetter, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
-        with naming(byte_getter):
+        with named_errors(byte_getter):
             return await self._decode_selected(byte_getter, selection, chunk_spec)
 
     def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
         """Decode a part for pipelines of zarr that know no event loop."""
-        read: NDBuffer | None = result_of(self._decode_partial_single(Blocking(byte_getter), selection, chunk_spec))
+        read: NDBuffer | None = run_to_completion(self._decode_partial_single(BlockingGetter(byte_getter), selection, chunk_spec))
         return read
 
     async def _decode_selected(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
-        box, rest = boxed(selection, spec.shape)
+        box, rest = enclosing_box(selection, spec.shape)
         edge = spec.shape[-1]
         if box.is_empty:
-            return _buffer(_new(spec, box)[rest], spec)
+            return _buffer(_empty_array(spec, box)[rest], spec)
         in_memory = hasattr(getter, "shard_dict")  # of a chunk inside a shard, where some versions of zarr give whole ones only
         is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # far away, one long request costs less than many
         if in_memory or is_large_part or edge <= self.block_len:
             data = await getter.get(spec.prototype)
-            array = None if data is None else await run(getter, self._decode_box, data, spec, box)
+            array = None if data is None else await run_in_thread(getter, self._decode_box, data, spec, box)
         else:
             array = await self._read_box(getter, spec, box)
         return None if array is None else _buffer(array[rest], spec)
@@ -171,14 +171,14 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
         """Read and decode the blocks of a box; None where there is no file."""
         wanted = self._header(spec.shape, spec.dtype.to_native_dtype())
-        pages = list(_pages(wanted, box))
+        pages = list(_table_pages(wanted, box))
         page, count = pages[0]
         with_table = wanted.is_compressed and page.first == 0  # header and table follow each other
         head = await get(getter, spec, 0, sum(slice_range(0, count)) if with_table else HEADER_NBYTES)
         if head is None:
             return None
         header = self._header_of(head, spec)
-        out = _new(spec, box)
+        out = _empty_array(spec, box)
         for page, count in pages:
             if header.is_compressed:
                 offset, nbytes = slice_range(page.first, count)
@@ -196,12 +196,12 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 if last - first <= _FEW_BLOCKS:
                     _decode(*arguments)
                 else:
-                    await run(getter, _decode, *arguments)
+                    await run_in_thread(getter, _decode, *arguments)
         return out
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _TablePage:
     """An aligned cube of blocks, which is one stretch of the jump table."""
 
     first: int
@@ -220,7 +220,7 @@ class _Page:
         return locate_blocks(bounds, (low[0], low[1], low[2]), (high[0], high[1], high[2]), step, (origin[0], origin[1], origin[2]), _GAP_NBYTES, _BATCH_NBYTES)
 
 
-def _pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_Page, int]]:
+def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:
     """Give the cubes of blocks that hold a box, with the number of their blocks: the smallest that holds it, or several of a fixed size."""
     step = header.block_len
     edge = 1
@@ -232,7 +232,7 @@ def _pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_Page, int]]:
     corners = [(x, y, z) for z in z_range for y in y_range for x in x_range]
     codes = morton.encode(corners).astype(np.int64) * edge**3
     for (x, y, z), first in sorted(zip(corners, codes.tolist(), strict=True), key=lambda page: page[1]):
-        yield _Page(first, (x * edge, y * edge, z * edge), edge), edge**3
+        yield _TablePage(first, (x * edge, y * edge, z * edge), edge), edge**3
 
 
 def _batches(found: Located) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
@@ -268,7 +268,7 @@ def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
             )
 
 
-def _new(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
+def _empty_array(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
     """Make an array for a box, axes (c,) z, y, x."""
     return np.empty((*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("="))
 
@@ -285,7 +285,7 @@ def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
 # -------------------------------------------------------------------------------------------- what is selected, and the bytes of it
 
 
-def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
+def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
     """Find the box around a selection.
 
     Examples
@@ -301,7 +301,7 @@ def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
     chosen = (*chosen, *[slice(None)] * (len(shape) - len(chosen)))
     spans, rest = [], []
     for one, length in zip(chosen, shape, strict=True):
-        low, high, picked = _span(one, length)
+        low, high, picked = _axis_span(one, length)
         spans.append((low, high))
         rest.append(picked)
     if len(shape) == 4:
@@ -310,7 +310,7 @@ def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
     return BoundingBox.from_corners((x, y, z), (to_x, to_y, to_z)), tuple(rest)
 
 
-def _span(one: Any, length: int) -> tuple[int, int, Any]:
+def _axis_span(one: Any, length: int) -> tuple[int, int, Any]:
     """Give the interval of one axis, and what is selected of it."""
     if isinstance(one, slice):
         chosen = range(length)[one]
@@ -331,7 +331,7 @@ def _span(one: Any, length: int) -> tuple[int, int, Any]:
     return low, int(places.max()) + 1, places - low
 
 
-class Blocking:
+class BlockingGetter:
     """What chunks are read from, without an event loop: coroutines that use it never wait."""
 
     def __init__(self, getter: Any) -> None:
@@ -345,7 +345,7 @@ class Blocking:
 
 
 @contextlib.contextmanager
-def naming(getter: Any) -> Iterator[None]:
+def named_errors(getter: Any) -> Iterator[None]:
     """Put the name of a chunk into errors about what is stored: zarr tells it where parts of chunks are read."""
     try:
         yield
@@ -361,7 +361,7 @@ def is_local(getter: Any) -> bool:
     return isinstance(getattr(getter, "store", None), LocalStore)
 
 
-def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine that never waits."""
     try:
         coroutine.send(None)
@@ -370,9 +370,9 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("a chunk was read without an event loop, and waited for something")
 
 
-async def run(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+async def run_in_thread(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function that takes a while: beside the event loop, where there is one."""
-    return function(*arguments) if isinstance(getter, Blocking) else await asyncio.to_thread(function, *arguments)
+    return function(*arguments) if isinstance(getter, BlockingGetter) else await asyncio.to_thread(function, *arguments)
 
 
 async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
@@ -381,10 +381,10 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
     if len(rows) == 1:
         return await _get_all(getter, spec, rows[0][0], rows[0][2])
     memory = np.empty(nbytes, np.uint8)
-    for start in range(0, len(rows), _MOST_REQUESTS):
-        some = rows[start : start + _MOST_REQUESTS]
+    for start in range(0, len(rows), _MAX_REQUESTS):
+        some = rows[start : start + _MAX_REQUESTS]
         wanted = [_get_all(getter, spec, offset, length) for offset, _, length in some]
-        parts = [await one for one in wanted] if isinstance(getter, Blocking) else await asyncio.gather(*wanted)
+        parts = [await one for one in wanted] if isinstance(getter, BlockingGetter) else await asyncio.gather(*wanted)
         for (_, place, length), part in zip(some, parts, strict=True):
             memory[place : place + length] = part
     return memory
