@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from strategies import any_length_headers, headers
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id, sound_parts, with_fields, without_mags
+from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id, valid_parts, with_fields, without_mags
 from wkwdask.formats.wkw.file import parse_jump_table
-from wkwdask.formats.wkw.file_check import GOOD, check_bounds, check_file_header, check_mag_header
+from wkwdask.formats.wkw.file_check import GOOD, check_file_header, check_mag_header, classify_bounds
 from wkwdask.formats.wkw.header import format_header, make_header, parse_header
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import KINDS, SEVERITIES, Fault
@@ -59,7 +59,7 @@ def test_tables_as_the_parser_judges(header, data):
     if data.draw(st.booleans()):
         entries.sort()
     bounds = np.array(entries, np.uint64)
-    good = check_bounds(bounds, header, nbytes) == GOOD
+    good = classify_bounds(bounds, header, nbytes) == GOOD
     try:
         parse_jump_table(bounds.astype("<u8").tobytes(), header, 0, header.blocks_per_file, nbytes, "x0.wkw")
         parsed = True
@@ -114,7 +114,7 @@ def test_what_can_be_saved_of_a_document():
     box = {"topLeft": [0, 0, 0], "width": 1, "height": 1, "depth": 1}
     good = {"name": "good", "category": "color", "boundingBox": box, "mags": []}
     bad = {"name": "bad", "category": "colour", "boundingBox": {}, "mags": [], "largestSegmentId": 5}
-    head, layers, others = sound_parts({"id": 1, "scale": [1, 1], "dataLayers": [good, bad, 7]})
+    head, layers, others = valid_parts({"id": 1, "scale": [1, 1], "dataLayers": [good, bad, 7]})
     assert (head, layers, others) == ({"id": 1}, [good], [bad, 7])
-    assert sound_parts({"scale": [1, 1, 1]}) == ({"scale": [1, 1, 1]}, [], [])
-    assert sound_parts([1]) == ({}, [], [])
+    assert valid_parts({"scale": [1, 1, 1]}) == ({"scale": [1, 1, 1]}, [], [])
+    assert valid_parts([1]) == ({}, [], [])

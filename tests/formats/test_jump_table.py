@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, TruncatedError
-from wkwdask.formats.wkw.file import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.wkw.file import format_jump_table, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import BlockType, make_header
 
 HEADER = make_header("uint8", block_len=4, file_len=2, block_type=BlockType.LZ4).for_data_file()  # 8 blocks; data from byte 80 on
@@ -51,7 +51,7 @@ def test_wrong_number_of_sizes():
     ],
 )
 def test_slice_range(first, count, expected):
-    assert slice_range(first, count) == expected
+    assert table_range(first, count) == expected
 
 
 @pytest.mark.parametrize("first", range(8))
@@ -61,7 +61,7 @@ def test_slices_agree_with_the_whole(first, count):
     raw = bytes(8) + _entries(80) + format_jump_table(HEADER, sizes)
     bounds = 80 + np.concatenate([[0], np.cumsum(sizes)])
     count = min(count, 8 - first)
-    offset, nbytes = slice_range(first, count)
+    offset, nbytes = table_range(first, count)
     found = parse_jump_table(raw[offset : offset + nbytes], HEADER, first, count, 116, "x0.wkw")
     assert found.dtype == np.int64
     assert found.tolist() == bounds[first : first + count + 1].tolist()

@@ -16,14 +16,14 @@ from support.encoded_wkw import encode_file
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.leftovers import QUARANTINE_NAME
-from wkwdask.formats.webknossos.inspection import look_at
+from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.wkw import file_check as wkw_check
-from wkwdask.formats.wkw import mend as wkw_mend
+from wkwdask.formats.wkw import repair as wkw_repair
 from wkwdask.formats.wkw.file import decode_block, decode_file
 from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.folder import file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
-from wkwdask.formats.wkw.mend import WkwMending, mend_file
+from wkwdask.formats.wkw.repair import WkwRepair, repair_file
 from wkwdask.model.faults import KINDS
 from wkwdask.store.records import patch_record, read_record, write_record
 
@@ -84,18 +84,18 @@ def test_what_is_mended_keeps_what_was_good(tmp_path_factory, data):
     broken = data.draw(damaged(raw))
     stored(folder, broken)
     check = check_of(folder, header)
-    sound = check.sound_blocks(SHARD)
-    if sound.header is None or not sound.num_sound:
+    sound = check.intact_blocks(SHARD)
+    if sound.header is None or not sound.num_intact:
         with pytest.raises(CorruptError):
-            mend_file(check, SHARD, None, "why", salvage=True)
+            repair_file(check, SHARD, None, "why", salvage=True)
         assert Path(file_path(str(folder), SHARD)).read_bytes() == broken
         return
     before = [decode_block(broken[a:b], sound.header, "file", n, a) if b else None for n, (a, b) in enumerate(sound.bounds.tolist())]
-    nbytes, _ = mend_file(check, SHARD, None, "why", salvage=True)
+    nbytes, _ = repair_file(check, SHARD, None, "why", salvage=True)
     found = check.check_shard(SHARD)
     assert errors(found) == []
     assert found.nbytes == nbytes
-    after = check.sound_blocks(SHARD)
+    after = check.intact_blocks(SHARD)
     mended = Path(file_path(str(folder), SHARD)).read_bytes()
     for n, (a, b) in enumerate(after.bounds.tolist()):
         block = decode_block(mended[a:b], after.header, "file", n, a)
@@ -116,9 +116,9 @@ def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
     kinds = frozenset(fault.kind for fault in errors(check.check_shard(SHARD)))
     if not kinds:
         return
-    new, _ = WkwMending(check).probe(SHARD, kinds)
+    new, _ = WkwRepair(check).probe(SHARD, kinds)
     if new is not None:
-        mend_file(check, SHARD, new, "why", salvage=False)
+        repair_file(check, SHARD, new, "why", salvage=False)
         assert errors(check.check_shard(SHARD)) == []
         assert decode_file(Path(file_path(str(folder), SHARD)).read_bytes()).tobytes() == decode_file(encode_file(array, header)).tobytes()
     if header.is_compressed and "file.magic" in kinds:
@@ -130,7 +130,7 @@ def test_golden_files_are_sound():
     folders = sorted(path.parent for path in GOLDEN.rglob("header.wkw"))
     assert len(folders) >= 10
     for folder in folders:
-        scope = look_at(folder)
+        scope = inspect_dataset(folder)
         assert scope.faults == []
         (mag,) = scope.layers[0].mags
         found = [check_of(folder, mag.header).check_shard(tuple(shard)) for shard in mag.listing.shards.tolist()]
@@ -178,7 +178,7 @@ def test_other_kinds_of_compression(tmp_path):
 
 def test_lengths_that_the_reference_library_misreads(tmp_path):
     (tmp_path / "header.wkw").write_bytes(format_header(make_header("uint8", block_len=256, file_len=1, any_length=True)))
-    assert [fault.kind for fault in look_at(tmp_path).faults] == ["header.lengths", "mag.empty"]
+    assert [fault.kind for fault in inspect_dataset(tmp_path).faults] == ["header.lengths", "mag.empty"]
 
 
 def test_sizes_are_not_believed(tmp_path):
@@ -187,7 +187,7 @@ def test_sizes_are_not_believed(tmp_path):
     stored(tmp_path, format_header(header.for_data_file()) + bytes(5))
     (fault,) = check_of(tmp_path, header).check_shard(SHARD).faults
     assert (fault.kind, fault.block) == ("file.truncated", 5)
-    assert check_of(tmp_path, header).sound_blocks(SHARD).num_sound == 0
+    assert check_of(tmp_path, header).intact_blocks(SHARD).num_intact == 0
 
 
 def test_a_file_that_vanishes_is_no_fault(tmp_path):
@@ -218,9 +218,9 @@ def test_a_mending_that_fails_changes_nothing(tmp_path, monkeypatch):
     def full_disk(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(wkw_mend.NewFile, "publish", full_disk)
+    monkeypatch.setattr(wkw_repair.NewFile, "publish", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        mend_file(check_of(folder, header), SHARD, None, "why", salvage=True)
+        repair_file(check_of(folder, header), SHARD, None, "why", salvage=True)
     monkeypatch.undo()
     assert path.exists()
     assert {name: digest for name, digest in hashes(folder).items() if not name.endswith("wkwdask-tmp")} == before
@@ -233,7 +233,7 @@ def test_links_are_mended_where_they_point(tmp_path):
     path = stored(folder, encode_file(np.ones((1, 8, 8, 8), np.uint8), header) + b"more")
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    mend_file(check_of(folder, header), SHARD, None, "why", salvage=False)
+    repair_file(check_of(folder, header), SHARD, None, "why", salvage=False)
     assert path.is_symlink()
     assert check_of(folder, header).check_shard(SHARD).faults == ()
 

@@ -1,4 +1,4 @@
-"""Reading one WKW mag: what is missing, what is broken, what is replaced; tables in pages; threads and forks."""
+"""BoxRead one WKW mag: what is missing, what is broken, what is replaced; tables in pages; threads and forks."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from wkwdask.formats.opening import is_readable
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
-from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
+from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
 from wkwdask.formats.wkw.folder import count_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord
-    from wkwdask.formats.webknossos.layer_views import Attachment, Axis
+    from wkwdask.formats.webknossos.layer_metadata import Attachment, Axis
     from wkwdask.model.image import OddLayer
     from wkwdask.model.stored_array import StoredArray
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from wkwdask.formats.webknossos.layer_views import other_format, type_text
+from wkwdask.formats.webknossos.layer_metadata import other_format, type_text
 from wkwdask.model.faults import SEVERITIES
 from wkwdask.model.summary import VolumeSummary
 from wkwdask.runs.report import format_nbytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.registry import fallback, format_named, format_of, formats
-from wkwdask.formats.webknossos.dataset import read_datasource, records_of, with_external
+from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
 from wkwdask.store.lru import Lru
@@ -110,7 +110,7 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     if listed.container is None:
         is_one, records = mag is not None or is_remote(volume.name) or chosen.key is not None, []
     else:  # of a layer the finest mag with files is meant, and another one may become that
-        is_one, records = (found.mag is not None or mag is not None) and chosen is listed, records_of(found, listed, volume)
+        is_one, records = (found.mag is not None or mag is not None) and chosen is listed, metadata_paths(found, listed, volume)
     if is_one:
         _recent.put(key, _Recent(volume, time.monotonic(), {record: _stamp(record) for record in records}))
     return volume

@@ -21,7 +21,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply_job import ApplyJob
-from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_apart, check_not_replaced, open_read, part_of, presence, source_token
+from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_no_overlap, check_not_replaced, open_read, part_of, presence, source_token
 
 if TYPE_CHECKING:
     import os
@@ -125,7 +125,7 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
-    levels = check_apart(place.new_levels([spec], wanted.stored, source, existing), source)
+    levels = check_no_overlap(place.new_levels([spec], wanted.stored, source, existing), source)
     longer = None if options.dtype is not None else partial(place.new_levels, [replace(spec, dtype=np.dtype(np.uint64))], wanted.stored, source, "overwrite")
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),

@@ -24,7 +24,7 @@ from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.apply_job import Application, ApplyJob
-from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_apart, check_not_replaced, part_of, presence, source_token
+from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_no_overlap, check_not_replaced, part_of, presence, source_token
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -179,7 +179,7 @@ def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOption
     box = source.box
     area = part_of(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
-    levels = check_apart(place.new_levels([spec], wanted.stored, source, existing), source)
+    levels = check_no_overlap(place.new_levels([spec], wanted.stored, source, existing), source)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
         default=options.default, dtype=dtype.name, input=source_token(source),

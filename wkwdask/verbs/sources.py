@@ -76,7 +76,7 @@ class Wanted:
         return place
 
 
-def check_apart(levels: NewLevels, source: Volume) -> NewLevels:
+def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     """Refuse levels that would replace the source that they are made of, or lie inside of it."""
     outer = files.realpath(source.name)
     for folder in levels.folders:

@@ -14,7 +14,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.formats.opening import open_stored
-from wkwdask.formats.wkw.file import parse_jump_table, slice_range
+from wkwdask.formats.wkw.file import parse_jump_table, table_range
 from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
@@ -89,7 +89,7 @@ class Limit(Work):
         self._raw = np.fromfile(self._path, np.uint8)
         self._piece = memoryview(self._raw[:_FILE_PIECE_NBYTES].copy())
         name = Path(path).name
-        offset, nbytes = slice_range(0, self._header.blocks_per_file)
+        offset, nbytes = table_range(0, self._header.blocks_per_file)
         table = self._raw[offset : offset + nbytes].tobytes()
         self._bounds = parse_jump_table(table, self._header, 0, self._header.blocks_per_file, self._raw.size, name)
         self._dtype = self._header.dtype.newbyteorder("=")

@@ -21,7 +21,7 @@ from wkwdask.formats.webknossos.datasource import (
     with_view_configuration,
     without_layer,
 )
-from wkwdask.formats.webknossos.layer_views import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
+from wkwdask.formats.webknossos.layer_metadata import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
 
 BOX = '"boundingBox": {"topLeft": [10, 20, 30], "width": 101, "height": 67, "depth": 45}'
 MAGS = '"mags": [{"mag": [1, 1, 1], "path": "./a/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}}]'

@@ -214,7 +214,7 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Stored]:
     return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in found.items()}
 
 
-def check_not_missing(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
+def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     """Find one mag of an annotation, None where it holds no blocks at all."""
     found = next((mag for mag in mags if mag.mag == wanted), None)
     if found is None and mags:

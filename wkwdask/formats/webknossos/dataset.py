@@ -91,7 +91,7 @@ class DatasetLayer:
 
     def readable(self, layer: Image, mag: Mag | None) -> Image:
         """Give what reads the layer: of one that the JSON says is N5 or Zarr, the arrays."""
-        return arrays_of(layer, mag) if is_arrays_layer(layer) else layer
+        return open_arrays(layer, mag) if is_arrays_layer(layer) else layer
 
 
 def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
@@ -119,14 +119,14 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
     found = {}
     with files.scandir(layer_folder) as entries:
         for one in entries:
-            mag = mag_named(one.name)
+            mag = mag_from_name(one.name)
             if mag is not None and files.isfile(f"{one.path}/{HEADER_NAME}"):
                 found[mag] = one.path
     for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors)):
         yield _level(layer_folder, name, layer, mag, found[mag])
 
 
-def mag_named(name: str) -> Mag | None:
+def mag_from_name(name: str) -> Mag | None:
     """Give the mag that a folder is named as, None where its name is none."""
     try:
         return Mag.parse(name)
@@ -173,7 +173,7 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Foun
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
-def listed_arrays(path: str) -> Found | None:
+def find_listed_arrays(path: str) -> Found | None:
     """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
@@ -223,7 +223,7 @@ def _locate_mag(path: str) -> Found:
         return Found(path, listed[:1], listed[1])
     parent = dirname(path)
     layer = _layer_above(parent)
-    mag = mag_named(basename(path)) or MAG_1
+    mag = mag_from_name(basename(path)) or MAG_1
     if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
         return Found(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
     return Found(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
@@ -262,7 +262,7 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def records_of(found: Found, layer: Image, volume: StoredArray) -> list[str]:
+def metadata_paths(found: Found, layer: Image, volume: StoredArray) -> list[str]:
     """Name the records that lead to a mag, those that are not there included: where one of them changes, something else may be meant."""
     layer_folder = found.path if found.mag is None else dirname(found.path)
     folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
@@ -278,7 +278,7 @@ def is_arrays_layer(layer: Image) -> bool:
     return layer.container is not None and layer.container.data_format in FORMATS
 
 
-def arrays_of(layer: Image, only: Mag | None = None) -> Image:
+def open_arrays(layer: Image, only: Mag | None = None) -> Image:
     """Open a layer that is stored as Zarr or N5."""
     record: LayerRecord = layer.container.record
     stored, levels = FORMATS[record.data_format], []

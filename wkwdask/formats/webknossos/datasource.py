@@ -270,7 +270,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, named))) or 'none'}")
 
 
-def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
+def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
     """Save what can be saved of a document that is broken."""
     if not isinstance(document, dict):
         return {}, [], []
@@ -285,7 +285,7 @@ def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
     return head, layers, others
 
 
-def without_place(entry: dict[str, Any]) -> dict[str, Any]:
+def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
     """Keep of a broken layer what its files do not say: all but its box and mags."""
     kept = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
     if kept.get("category") not in ("color", "segmentation"):
@@ -293,7 +293,7 @@ def without_place(entry: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
+def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
     """Find a layer's entry, and how its list of mags and their mag are called there."""
     entry = layer_entry(document, layer)
     return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)
@@ -409,7 +409,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
     return changed
 
 
-def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
+def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Give the document of a dataset without layers that is like another one: its scale and whatever else is said of all layers."""
     changed = copy.deepcopy(document)
     identity = changed.get("id")
@@ -421,7 +421,7 @@ def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
 def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
     """Add mags to a layer, or replace them; everything else is kept."""
     changed = copy.deepcopy(document)
-    key, mag_key, entry = mag_entries(changed, layer)
+    key, mag_key, entry = _mag_entries(changed, layer)
     legacy = key == "wkwResolutions"
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
     for mag, path, file_len_vx in mags:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.webknossos.dataset import check_datasource_writable, listed_arrays, locate, mag_named, read_datasource, update_datasource
-from wkwdask.formats.webknossos.datasource import FILE_NAME, with_name
-from wkwdask.formats.webknossos.inspection import look_at
-from wkwdask.formats.webknossos.layer_edit import LargestId, LayerEdit, MagRemoval
-from wkwdask.formats.webknossos.mending import JsonRepair
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, find_listed_arrays, locate, mag_from_name, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, empty_like
+from wkwdask.formats.webknossos.inspection import inspect_dataset
+from wkwdask.formats.webknossos.json_repair import JsonRepair
+from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, LayerEdit, MagRemoval
 from wkwdask.formats.webknossos.place import (
     LayerPlace,
     check_files_inside,
@@ -25,7 +25,7 @@ from wkwdask.formats.webknossos.place import (
     real_folder,
 )
 from wkwdask.formats.wkw.array import filled_box, wkw_placement
-from wkwdask.formats.wkw.folder import HEADER_NAME, files_box, is_mag, what_else
+from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, stray_in
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
 from wkwdask.formats.wkw.stored_file import open_if_stored
@@ -83,11 +83,11 @@ class WebknossosFormat(ArrayFormat):
 
     def claims(self, path: str) -> bool:
         """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""
-        return listed_arrays(path) is not None
+        return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
         """Find the layers that a path can mean."""
-        return listed_arrays(local_path(url)) or locate(url)
+        return find_listed_arrays(local_path(url)) or locate(url)
 
     def summarize(self, url: Url) -> Summary:
         """Summarise a dataset, a layer or a mag."""
@@ -148,7 +148,7 @@ class WebknossosFormat(ArrayFormat):
         root = local_path(target)
         if read_datasource(root) is None:
             files.makedirs(root)
-            update_datasource(root, lambda document: document, with_name(datasource.document, basename(root)))
+            update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
 
     def hold(self, image: Image, level: Level) -> tuple[str, str]:
         """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
@@ -172,11 +172,11 @@ class WebknossosFormat(ArrayFormat):
     def note_of_part(self, image: Image) -> MetadataEdit | None:
         """State the largest id of a segmentation that the JSON lists."""
         dataset = image.container.dataset_folder
-        return LargestId(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
+        return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
         """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
-        stored = files_box(volume.folder, header_of(volume), volume.box.mag)
+        stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
         is_mostly_outside = stored.volume > _MUCH * volume.box.volume  # then files are few, and most of their blocks are likely to be zeros
         return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
 
@@ -204,7 +204,7 @@ class WebknossosFormat(ArrayFormat):
 
     def stray(self, folder: str) -> str:
         """Say what else a folder holds than a mag."""
-        return f"holds something else than one mag{what_else(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
+        return f"holds something else than one mag{stray_in(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
 
     def container_around(self, folder: str) -> str | None:
         """Name the dataset: the folder, or the one above it."""
@@ -213,7 +213,7 @@ class WebknossosFormat(ArrayFormat):
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
         """Find out what is to be checked, with or without a JSON."""
         del pyramid
-        return look_at(url, layers, mags)
+        return inspect_dataset(url, layers, mags)
 
     def document_repair(self, scope: Any, found: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
         """Mend the JSON of a dataset."""
@@ -246,7 +246,7 @@ class WebknossosFormat(ArrayFormat):
 
     def more_than_level(self, folder: str) -> str:
         """Say what else is in the folder of a mag."""
-        return f"is not a mag, or holds other files too{what_else(folder)}"
+        return f"is not a mag, or holds other files too{stray_in(folder)}"
 
     def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         """Give the change by which the JSON forgets mags, and a layer with its last one."""
@@ -286,8 +286,8 @@ def _place_in(root: str, located: Found, layer: Image, mag: Mag) -> str:
 
 def _check_name(folder: str, located: Found, mag: Mag) -> None:
     """Refuse to let voxels of one mag appear as another one."""
-    named = mag_named(basename(folder))
-    if named not in (None, mag) and mag_named(basename(located.path)) is not None:
+    named = mag_from_name(basename(folder))
+    if named not in (None, mag) and mag_from_name(basename(located.path)) is not None:
         raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 

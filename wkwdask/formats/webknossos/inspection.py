@@ -19,14 +19,14 @@ from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.formats import inspection
 from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
-from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_named, make_layer, read_datasource, with_mags
+from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_from_name, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
 from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
-from wkwdask.formats.wkw.mend import WkwMending
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.faults import Fault, Findings
@@ -76,7 +76,7 @@ class MagScope(LevelScope):
     """Its files."""
     record: npt.NDArray[np.int64] | None
     """What it keeps about its files."""
-    noted: BoundingBox | None = None
+    recorded_box: BoundingBox | None = None
     """Where the layer has data, as the provenance of its mags says [voxels of mag 1]."""
 
     def files(self) -> list[tuple[Vec3, int]]:
@@ -89,8 +89,8 @@ class MagScope(LevelScope):
         if self.header is None:
             return None
         find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
-        noted = None if self.noted is None else self.noted.in_mag(self.mag)
-        return WkwCheck(self.folder, self.header, self.box, decode, find_largest, noted)
+        recorded_box = None if self.recorded_box is None else self.recorded_box.in_mag(self.mag)
+        return WkwCheck(self.folder, self.header, self.box, decode, find_largest, recorded_box)
 
     def files_per_task(self) -> int:
         """Choose how many files make a task."""
@@ -145,10 +145,10 @@ class MagScope(LevelScope):
         """Give the file, if it is there."""
         return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
 
-    def mending(self) -> WkwMending | None:
+    def mending(self) -> WkwRepair | None:
         """Keep all blocks that can be decoded."""
         check = self.check(decode=True)
-        return None if check is None else WkwMending(check)
+        return None if check is None else WkwRepair(check)
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
         """Pick those that a new header.wkw mends."""
@@ -176,19 +176,19 @@ class LayerScope(inspection.LayerScope):
     record: LayerRecord | None = None
     """What the JSON says, None where it does not know the layer."""
 
-    def grown_box(self, found: Mapping[str, Findings]) -> BoundingBox | None:
+    def nonzero_outside(self, found: Mapping[str, Findings]) -> BoundingBox | None:
         """Give the box around all voxels that are not zero and lie outside the layer's box [voxels of mag 1], None where there are none."""
         outside = found.get(self.mags[0].key, Findings()).outside if self.mags else None  # a coarser mag's voxels reach beyond the box by rounding
         return None if outside is None else outside.in_mag(MAG_1)
 
-    def box_of_files(self, found: Mapping[str, Findings]) -> BoundingBox:
+    def box_from_files(self, found: Mapping[str, Findings]) -> BoundingBox:
         """Give the box of a layer that the JSON does not know [voxels of mag 1]: around what its jobs noted and all voxels that are not zero."""
         there: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
-        noted = noted_box(there)
-        if noted is None:
+        recorded_box = read_recorded_box(there)
+        if recorded_box is None:
             return there[0].volume().box.in_mag(MAG_1)
         outside = (found.get(scope.key, Findings()).outside for scope in there)
-        return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), noted)
+        return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), recorded_box)
 
     def faults(self, json_path: str, found: Mapping[str, Findings]) -> Iterator[Fault]:
         """Compare what the JSON says of the layer with what its blocks hold."""
@@ -199,7 +199,7 @@ class LayerScope(inspection.LayerScope):
         said = largest_segment_id(self.record.attributes)
         if largest is not None and said is not None and said < largest:
             yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {said}", str(largest))
-        outside = self.grown_box(found)
+        outside = self.nonzero_outside(found)
         if outside is not None:
             box = self.record.bounding_box
             yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"voxels that are not zero in {outside} too")
@@ -239,7 +239,7 @@ class Scope(inspection.Scope):
             yield from layer.faults(self.json_path, found)
 
 
-def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
+def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
     """Find out what is there: all that can be told without reading a data file beyond its first 16 bytes."""
     path = local_path(url)
     faults: list[Fault] = []
@@ -253,7 +253,7 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
     folders += [(layer.folder, True) for layer in chosen if wanted is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
     for folder, _ in folders:
         faults += leftovers_in(folder)
-    scopes = tuple(_look_at_layer(layer, wanted, faults) for layer in chosen)
+    scopes = tuple(_inspect_layer(layer, wanted, faults) for layer in chosen)
     return Scope(path, scopes, faults, tuple(folders), dataset, datasource)
 
 
@@ -318,7 +318,7 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
     except OSError:
         return
     for entry in entries:
-        mag = mag_named(entry.name)
+        mag = mag_from_name(entry.name)
         if mag is not None and looks_like_mag(entry.path):
             yield mag, entry.path
 
@@ -332,7 +332,7 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     return [make_layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
 
 
-def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
+def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
     record = layer.container.record
     if record is not None and layer.container.data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
@@ -356,13 +356,13 @@ def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         elif not looks_like_mag(folders[mag]):
             faults.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
         else:
-            scopes.append(_look_at_mag(layer, mag, folders[mag], faults))
+            scopes.append(_inspect_mag(layer, mag, folders[mag], faults))
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes])
     if record is not None and layer.container.datasource is not None:
         faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", record, scopes)
-    noted = noted_box(scopes)
-    return LayerScope(layer.name, layer.folder, tuple(replace(scope, noted=noted) for scope in scopes), record)
+    recorded_box = read_recorded_box(scopes)
+    return LayerScope(layer.name, layer.folder, tuple(replace(scope, recorded_box=recorded_box) for scope in scopes), record)
 
 
 def _twice(there: list[tuple[Mag, str]]) -> Iterator[Fault]:
@@ -379,7 +379,7 @@ def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
             yield Fault("mag.gap", layer.folder, f"mag {coarser.name} comes after mag {finer.name}", "steps of 2")
 
 
-def _look_at_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
+def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
     listing = list_mag(folder)
     faults += listing.faults
     header = check_header(folder, listing, faults)
@@ -485,16 +485,16 @@ def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
     return BoundingBox.from_corners((shards.min(axis=0) * edge).tolist(), ((shards.max(axis=0) + 1) * edge).tolist(), mag)
 
 
-def noted_box(mags: Sequence[MagScope]) -> BoundingBox | None:
+def read_recorded_box(mags: Sequence[MagScope]) -> BoundingBox | None:
     """Read from the provenance of a layer's mags where it has data [voxels of mag 1], None where none says so."""
-    return next((box for scope in mags if (box := _noted_box(scope)) is not None), None)
+    return next((box for scope in mags if (box := _read_recorded_box(scope)) is not None), None)
 
 
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"-?\d+", text)]
 
 
-def _noted_box(scope: MagScope) -> BoundingBox | None:
+def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
     """Read where a mag has data: each command notes a box of its own kind, that of a merge is one of several sources."""
     settings: Any = read_provenance(scope.folder).get("settings")
     try:
@@ -512,7 +512,7 @@ def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
     """Go through the mags in a left-over folder, None for one whose name is none."""
     for path, _, _ in files.walk(folder):
         if looks_like_mag(path):
-            yield mag_named(basename(path)), path
+            yield mag_from_name(basename(path)), path
 
 
 def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:

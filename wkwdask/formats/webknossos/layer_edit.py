@@ -132,7 +132,7 @@ class LayerEdit(MetadataEdit):
 
 
 @dataclass(frozen=True, slots=True)
-class LargestId(MetadataEdit):
+class LargestIdEdit(MetadataEdit):
     """A larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
 
     kind: ClassVar[str] = "largestSegmentId"
@@ -146,7 +146,7 @@ class LargestId(MetadataEdit):
     value: int = 0
     """The id."""
 
-    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LargestId:
+    def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LargestIdEdit:
         """Return the edit that states an id."""
         del is_new_content
         return replace(self, value=max((value for value in maxima if value is not None), default=0))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.record_paths import elsewhere
 from wkwdask.formats.replaceable import is_taken
-from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, mag_named, make_layer, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
-from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.formats.wkw.array import wkw_placement
-from wkwdask.formats.wkw.header import described, header_anew, header_of_result, largest_file_len, new_header, stored_settings
+from wkwdask.formats.wkw.header import derived_header, largest_file_len, new_header, rewritten_header, storage_settings, storage_text
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.coordinates import same_lengths
@@ -87,17 +87,17 @@ class MagPlace:
         if like is None or not is_wkw(like):
             header = new_header(spec, options)
         elif spec.is_copy:
-            header = header_anew(header_of(like), options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
+            header = rewritten_header(header_of(like), options, spec.box, is_part=spec.box.size != like.box.size, name=like.name)
         else:
             before = header_of(like)
-            header = header_of_result(before, options, spec, before.file_len)
+            header = derived_header(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
         place = self if size is None else self._in_new_dataset(size)
         edit = place._edit(header, spec.box, size)
         keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
-        settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **stored_settings([header], options.chosen_level)}
-        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=described([header], options.chosen_level))
+        settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
+        return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=storage_text([header], options.chosen_level))
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
         """Decide what the JSON is to say once the mag is there; a new layer that is the copy of another one says what that one says about itself."""
@@ -207,16 +207,16 @@ class LayerPlace:
         if specs[0].is_copy:
             check_inside_dataset(self.layer, like.name)
             folders: tuple[str, ...] = (real_folder(self.layer, like.name),)
-            headers = [header_anew(before, options, specs[0].box, is_part=False, name=like.name)]
+            headers = [rewritten_header(before, options, specs[0].box, is_part=False, name=like.name)]
             self._check_listed_once(like, headers[0])
         else:
             named = [self.layer.mags.get(mag, f"{self.layer.folder}/{mag.name}") for mag in mags]
             for folder in named:
                 check_inside_dataset(self.layer, folder)
             folders = tuple(real_folder(self.layer, folder) for folder in named)
-            check_apart(self.layer, like, mags, folders)
+            check_no_overlap(self.layer, like, mags, folders)
             finer = like.box.mag.maximum
-            headers = [header_of_result(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
+            headers = [derived_header(before, options, spec, largest_file_len(before, is_finer=spec.box.mag.maximum < finer)) for spec in specs]
         targets = tuple(_target(folder, header, options, spec.box) for folder, header, spec in zip(folders, headers, specs, strict=True))
         check_one_ladder(self.layer.folder, self.layer.mags, mags)
         edit, dataset = None, self.layer.container.dataset_folder
@@ -227,7 +227,13 @@ class LayerPlace:
         level = options.chosen_level
         is_same = specs[0].is_copy and options.level is None and headers[0] == before.with_block_type(before.block_type)
         return NewLevels(
-            parent_of(self.layer, folders), folders, targets, stored_settings(headers, level), edit, stored_as=described(headers, level), is_as_before=is_same
+            parent_of(self.layer, folders),
+            folders,
+            targets,
+            storage_settings(headers, level),
+            edit,
+            stored_as=storage_text(headers, level),
+            is_as_before=is_same,
         )
 
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
@@ -261,7 +267,7 @@ def mag_place(wanted: Destination) -> MagPlace:
     folder = target_folder(wanted) if wanted.needs_container else local_path(wanted.url)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
-    mag = mag_named(name)
+    mag = mag_from_name(name)
     if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
@@ -364,7 +370,7 @@ def default_category(header: WkwHeader) -> str:
     return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
 
 
-def check_apart(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Refuse a JSON by which a new mag would take the place of other data."""
     known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
     others = [files.realpath(folder) for folder in known if not is_remote(folder)]
@@ -378,7 +384,7 @@ def check_apart(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequ
 def target_folder(wanted: Destination) -> str:
     """Say where the mag goes that a user means with a dataset, a layer or a mag."""
     folder = local_path(wanted.url)
-    named = mag_named(basename(folder))
+    named = mag_from_name(basename(folder))
     if wanted.layer is None and named is not None and read_datasource(folder) is None:
         if wanted.mag is not None and wanted.mag != named:
             raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {wanted.mag}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
 from wkwdask.formats.record_paths import elsewhere
-from wkwdask.formats.webknossos.dataset import arrays_of, is_arrays_layer, locate, read_datasource
+from wkwdask.formats.webknossos.dataset import is_arrays_layer, locate, open_arrays, read_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
 from wkwdask.formats.wkw.layout import header_of
@@ -127,7 +127,7 @@ def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     real = None if layer.container.dataset_folder is None else elsewhere(layer.container.dataset_folder, folder)
     num_files = nbytes = 0
     try:
-        volume = arrays_of(layer).volume(mag) if is_array else layer.volume(mag)
+        volume = open_arrays(layer).volume(mag) if is_array else layer.volume(mag)
         if is_array:
             num_files, nbytes = volume.count_files() or (0, 0)
         else:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import ReplacedError
-from wkwdask.formats.wkw.folder import HEADER_NAME, list_files, own_box, read_header
+from wkwdask.formats.wkw.folder import HEADER_NAME, list_files, mag_extent, read_header
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.layout import WkwCodec, WkwFiles, header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.splice import WkwSplicer
-from wkwdask.formats.wkw.stored_file import mag_is_gone, open_if_stored
+from wkwdask.formats.wkw.stored_file import missing_mag, open_if_stored
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box
@@ -36,7 +36,7 @@ _NAMES = GridNaming("zyx", "", "/", is_lettered=True, suffix=".wkw")
 
 
 @dataclass(frozen=True, slots=True)
-class MagRecord:
+class MagIdentity:
     """What shows that a mag is still the one that was opened: its ``header.wkw``."""
 
     store: Store
@@ -69,7 +69,7 @@ class MagRecord:
         try:
             return files.stat(path).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
-            raise mag_is_gone(path) from None
+            raise missing_mag(path) from None
 
     def is_unchanged(self) -> bool:
         """Check whether ``header.wkw`` is the one that was read."""
@@ -84,9 +84,9 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
     """Open a mag."""
     header = read_header(folder)
     status = files.stat(f"{folder}/{HEADER_NAME}")
-    extent = box.in_mag(mag) if box is not None else own_box(folder, header, mag)
+    extent = box.in_mag(mag) if box is not None else mag_extent(folder, header, mag)
     array = wkw_array(folder, header, extent)
-    return replace(array, identity=MagRecord(array.store, header, (status.st_ino, status.st_mtime_ns)))
+    return replace(array, identity=MagIdentity(array.store, header, (status.st_ino, status.st_mtime_ns)))
 
 
 def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEFAULT_LEVEL) -> StoredArray:
@@ -94,7 +94,7 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
     block, file = (header.block_len,) * 3, (header.file_len_vx,) * 3
     grid = ChunkGrid((header.num_channels, _END, _END, _END), (header.num_channels, *block), (header.num_channels, *file), file)
     store, dtype = FolderStore(folder), header.dtype.newbyteorder("=")
-    return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagRecord(store, header), mag=box.mag, part=box)
+    return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagIdentity(store, header), mag=box.mag, part=box)
 
 
 def wkw_placement(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> Placement:

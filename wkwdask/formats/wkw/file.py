@@ -71,7 +71,7 @@ def decoded_nbytes(raw: bytes, most: int) -> int:
 ENTRY_NBYTES = 8
 
 
-def slice_range(first: int, count: int) -> tuple[int, int]:
+def table_range(first: int, count: int) -> tuple[int, int]:
     """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks."""
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
@@ -83,7 +83,7 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     -----
     webknossos-wrap README, "LZ4 compressed blocks".
     """
-    offset, nbytes = slice_range(first, count)
+    offset, nbytes = table_range(first, count)
     if len(raw) < nbytes:
         raise TruncatedError(
             f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}"
@@ -137,7 +137,7 @@ def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.i
     """Find the blocks of a whole file."""
     count = header.blocks_per_file
     if header.is_compressed:
-        offset, nbytes = slice_range(0, count)
+        offset, nbytes = table_range(0, count)
         return parse_jump_table(raw[offset : offset + nbytes], header, 0, count, len(raw), source)
     return raw_block_bounds(header, 0, count, len(raw), source)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, slice_range
+from wkwdask.formats.wkw.file import ENTRY_NBYTES, decode_block, decoded_nbytes, table_range
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, INTEROPERABLE_LEN, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-GOOD, INSIDE, FALLS, BEYOND, EMPTY = range(5)
+GOOD, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
 """What is wrong with the place of a block."""
 
-_TABLE_KINDS = {INSIDE: "table.inside", FALLS: "table.falls", BEYOND: "table.beyond", EMPTY: "table.empty_block"}
+_TABLE_KINDS = {IN_TABLE: "table.inside", DECREASING: "table.falls", PAST_END: "table.beyond", EMPTY: "table.empty_block"}
 
 
 def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Fault]]:
@@ -108,26 +108,26 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
         return None, [Fault(f"{prefix}.block_nbytes", path, str(error).removeprefix(f"{path}: "), offset=4)]
 
 
-def check_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int) -> npt.NDArray[np.uint8]:
+def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int) -> npt.NDArray[np.uint8]:
     """Judge the places of consecutive blocks as a jump table gives them.
 
     Examples
     --------
     >>> from wkwdask.formats.wkw.header import make_header
     >>> header = make_header("uint8", block_len=8, file_len=1)
-    >>> check_bounds(np.array([24, 30, 30, 28, 99, 5], np.uint64), header, 40).tolist()
+    >>> classify_bounds(np.array([24, 30, 30, 28, 99, 5], np.uint64), header, 40).tolist()
     [0, 4, 2, 3, 1]
     """
     starts, ends = bounds[:-1], bounds[1:]
     first = header.smallest_data_offset
     conditions = ((starts < first) | (ends < first), ends < starts, ends > nbytes, ends == starts)
-    return np.select(conditions, [INSIDE, FALLS, BEYOND, EMPTY], GOOD).astype(np.uint8)
+    return np.select(conditions, [IN_TABLE, DECREASING, PAST_END, EMPTY], GOOD).astype(np.uint8)
 
 
 def table_fault(code: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
     """Describe what is wrong with the place of a block."""
     start, end = int(bounds[at]), int(bounds[at + 1])
-    expected = f"within the file's {nbytes} bytes" if judgement == BEYOND else "places that rise from the end of the table"
+    expected = f"within the file's {nbytes} bytes" if judgement == PAST_END else "places that rise from the end of the table"
     return Fault(_TABLE_KINDS[judgement], path, f"bytes {start} to {end}", expected, block=code, offset=HEADER_NBYTES + ENTRY_NBYTES * code)
 
 
@@ -150,7 +150,7 @@ class WkwCheck:
     """Whether blocks are decoded."""
     find_largest: bool = False
     """Whether the largest value is looked for."""
-    noted_box: BoundingBox | None = None
+    recorded_box: BoundingBox | None = None
     """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
 
     def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
@@ -179,24 +179,24 @@ class WkwCheck:
         with file:
             return _FileCheck(self, shard, file).run()
 
-    def open_broken(self, shard: Vec3) -> SoundFile:
+    def open_damaged(self, shard: Vec3) -> DamagedFile:
         """Open a file of which some blocks are broken."""
-        return SoundFile(self, shard)
+        return DamagedFile(self, shard)
 
-    def sound_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> SoundBlocks:
+    def intact_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> IntactBlocks:
         """Find the blocks of a file that can be decoded."""
         if self.header.blocks_per_file > _MOST_BLOCKS:
-            return SoundBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
+            return IntactBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
         path = file_path(self.folder, shard)
         with files.open_file(path) as file:
             check = _FileCheck(replace(self, decode=True), shard, file, header)
-            bounds = check.sound_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
+            bounds = check.intact_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
-        return SoundBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
+        return IntactBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
 
 
 @dataclass(frozen=True, slots=True)
-class SoundBlocks:
+class IntactBlocks:
     """The blocks of a file that can be decoded."""
 
     header: WkwHeader | None
@@ -207,23 +207,23 @@ class SoundBlocks:
     """Whether nothing at all is wrong by that header."""
 
     @property
-    def num_sound(self) -> int:
+    def num_intact(self) -> int:
         """How many there are."""
         return int((self.bounds[:, 1] > 0).sum())
 
 
-class SoundFile:
+class DamagedFile:
     """A broken file of which the sound blocks can be read."""
 
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
         self._path = file_path(check.folder, shard)
-        self._sound = check.sound_blocks(shard)
+        self._sound = check.intact_blocks(shard)
         self._corner = tuple(n * check.header.file_len for n in shard)
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
         """Read a block, shape (c, x, y, z), by its index in the mag; None where it is broken."""
         header, inside = self._sound.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
-        if header is None or not self._sound.num_sound:
+        if header is None or not self._sound.num_intact:
             return None
         code = int(morton.encode([inside])[0])
         start, end = self._sound.bounds[code].tolist()
@@ -262,7 +262,7 @@ class _FileCheck:
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
         self._outside: BoundingBox | None = None
-        self.sound_bounds: npt.NDArray[np.int64] | None = None
+        self.intact_bounds: npt.NDArray[np.int64] | None = None
         self.header = header
 
     def run(self) -> Findings:
@@ -296,12 +296,12 @@ class _FileCheck:
             there = min(there, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
         lost, first_lost = header.blocks_per_file - there, there
         for first, bounds in self._pages(header, there):
-            judged = check_bounds(bounds, header, self._nbytes)
+            judged = classify_bounds(bounds, header, self._nbytes)
             if end > self._nbytes:  # blocks behind the end are told together, as what was cut off
-                beyond = np.flatnonzero(judged == BEYOND)
+                beyond = np.flatnonzero(judged == PAST_END)
                 first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
                 lost += len(beyond)
-            for at in np.flatnonzero((judged != GOOD) & ((judged != BEYOND) | (end <= self._nbytes))).tolist():
+            for at in np.flatnonzero((judged != GOOD) & ((judged != PAST_END) | (end <= self._nbytes))).tolist():
                 fault = table_fault(first + at, int(judged[at]), bounds, at, self._nbytes, self._path)
                 if self._faults.wants(fault.kind):
                     self._faults.listed(replace(fault, voxel=self._voxel(first + at)))
@@ -322,7 +322,7 @@ class _FileCheck:
         for first in range(0, num_blocks, _PAGE_ENTRIES):
             count = min(_PAGE_ENTRIES, num_blocks - first)
             if header.is_compressed:
-                offset, nbytes = slice_range(first, count)
+                offset, nbytes = table_range(first, count)
                 raw = np.empty(nbytes, np.uint8)
                 self._file.read_into(raw, offset)
                 bounds = raw.view("<u8").astype(np.uint64)
@@ -364,8 +364,8 @@ class _FileCheck:
             self._add_broken(header, table[at], decoded.broken_nbytes, memory)
             first = at + 1
         self._blocks += int(is_good.sum())
-        if self.sound_bounds is not None:
-            self.sound_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
+        if self.intact_bounds is not None:
+            self.intact_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
         if self._check.find_largest:
             self._largest = max(int(out.max()), self._largest or 0)
         self._look_outside(out, table, edge)
@@ -387,7 +387,7 @@ class _FileCheck:
 
     def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
         """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
-        box = self._check.noted_box if self._check.box is None else self._check.box
+        box = self._check.recorded_box if self._check.box is None else self._check.box
         if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
             return
         corners = morton.decode(table[:, CODE]) * edge + self._corner

@@ -76,7 +76,7 @@ def is_mag(folder: str) -> bool:
     return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
 
 
-def what_else(folder: str) -> str:
+def stray_in(folder: str) -> str:
     """Name something in a folder that is no part of a mag, for an error; an empty text where there is nothing."""
     stray = next(_strays(folder), None)
     return "" if stray is None else f" ({stray})"
@@ -109,15 +109,15 @@ def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) 
         return
 
 
-def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
+def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record."""
-    stored, kept = files_box(folder, header, mag), read_box(folder, mag)
+    stored, kept = files_extent(folder, header, mag), read_box(folder, mag)
     if kept is None:
         return stored
     return kept if kept.aligned((header.file_len_vx,) * 3).contains(stored) else kept.union(stored)
 
 
-def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
+def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     """Find the extent of the files of a mag."""
     low, high = [0, 0, 0], [0, 0, 0]
     for n, index in enumerate(list_files(folder)):

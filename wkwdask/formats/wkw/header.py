@@ -210,7 +210,7 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
     return made if file_len is not None else _suited(made, spec.box)
 
 
-def header_anew(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
+def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
     """Make the header of a mag of the same voxels: what is not given as it is. Files of a part of a mag are as long as suits its box."""
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:
@@ -223,7 +223,7 @@ def header_anew(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_
     return _changed(before, (block_len, file_len), block_type, box, before.file_len)
 
 
-def header_of_result(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
+def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
     """Make the header of a mag that is made from another one: what is not given as there, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
@@ -251,7 +251,7 @@ def _suited(header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN
     return replace(header, file_len=suitable)
 
 
-def stored_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]:
+def storage_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]:
     """Write down how mags are stored that differ in the length of files alone."""
     first, lengths = headers[0], [header.file_len for header in headers]
     file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
@@ -259,7 +259,7 @@ def stored_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]:
     return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": level}
 
 
-def described(headers: Sequence[WkwHeader], level: int) -> str:
+def storage_text(headers: Sequence[WkwHeader], level: int) -> str:
     """Say how mags are stored, for people."""
     first = headers[0]
     compression = first.block_type.label + (f" level {level}" if first.block_type is BlockType.LZ4HC else "")

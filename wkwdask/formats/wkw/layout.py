@@ -13,7 +13,7 @@ from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, Reading, WkwFile, check_rows, has_small_files, open_if_stored, read_small_files
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.batch import Zeros, compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cube_table
@@ -111,7 +111,7 @@ class WkwFiles(Shards, BoxCodec):
         """Fill an array with voxels, file by file, each batch of blocks decoded in one compiled call."""
         header, folder, (channel, *topleft), edge = self.header, array.store.url, low, self.header.file_len_vx
         x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
-        reading = Reading(out, low[1:], channel, Zeros(out, at_once=fill_zeros))
+        reading = BoxRead(out, low[1:], channel, Zeros(out, at_once=fill_zeros))
         if has_small_files(header) and len(x_files) * len(y_files) * len(z_files) > 1:
             read_one = partial(_read_file, folder, header)
             nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
@@ -119,7 +119,7 @@ class WkwFiles(Shards, BoxCodec):
             nonzero = sum(_read_file(folder, header, reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
         if reading.has_absent:
             array.identity.check(has_absent=True)
-            check_rows(reading.absent.values())
+            check_links_of(reading.absent.values())
         return nonzero
 
     def _opened(self, file: StoredFile) -> WkwFile:
@@ -220,7 +220,7 @@ class _NewFile:
         return format_file_head(self._header, self._sizes)
 
 
-def _read_file(folder: str, header: WkwHeader, reading: Reading, index: Vec3) -> int:
+def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) -> int:
     """Fill the part of the array that lies in one file."""
     edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
     corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])

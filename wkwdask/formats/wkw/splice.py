@@ -15,7 +15,7 @@ import numpy as np
 from wkwdask.formats.webknossos.annotation import MergedVolume
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.layout import header_of, is_wkw, layout_of
-from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_rows, open_if_stored
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, check_links_of, open_if_stored
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_box
@@ -120,7 +120,7 @@ class _Splice:
             self._copy_cube((cube[0], cube[1], cube[2]), edge)
         if self._absent:
             self._stored.identity.check(has_absent=True)
-            check_rows(self._absent)
+            check_links_of(self._absent)
 
     def _copy_cube(self, cube: Vec3, edge: int) -> None:
         """Copy an aligned cube of blocks, which lies in one page of one file of the source."""

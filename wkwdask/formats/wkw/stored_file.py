@@ -1,4 +1,4 @@
-"""Reading WKW data files: header, pages of the jump table, batches of stored blocks; of files that hold one block each, many of them in one call.
+"""BoxRead WKW data files: header, pages of the jump table, batches of stored blocks; of files that hold one block each, many of them in one call.
 
 Open files and their table pages are kept for a while, within fixed bounds, and belong to one state of the file: a replaced file is opened anew.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, zero_encoding
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
@@ -44,7 +44,7 @@ _buffers = threading.local()
 
 
 @dataclass(slots=True)
-class Reading:
+class BoxRead:
     """One reading of a box into an array."""
 
     out: npt.NDArray[Any]
@@ -73,7 +73,7 @@ class WkwFile:
         mag_header.check_same_mag(self.header, file.name)
         self._pages: Lru[npt.NDArray[np.int64]] = Lru(_PAGES_PER_FILE)
 
-    def read_into(self, reading: Reading, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
+    def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box that lie in one page of the jump table."""
         header = self.header
         found = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
@@ -155,7 +155,7 @@ class WkwFile:
             first = number * _PAGE_ENTRIES
             count = min(_PAGE_ENTRIES, header.blocks_per_file - first)
             if header.is_compressed:
-                offset, nbytes = slice_range(first, count)
+                offset, nbytes = table_range(first, count)
                 page = parse_jump_table(self.file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
             else:
                 page = raw_block_bounds(header, first, count, self.nbytes, self.path)
@@ -167,7 +167,7 @@ _open_files: Lru[tuple[tuple[int, int, int], WkwFile]] = Lru(_OPEN_FILES)
 
 
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file, or give the one that is open already; for one that is absent the caller still has to call :func:`check_rows`."""
+    """Open a data file, or give the one that is open already; for one that is absent the caller still has to call :func:`check_links_of`."""
     try:
         status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -188,7 +188,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     return file
 
 
-def check_rows(paths: Iterable[str]) -> None:
+def check_links_of(paths: Iterable[str]) -> None:
     """Make sure that absent files are zeros, and not behind links to what is not there."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
@@ -196,7 +196,7 @@ def check_rows(paths: Iterable[str]) -> None:
             raise _dangling(folder)
 
 
-def mag_is_gone(header_path: str) -> MissingError:
+def missing_mag(header_path: str) -> MissingError:
     """Make the error for a mag that was there before."""
     return MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted")
 
@@ -232,7 +232,7 @@ def _most_nbytes(header: WkwHeader) -> int:
     return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
 
 
-def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]) -> int:
+def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: BoxRead, read_one: Callable[[BoxRead, Vec3], int]) -> int:
     """Read all files of a box. One that is not plainly right is left to the path for single files, which reads it or reports what is wrong with it."""
     most_nbytes = _most_nbytes(header)
     memory = read_buffer(max(_SMALL_BATCH_NBYTES, most_nbytes))
@@ -268,7 +268,7 @@ def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, mem
     try:
         found = files.read_small(dirname(header_path), names(), most_nbytes, memory.data)
     except (FileNotFoundError, NotADirectoryError):
-        raise mag_is_gone(header_path) from None
+        raise missing_mag(header_path) from None
     return [(*index, *place) for index, place in zip(batch, found, strict=True)]
 
 
@@ -289,7 +289,7 @@ def _find_blocks(
     return sound
 
 
-def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading) -> tuple[int, list[list[int]]]:
+def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead) -> tuple[int, list[list[int]]]:
     """Decode all blocks; gives how many are not all-zero, and the indices of the files whose block is broken."""
     nonzero, broken = 0, []
     while len(table):

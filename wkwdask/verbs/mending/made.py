@@ -71,7 +71,7 @@ class RecomputeSpec:
         """Stream the finer mag; the value of the result is what differs."""
         stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
         found = Differences()
-        broken = None if self.check is None else self.check.open_broken(self.shard)
+        broken = None if self.check is None else self.check.open_damaged(self.shard)
         try:
             for brick in self.plan.bricks(self.shard):
                 nonzero = self.finer.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.registry import fallback
-from wkwdask.formats.webknossos.annotation import MergedVolume, check_not_missing, open_annotation
+from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.place import mag_place
@@ -100,7 +100,7 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
     (move,) = fallback().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
-    taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
+    taken = [(find_mag(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
     merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
 

@@ -18,7 +18,7 @@ from zarr.abc.store import RangeByteRequest
 from zarr.storage import LocalStore
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, block_bounds, format_file_head, parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, block_bounds, format_file_head, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
@@ -174,14 +174,14 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         pages = list(_table_pages(wanted, box))
         page, count = pages[0]
         with_table = wanted.is_compressed and page.first == 0  # header and table follow each other
-        head = await get(getter, spec, 0, sum(slice_range(0, count)) if with_table else HEADER_NBYTES)
+        head = await get(getter, spec, 0, sum(table_range(0, count)) if with_table else HEADER_NBYTES)
         if head is None:
             return None
         header = self._header_of(head, spec)
         out = _empty_array(spec, box)
         for page, count in pages:
             if header.is_compressed:
-                offset, nbytes = slice_range(page.first, count)
+                offset, nbytes = table_range(page.first, count)
                 table: bytes | None = head[offset : offset + nbytes]
                 if page.first or table is None or len(table) < nbytes:
                     table = await get(getter, spec, offset, nbytes)

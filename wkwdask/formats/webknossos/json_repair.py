@@ -12,16 +12,16 @@ from wkwdask.formats.webknossos.datasource import (
     NewLayer,
     format_datasource,
     new_document,
-    sound_parts,
+    valid_parts,
     with_box,
     with_fields,
     with_largest_id,
     with_layer,
     with_mags,
+    without_box_and_mags,
     without_mags,
-    without_place,
 )
-from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.webknossos.layer_metadata import type_text
 from wkwdask.formats.webknossos.place import default_category
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
@@ -132,7 +132,7 @@ class JsonRepair(DocumentRepair):
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
     def _plan_box(self, layer: LayerScope, fault: Fault) -> None:
-        outside = layer.grown_box(self._found)
+        outside = layer.nonzero_outside(self._found)
         if outside is None or layer.record is None:
             return
         box = layer.record.bounding_box.union(outside)
@@ -140,7 +140,7 @@ class JsonRepair(DocumentRepair):
 
     def _plan_new(self, fault: Fault) -> bool:
         """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
-        head, kept, others = sound_parts(read_object(self._scope.json_path))
+        head, kept, others = valid_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
@@ -154,7 +154,7 @@ class JsonRepair(DocumentRepair):
             self.left.append(Left(fault, "no file says what the layer should be; its record stays as it is"))
             return False
         for layer in fresh:
-            document = self._with_layer(document, layer, without_place(before[layer.name]) if layer.name in before else None)
+            document = self._with_layer(document, layer, without_box_and_mags(before[layer.name]) if layer.name in before else None)
         document["dataLayers"] = [*document["dataLayers"], *lost]
         self._new = document
         how = f"written anew with layers {', '.join(layer.name for layer in fresh)} from their files" if fresh else "written anew"
@@ -171,7 +171,7 @@ class JsonRepair(DocumentRepair):
         elements = element_class(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_of_files(self._found), elements, header.num_channels))
+        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_from_files(self._found), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.wkw.file_check import SoundBlocks, WkwCheck
+    from wkwdask.formats.wkw.file_check import IntactBlocks, WkwCheck
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.store import NewFile as WrittenFile
 
 
-def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
+def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
     """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete."""
     path = files.realpath(file_path(check.folder, shard))
-    sound = check.sound_blocks(shard, header)
+    sound = check.intact_blocks(shard, header)
     num_blocks = len(sound.bounds)
-    if sound.header is None or not sound.num_sound:
+    if sound.header is None or not sound.num_intact:
         raise CorruptError(f"{path}: no block of it can be decoded")
-    if sound.num_sound < num_blocks and not salvage:
-        raise CorruptError(f"{path}: {num_blocks - sound.num_sound} of its {num_blocks} blocks are broken")
+    if sound.num_intact < num_blocks and not salvage:
+        raise CorruptError(f"{path}: {num_blocks - sound.num_intact} of its {num_blocks} blocks are broken")
     source, bounds = _with_spare(sound, spare, shard)
     paths = (path, "" if spare is None else file_path(spare.folder, shard))
     file = _write_blocks(path, sound.header.for_data_file(), source, bounds, paths)
     try:
         if salvage:
             lost = int((source == _NOWHERE).sum())
-            text = f"{why}\n{num_blocks - sound.num_sound} of its {num_blocks} blocks were broken, {lost} of them became zeros."
+            text = f"{why}\n{num_blocks - sound.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
             set_aside(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
     except BaseException:
         file.discard()
@@ -78,11 +78,11 @@ def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], b
 _OWN, _SPARE, _NOWHERE = range(3)  # where a block comes from
 
 
-def _with_spare(sound: SoundBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _with_spare(sound: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Choose where each block comes from: the file itself, the spare one, or nowhere; and its place there."""
     source, bounds = np.where(sound.bounds[:, 1] > 0, _OWN, _NOWHERE), sound.bounds.copy()
     if spare is not None and files.exists(file_path(spare.folder, shard)):
-        other = spare.sound_blocks(shard)
+        other = spare.intact_blocks(shard)
         if other.header is not None and sound.header is not None and other.header.is_compressed == sound.header.is_compressed:
             fills = (source == _NOWHERE) & (other.bounds[:, 1] > 0)
             source[fills], bounds[fills] = _SPARE, other.bounds[fills]
@@ -103,7 +103,7 @@ _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_ty
 
 
 @dataclass(frozen=True, slots=True)
-class WkwMending:
+class WkwRepair:
     """How the files of a mag are mended; picklable."""
 
     check: WkwCheck
@@ -123,16 +123,16 @@ class WkwMending:
         """Decode all blocks: a header by which the file is whole or None, and how many blocks can be decoded by its own."""
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
             for header in self._headers(shard):
-                sound = self.check.sound_blocks(shard, header)
+                sound = self.check.intact_blocks(shard, header)
                 if sound.is_whole:
-                    return header, sound.num_sound
+                    return header, sound.num_intact
             return None, 0
-        return None, self.check.sound_blocks(shard).num_sound
+        return None, self.check.intact_blocks(shard).num_intact
 
     def mend(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
         """Write a file anew from its blocks that can be decoded, and check it."""
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
-        state = mend_file(self.check, shard, head, why, salvage=salvage, spare=spare)
+        state = repair_file(self.check, shard, head, why, salvage=salvage, spare=spare)
         left = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]
         if left:
             raise CorruptError(f"still broken after it was mended: {left[0]}")
