@@ -262,7 +262,7 @@ NAMES_FORMATS = {
     "ids.id_source": "tables in HDF5 and npy",
     "verbs.diff": "images",
     "verbs.export": "images",
-    "verbs.foreign_import": "images",
+    "verbs.image_import": "images",
     "verbs.sources": "images",
     # what only WEBKNOSSOS has
     "ids.remap_layer": "NML",

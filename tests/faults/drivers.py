@@ -34,7 +34,7 @@ from wkwdask.runs import job as jobs
 from wkwdask.runs import journal
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
-from wkwdask.verbs import foreign_import, rechunk
+from wkwdask.verbs import image_import, rechunk
 
 # processes that tests start find the package and the helpers of the tests
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
@@ -108,16 +108,16 @@ def rechunks_of(edge):
 @contextlib.contextmanager
 def imports_of(edge):
     """Let an import of sections have a task for every so many of them."""
-    before = foreign_import.plan_slabs
+    before = image_import.plan_slabs
 
     def plan(box, pieces, tiling, workers, shapes=None):
         return before(box, pieces, tiling, workers, shapes or ((128, 128, edge),) * 2)
 
-    foreign_import.plan_slabs = plan
+    image_import.plan_slabs = plan
     try:
         yield
     finally:
-        foreign_import.plan_slabs = before
+        image_import.plan_slabs = before
 
 
 # Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.

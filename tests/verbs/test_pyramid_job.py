@@ -28,7 +28,7 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.journal import JournaledJob
 from wkwdask.streams import pyramid as stream_module
 from wkwdask.verbs.pyramid import PyramidJob, RegionSpec
-from wkwdask.verbs.sources import presence
+from wkwdask.verbs.sources import occupancy_digest
 
 _names = count()
 
@@ -450,7 +450,7 @@ def _change_source(case, index, values):
 
 
 def _regions_with_files(case):
-    return presence(case.source, [case.passes[0].source_region_shape])
+    return occupancy_digest(case.source, [case.passes[0].source_region_shape])
 
 
 def _refuses_or_is_right(case, lines, regions_with_files):

@@ -13,7 +13,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.store.paths import local_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
-from wkwdask.verbs.repair import Repairing, RepairReport
+from wkwdask.verbs.repair import RepairReport, RepairWork
 from wkwdask.verbs.verify import lay_out_verification
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def repair(
 
     def once() -> RepairReport:
         checked = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
-        return carry_out(Repairing(checked, options, dry_run=dry_run))
+        return carry_out(RepairWork(checked, options, dry_run=dry_run))
 
     report = last = once()
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):

@@ -28,9 +28,9 @@ from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
 from wkwdask.verbs.export import check_suffix, lay_out_export
-from wkwdask.verbs.foreign_import import SourceOptions, lay_out_import, open_source
-from wkwdask.verbs.rechunk import Taken, check_alike, lay_out_copy
-from wkwdask.verbs.sources import Part
+from wkwdask.verbs.image_import import SourceOptions, lay_out_import, open_source
+from wkwdask.verbs.rechunk import LayerSelection, check_alike, lay_out_copy
+from wkwdask.verbs.sources import VolumeSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.model.image import Found, Image
     from wkwdask.verbs.estimate import ConversionPlan
-    from wkwdask.verbs.rechunk import Copy, Rechunk
+    from wkwdask.verbs.rechunk import CopySource, Rechunk
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -182,7 +182,7 @@ def convert(
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_images = {"axes": axes, "on_error": on_error == "fill"}
     size, place = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
-    part = Part(box, place, None if channels is None else tuple(channels), dtype, range_)
+    part = VolumeSelection(box, place, None if channels is None else tuple(channels), dtype, range_)
     its_format = format_of_target(target)
     is_dataset = its_format is fallback()
     if is_dataset:
@@ -210,7 +210,7 @@ def convert(
         refuse_options(f"{source} is converted level by level", of_images)
         is_chosen = found.mag is not None or layer is not None or mag is not None or not is_dataset
         only = found.mag if is_chosen else _mag_in(target, chosen.mags)
-        taken = Taken(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
+        taken = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
         return _convert_levels(chosen, wanted, taken, stored, existing)
     if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
@@ -322,7 +322,7 @@ def _choose_layer_of(found: Found, layer: str | None) -> tuple[Image, str | None
     return found.choose(layer if any(one.name == layer for one in found.layers) else None), None if layer is None else layer.rpartition("/")[2]
 
 
-def _convert_levels(image: Image, wanted: Destination, taken: Taken, stored: Any, existing: Existing) -> Report:
+def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, stored: Any, existing: Existing) -> Report:
     """Convert levels of an image to those of another one, each to the same place; with ``taken.finest_only`` a pyramid is built above it."""
     from wkwdask.graphs.runners import make_all, num_workers
 
@@ -338,7 +338,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: Taken, stored: Any
         array_nm=image.voxel_size_nm,
     )  # fmt: skip
 
-    def stage(copy: Copy, mag: Mag, existing: str) -> Rechunk:
+    def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
         place = place_for(replace(wanted, mag=mag if is_mag_told else None))
         return lay_out_copy(place, copy, stored, existing, workers)
 

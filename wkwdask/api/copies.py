@@ -17,7 +17,7 @@ from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
 from wkwdask.store import files
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
-from wkwdask.verbs.remove import Removing, lay_out_removals
+from wkwdask.verbs.remove import RemovalWork, lay_out_removals
 
 if TYPE_CHECKING:
     import os
@@ -320,7 +320,7 @@ def rm(
         return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
     from wkwdask.graphs.runners import carry_out
 
-    num_files, nbytes = carry_out(Removing(removals))
+    num_files, nbytes = carry_out(RemovalWork(removals))
     removals.clear()
     left = tuple(path for path in removals.left if files.lexists(path))
     note = "what an earlier call had left was deleted too" if removals.roots else ""

@@ -15,8 +15,8 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
 from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
-from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, trial_of
-from wkwdask.verbs.apply_job import Reducing, check_signature, function_name
+from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, make_trial
+from wkwdask.verbs.apply_job import ReduceWork, check_signature, function_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,11 +158,11 @@ def apply(
     )  # fmt: skip
     if target is None and (wanted.halo != (0, 0, 0) or mask is not None):
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
-    _try(trial_of(function, urls, target, wanted))
+    _try(make_trial(function, urls, target, wanted))
     if target is not None:
         return make(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
     application = make_reduction(function, urls, wanted, num_workers())
-    return carry_out(Reducing(application, combine, most_failures))
+    return carry_out(ReduceWork(application, combine, most_failures))
 
 
 def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:

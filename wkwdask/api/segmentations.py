@@ -18,10 +18,10 @@ from wkwdask.ids.find_components import ComponentsOptions, lay_out_components, o
 from wkwdask.ids.id_source import mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
-from wkwdask.ids.survey import Surveying
+from wkwdask.ids.survey import SurveyWork
 from wkwdask.model.options import check
 from wkwdask.verbs.rechunk import RechunkOptions
-from wkwdask.verbs.sources import Wanted
+from wkwdask.verbs.sources import TargetRequest
 from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
 
 if TYPE_CHECKING:
@@ -230,9 +230,9 @@ def connected_components(
     return make(lay_out_components(read, _wanted(target, options, allow_external=allow_external), searched, existing, num_workers()))
 
 
-def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> Wanted:
+def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
     """Say where a segmentation goes, and how it is stored."""
-    return Wanted(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
+    return TargetRequest(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
 
 
 @storage_options(*storage_records())
@@ -338,7 +338,7 @@ def remap(
 
 
 def _remapped(
-    source: str | PathLike[str], wanted: Wanted, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
+    source: str | PathLike[str], wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
     from wkwdask.graphs.runners import make, num_workers
 
@@ -478,7 +478,7 @@ def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None
     from wkwdask.graphs.runners import carry_out
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
-    rows = carry_out(Surveying(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
+    rows = carry_out(SurveyWork(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
     return rows.labels, rows.counts
 
 

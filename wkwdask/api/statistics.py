@@ -11,7 +11,7 @@ from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import with_view_configuration
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.ids.label_statistics import label_columns, make_label_survey
-from wkwdask.ids.survey import Opened, Surveying, open_beside, open_layer
+from wkwdask.ids.survey import OpenedMag, SurveyWork, open_companion, open_layer
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.kernels.labels.values import counted_values, is_counted
 from wkwdask.model.image import mag_or_key, part_of
@@ -118,10 +118,10 @@ def label_statistics(
 
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
-    values = None if color is None else open_beside(labels, color, mag_or_key(color_mag))
+    values = None if color is None else open_companion(labels, color, mag_or_key(color_mag))
     box = part_of(labels.volume, bounding_box)
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
-    rows = carry_out(Surveying(survey, f"labels of {labels.volume.name}")).sorted()
+    rows = carry_out(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
     frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
     frame.attrs = {
@@ -140,7 +140,7 @@ _COUNT_NAMES = ("nan", "below", "above")
 class _Counted(NamedTuple):
     """What was counted."""
 
-    opened: Opened
+    opened: OpenedMag
     box: BoundingBox
     is_binned: bool
     """Whether values are counted in bins, and not each by itself."""
@@ -162,7 +162,7 @@ class _Counted(NamedTuple):
 
 
 def _count(
-    opened: Opened, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
+    opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
 ) -> _Counted:  # fmt: skip
     """Read a layer, twice where the range of its bins is not known."""
     from wkwdask.graphs.runners import carry_out
@@ -174,12 +174,12 @@ def _count(
         is_open = limits is None and bins is None
         if limits is None:
             ranges = RangeSurvey(volume, plan, ignore_zero)
-            limits = ranges.finished(carry_out(Surveying(ranges, f"range of {volume.name}")))
+            limits = ranges.finished(carry_out(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
         chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
         chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
-    slices = list(survey.finished(carry_out(Surveying(survey, f"histogram of {volume.name}"))))
+    slices = list(survey.finished(carry_out(SurveyWork(survey, f"histogram of {volume.name}"))))
     values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
     return _Counted(opened, box, chosen is not None, values, slices)
 

@@ -34,7 +34,7 @@ from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
-from wkwdask.verbs.apply_job import Application
+from wkwdask.verbs.apply_job import AppliedFunction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,8 +94,8 @@ class Labelling:
     def _zero_counts(self) -> bool:
         return self.limits is not None and bool(self.limits[0] <= 0 <= self.limits[1])
 
-    def _application(self) -> Application:
-        return Application(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
+    def _application(self) -> AppliedFunction:
+        return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
 
     def occupied(self, region_shape: Vec3) -> CellMap:
         """Tell which regions can hold components, shape (x, y, z)."""

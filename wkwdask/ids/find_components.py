@@ -21,7 +21,18 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.verbs.apply_job import ApplyJob
-from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_no_overlap, check_not_replaced, open_read, part_of, presence, source_token
+from wkwdask.verbs.sources import (
+    SourceVolume,
+    TargetRequest,
+    box_setting,
+    check_no_overlap,
+    check_not_replaced,
+    occupancy_digest,
+    open_source_volume,
+    source_token,
+    stage_level,
+    where_box,
+)
 
 if TYPE_CHECKING:
     import os
@@ -99,19 +110,19 @@ class ComponentsSearch(Plan):
         return replace(self, staged=replace(self.staged, targets=(longer,), edit=levels.edit))
 
 
-def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> Read:
+def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> SourceVolume:
     """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold."""
     if layer is None and mag is None:
-        read = open_read(url)
+        read = open_source_volume(url)
     else:
         image, volume = open_source(url, layer, mag, "mag")
-        read = Read(volume, image.voxel_size_nm)
+        read = SourceVolume(volume, image.voxel_size_nm)
     if read.volume.num_channels != 1:
         raise ValueError(f"{read.volume.name}: has {read.volume.num_channels} channels, expected one")
     return read
 
 
-def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
+def lay_out_components(read: SourceVolume, wanted: TargetRequest, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
     """Check and lay out the making of components, or find the interrupted job that is to go on."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
@@ -121,7 +132,7 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
     limits = _limits(options.threshold, source)
     place = wanted.place_like(read)
     box = source.box
-    area = part_of(source.name, options.where, box) or box
+    area = where_box(source.name, options.where, box) or box
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
@@ -131,10 +142,10 @@ def lay_out_components(read: Read, wanted: Wanted, options: ComponentsOptions, e
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),
     )  # fmt: skip
-    draft, made = begin(levels, _COMMAND, settings, existing)
+    draft, made = stage_level(levels, _COMMAND, settings, existing)
     framed = in_frame(source, made.origin)
     plan = plan_components(framed.box, Tiling(made.chunk_shape, made.shard_shape, source.dtype.itemsize), workers, draft.shape())
-    record = {"region": plan.region_shape, "presence": presence(framed, [plan.region_shape])}
+    record = {"region": plan.region_shape, "presence": occupancy_digest(framed, [plan.region_shape])}
     labelling = Labelling(framed, plan, counted_from(area, made.origin), limits, options.connectivity, options.min_voxels, made.scratch_folder)
     staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
     return ComponentsSearch(source, labelling, staged, longer)

@@ -120,9 +120,9 @@ class HistogramSurvey(_ValueSurvey):
     bins: Bins | None
     """The bins; None counts each value of an integer type of 8 or 16 bits."""
 
-    def start(self) -> HistogramFindings:
+    def start(self) -> HistogramAccumulator:
         """Give counts of nothing."""
-        return HistogramFindings(self)
+        return HistogramAccumulator(self)
 
     def count(self, values: npt.NDArray[Any]) -> Counts:
         """Count values of one channel, shape (n,)."""
@@ -147,7 +147,7 @@ class HistogramSurvey(_ValueSurvey):
             yield counts
 
 
-class HistogramFindings:
+class HistogramAccumulator:
     """The counts so far, by slice."""
 
     def __init__(self, survey: HistogramSurvey) -> None:
@@ -198,9 +198,9 @@ class Range(NamedTuple):
 class RangeSurvey(_ValueSurvey):
     """The range of the finite values of a volume."""
 
-    def start(self) -> RangeFindings:
+    def start(self) -> RangeAccumulator:
         """Give the range of nothing."""
-        return RangeFindings(self)
+        return RangeAccumulator(self)
 
     def finished(self, found: Range) -> tuple[Any, Any]:
         """Give the range with the zeros that were not read; that of nothing is 0 to 1, as for ``numpy.histogram``."""
@@ -210,7 +210,7 @@ class RangeSurvey(_ValueSurvey):
         return (zero, self.volume.dtype.type(1)) if found.low is None else (found.low, found.high)
 
 
-class RangeFindings:
+class RangeAccumulator:
     """The range so far."""
 
     def __init__(self, survey: RangeSurvey) -> None:

@@ -143,12 +143,12 @@ class LabelSurvey:
             return stored_regions(self.labels, self.plan)
         return cell_map(self.plan.box, self.plan.region_shape, self.name, fill=True)
 
-    def start(self) -> LabelFindings:
+    def start(self) -> LabelAccumulator:
         """Give a table without labels."""
-        return LabelFindings(self)
+        return LabelAccumulator(self)
 
 
-class LabelFindings:
+class LabelAccumulator:
     """The labels that were found so far."""
 
     def __init__(self, survey: LabelSurvey) -> None:

@@ -23,8 +23,18 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
-from wkwdask.verbs.apply_job import Application, ApplyJob
-from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, check_no_overlap, check_not_replaced, part_of, presence, source_token
+from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
+from wkwdask.verbs.sources import (
+    SourceVolume,
+    TargetRequest,
+    box_setting,
+    check_no_overlap,
+    check_not_replaced,
+    occupancy_digest,
+    source_token,
+    stage_level,
+    where_box,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -99,7 +109,7 @@ class RemapOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Remapping:
+class IdLookup:
     """Maps the ids of an array by a table that each process maps into memory."""
 
     table: IdMap
@@ -126,7 +136,7 @@ class Remap(Plan):
     """What is read."""
     mapping: IdSource
     """The mapping."""
-    application: Application
+    application: AppliedFunction
     """What is done to which bricks, but for the table."""
     target: Placement
     """What is written."""
@@ -162,11 +172,11 @@ class Remap(Plan):
 
     def job(self, table: IdMap) -> ApplyJob:
         """Make the job that writes."""
-        function = Remapping(table, self.keeps, self.target.dtype)
+        function = IdLookup(table, self.keeps, self.target.dtype)
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
-def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
+def lay_out_remap(read: SourceVolume, wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
     """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
@@ -177,19 +187,19 @@ def lay_out_remap(read: Read, wanted: Wanted, mapping: Any, options: RemapOption
     place = wanted.place_like(read)
     found = _opened(mapping, source)
     box = source.box
-    area = part_of(source.name, options.where, box)
+    area = where_box(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
     levels = check_no_overlap(place.new_levels([spec], wanted.stored, source, existing), source)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
         default=options.default, dtype=dtype.name, input=source_token(source),
     )  # fmt: skip
-    draft, made = begin(levels, options.command, settings, existing)
+    draft, made = stage_level(levels, options.command, settings, existing)
     voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
     plan = plan_bricks(counted_from(box, made.origin), Tiling(made.chunk_shape, made.shard_shape, voxel_nbytes), workers, None, draft.shape())
-    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
     staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
-    application = Application(map_ids, (source,), plan, where=area, origin=made.origin)
+    application = AppliedFunction(map_ids, (source,), plan, where=area, origin=made.origin)
     return Remap(source, found, application, made, staged, options.default == "keep")
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedMag:
     """One mag of a layer, opened."""
 
     layer: Image
@@ -40,23 +40,23 @@ class Opened:
         return self.layer.voxel_size_of(self.volume)
 
 
-def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> Opened:
+def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> OpenedMag:
     """Open the mag that a user names."""
     found = find(url)
     if layer is None and category is not None:
         fitting = tuple(one for one in found.layers if one.category == category)
         found = replace(found, layers=fitting or found.layers)
-    return Opened(*found.open(layer, mag))
+    return OpenedMag(*found.open(layer, mag))
 
 
-def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | None) -> Opened:
+def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
     """Open a layer that is read together with another one."""
     dataset = first.layer.container
     named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
     found = find(color) if named is None else Found(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
     layer = found.choose(None)
     if mag is not None or found.mag is not None:
-        return Opened(*found.open(None, mag))
+        return OpenedMag(*found.open(None, mag))
     for candidate in layer.mags:
         if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
             continue
@@ -65,7 +65,7 @@ def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | N
         except MissingError:
             continue
         if volume.has_shards():
-            return Opened(layer, volume)
+            return OpenedMag(layer, volume)
     raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")
 
 
@@ -157,7 +157,7 @@ class SurveyJob:
         return ()
 
 
-class Surveying(Work[Any]):
+class SurveyWork(Work[Any]):
     """Finds something out about a volume; regions that cannot be read are listed."""
 
     def __init__(self, survey: Survey, title: str) -> None:

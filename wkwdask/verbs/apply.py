@@ -15,8 +15,8 @@ from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.runs.tolerant import Tolerance
-from wkwdask.verbs.apply_job import Application, ApplyJob, TrialSpec, function_name, is_finer
-from wkwdask.verbs.sources import Read, Wanted, begin, box_setting, open_read, part_of, source_token
+from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, TrialSpec, function_name, is_finer
+from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, open_source_volume, source_token, stage_level, where_box
 
 if TYPE_CHECKING:
     import os
@@ -70,7 +70,7 @@ class ApplyOptions:
 class Apply(Plan):
     """A function that can be applied."""
 
-    application: Application
+    application: AppliedFunction
     """What is applied to what."""
     target: Placement
     """What is written."""
@@ -90,7 +90,7 @@ class Apply(Plan):
 class Sources:
     """What a function reads."""
 
-    first: Read
+    first: SourceVolume
     """The first volume, which the result is like."""
     volumes: tuple[Volume, ...]
     """All volumes."""
@@ -107,12 +107,12 @@ def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOption
     """Open what is read."""
     if not sources:
         raise ValueError("name at least one source")
-    read = tuple(map(open_read, sources))
-    return Sources(read[0], tuple(one.volume for one in read), None if options.mask is None else open_read(options.mask).volume)
+    read = tuple(map(open_source_volume, sources))
+    return Sources(read[0], tuple(one.volume for one in read), None if options.mask is None else open_source_volume(options.mask).volume)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BrickGrid:
     """By what the work is cut up."""
 
     mag: Mag
@@ -129,7 +129,7 @@ class Cut:
     """What an earlier start chose."""
 
 
-def make_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, cut: Cut, workers: int) -> Application:
+def plan_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, cut: BrickGrid, workers: int) -> AppliedFunction:
     """Plan how a function is applied."""
     for volume in sources.all:
         is_finer(volume.box.mag, cut.mag)
@@ -137,28 +137,28 @@ def make_application(function: Callable[..., Any], sources: Sources, options: Ap
         raise ValueError(f"halo must not be negative, got {options.halo}")
     first = sources.volumes[0]
     box = first.box.in_mag(cut.mag)
-    where = part_of(first.name, options.where, box)
+    where = where_box(first.name, options.where, box)
     voxel_nbytes = cut.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
     framed = moved(box, (-cut.origin[0], -cut.origin[1], -cut.origin[2]))
     plan = plan_bricks(framed, Tiling(cut.chunk_shape, cut.shard_shape, voxel_nbytes), workers, options.chunks, cut.region)
-    return Application(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, cut.origin)
+    return AppliedFunction(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, cut.origin)
 
 
-def trial_of(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
+def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
     """Lay out one call of a function before anything is planned."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     mag = first.box.mag if target is None else _wanted(target, options).place(sources.first).mag
     spec = _spec(first, mag, options)
-    application = make_application(function, sources, options, _cut_alone(first, spec), 1)
+    application = plan_application(function, sources, options, _cut_alone(first, spec), 1)
     return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
 
 
-def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], options: ApplyOptions, workers: int) -> Application:
+def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], options: ApplyOptions, workers: int) -> AppliedFunction:
     """Plan how a function is applied whose results are combined."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    return make_application(function, sources, options, _cut_alone(first, _spec(first, first.box.mag, options)), workers)
+    return plan_application(function, sources, options, _cut_alone(first, _spec(first, first.box.mag, options)), workers)
 
 
 def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
@@ -166,14 +166,14 @@ def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
     return LevelSpec(first.box.in_mag(mag), np.dtype(first.dtype if options.dtype is None else options.dtype), options.num_channels)
 
 
-def _cut_alone(first: Volume, spec: LevelSpec) -> Cut:
+def _cut_alone(first: Volume, spec: LevelSpec) -> BrickGrid:
     """Cut up work of which nothing is stored."""
     shapes = (first.chunk_shape, first.shard_shape) if first.is_regular else (_CHUNK, _SHARD)
-    return Cut(spec.box.mag, spec.voxel_nbytes, *shapes)
+    return BrickGrid(spec.box.mag, spec.voxel_nbytes, *shapes)
 
 
-def _wanted(target: str | os.PathLike[str], options: ApplyOptions) -> Wanted:
-    return Wanted(target, options.stored, options.category, options.allow_external)
+def _wanted(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequest:
+    return TargetRequest(target, options.stored, options.category, options.allow_external)
 
 
 def lay_out_apply(
@@ -196,16 +196,16 @@ def lay_out_apply(
         box=box_setting(spec.box), skips_empty=int(options.skips_empty), dtype=spec.dtype.name, channels=spec.num_channels,
         input=",".join(map(source_token, sources.all)), **given,
     )  # fmt: skip
-    draft, made = begin(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
-    cut = Cut(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
-    application = make_application(function, sources, options, cut, workers)
+    draft, made = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
+    cut = BrickGrid(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
+    application = plan_application(function, sources, options, cut, workers)
     nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)
     plan = {"region": application.plan.region_shape}
     staged = draft.mags([made], nbytes, levels.edit, plan, task_nbytes=_task_nbytes(application, made))
     return Apply(application, made, staged, options.most_failures)
 
 
-def _task_nbytes(application: Application, made: Placement) -> int:
+def _task_nbytes(application: AppliedFunction, made: Placement) -> int:
     """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
     voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)

@@ -85,7 +85,7 @@ _LASTING_ERRORS = (
 """Errors of a function that its code and data alone decide. All others may pass: files, memory, timeouts, devices."""
 
 
-class Making(Protocol):
+class Computation(Protocol):
     """What makes the voxels of a volume from others, brick by brick. Picklable: tasks carry it."""
 
     @property
@@ -114,7 +114,7 @@ class Making(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class AppliedFunction:
     """What is applied to what."""
 
     function: Callable[..., Any]
@@ -287,7 +287,7 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
 class ApplySpec(SourceSpec):
     """Make one region of the target."""
 
-    application: Making
+    application: Computation
     """What makes it."""
     target: Placement
     """What is written."""
@@ -327,7 +327,7 @@ class ApplySpec(SourceSpec):
 class ApplyJob(RegionJob):
     """One volume computed from others."""
 
-    def __init__(self, application: Making, target: Placement) -> None:
+    def __init__(self, application: Computation, target: Placement) -> None:
         plan = application.plan
         super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
 
@@ -336,7 +336,7 @@ class ApplyJob(RegionJob):
 class TrialSpec:
     """Call the function once and keep nothing, to find mistakes before a job begins."""
 
-    application: Application
+    application: AppliedFunction
     """What is applied to what."""
     stored: Stored | None
     """How its result is stored; None where it is a value."""
@@ -370,7 +370,7 @@ class TrialSpec:
 class ReduceSpec:
     """Reduce one region to a value."""
 
-    application: Application
+    application: AppliedFunction
     """What is applied to what."""
     combine: Callable[[Any, Any], Any]
     """Makes one value of two."""
@@ -403,7 +403,7 @@ class ReduceSpec:
 class ReduceJob:
     """One value computed from volumes; values are combined in the order of the regions, whoever is first."""
 
-    def __init__(self, application: Application, combine: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any]) -> None:
         self._application, self._combine = application, combine
         self._occupied = application.occupied(application.plan.region_shape)
         self.num_tasks = int(self._occupied.sum())
@@ -428,10 +428,10 @@ class ReduceJob:
         return ()
 
 
-class Reducing(Work[Any]):
+class ReduceWork(Work[Any]):
     """Reduces volumes to one value, None where nothing is computed."""
 
-    def __init__(self, application: Application, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
+    def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
         self._application, self._combine = application, combine
         self._tolerance = Tolerance(most_failures, lists_always=True, ending=NO_RESULT)
 

@@ -132,7 +132,7 @@ def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[npt.NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class HoldsSpec:
+class CopyCheckSpec:
     """Find out whether a volume has all that a copy holds that is not zero, in one region."""
 
     volume: Volume
@@ -144,7 +144,9 @@ class HoldsSpec:
     region: Vec3
 
     def task(self) -> Task:
-        return Task(f"comparison of region {self.region} of {self.copy.name}", "holds {} {},{},{}".format(self.copy.name, *self.region), HoldsSpec.run, self)
+        return Task(
+            f"comparison of region {self.region} of {self.copy.name}", "holds {} {},{},{}".format(self.copy.name, *self.region), CopyCheckSpec.run, self
+        )
 
     def run(self) -> Result:
         """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""

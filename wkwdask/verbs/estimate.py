@@ -15,7 +15,7 @@ from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
 from wkwdask.runs.report import counted, format_nbytes, space_problems
 from wkwdask.streams.pyramid import PyramidStream
-from wkwdask.verbs.foreign_import import Import
+from wkwdask.verbs.image_import import Import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

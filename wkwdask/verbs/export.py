@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from wkwdask.model.states import States
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
-    from wkwdask.verbs.sources import Part
+    from wkwdask.verbs.sources import VolumeSelection
 
     VoxelSize = tuple[float, float, float]
 
@@ -235,7 +235,9 @@ class Export(Work[Report]):
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
-def lay_out_export(mag: StoredArray, target: str | os.PathLike[str], part: Part, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
+def lay_out_export(
+    mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None
+) -> Export:
     """Check and lay out an export."""
     check_existing(existing)
     path = local_path(target)

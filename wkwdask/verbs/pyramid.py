@@ -31,7 +31,7 @@ from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import RECORD_COLUMNS, read_record
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.region_job import SourceSpec
-from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence
+from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
 
 if TYPE_CHECKING:
     import os
@@ -212,7 +212,7 @@ class PyramidJob:
 
 
 @dataclass(frozen=True, slots=True)
-class LivingMag:
+class ExistingMag:
     """A mag that is there and is to be brought up to date."""
 
     target: Placement
@@ -229,7 +229,7 @@ class LivingMag:
     """Box of the finer mag when the record was made [voxels of the finer mag, counted as there]."""
 
 
-def changed_shards(mag: LivingMag) -> set[Vec3]:
+def changed_shards(mag: ExistingMag) -> set[Vec3]:
     """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made."""
     target, finer = mag.target, mag.finer
     now = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
@@ -250,7 +250,7 @@ def _changed_files(target: Placement, record: npt.NDArray[np.int64]) -> set[Vec3
     return {(row[0], row[1], row[2]) for row in found ^ known}
 
 
-def _counted(index: Vec3, mag: LivingMag, box: BoundingBox) -> BoundingBox:
+def _counted(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
     """Give the voxels of the finer mag that count in the windows of a shard: those inside the box."""
     return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
 
@@ -351,12 +351,12 @@ class Pyramid(Plan):
         """Make sure that a finished pyramid is that of the source as it is now."""
         finer = self.source
         if not finer.is_regular:
-            if known_by(finer)["states"] != self.staged.settings["states"]:
+            if source_fingerprint(finer)["states"] != self.staged.settings["states"]:
                 raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             published = target.built_in(folder)
-            changed = changed_shards(LivingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
+            changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
             if changed:
                 raise ResumeError(
                     f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
@@ -368,7 +368,7 @@ class Pyramid(Plan):
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
-    image, source = open_to_build(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    image, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     place = place_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
@@ -378,14 +378,14 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     settings = settings_of(
         "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
     )  # fmt: skip
-    known = {**known_by(source), "source": source.box.mag.name}
+    known = {**source_fingerprint(source), "source": source.box.mag.name}
     draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
     targets = levels.staged(draft.root)
     origins = [(0, 0, 0), *(target.origin for target in targets)]
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
     passes = tuple(plan_framed_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
-    plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
+    plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": occupancy_digest(source, [one.source_region_shape for one in passes[:1]])}
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_ladder=True, task_nbytes=task_nbytes)
     return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)

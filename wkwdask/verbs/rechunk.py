@@ -18,7 +18,7 @@ from wkwdask.store.paths import is_below
 from wkwdask.store.records import read_provenance
 from wkwdask.verbs.compare import EqualJob
 from wkwdask.verbs.region_job import SpliceJob, UpsampleJob
-from wkwdask.verbs.sources import Part, begin, box_setting, check_not_replaced, cropped, known_by, presence, translated
+from wkwdask.verbs.sources import VolumeSelection, box_setting, check_not_replaced, cropped, occupancy_digest, source_fingerprint, stage_level, translated
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LayerSelection:
     """What of a source is converted."""
 
     mags: tuple[Mag, ...] | None = None
     """Which mags, by default all."""
     finest_only: bool = False
     """Whether of all mags only the finest is taken."""
-    part: Part = field(default_factory=Part)
+    part: VolumeSelection = field(default_factory=VolumeSelection)
     """What of each."""
 
     def of(self, volume: StoredArray) -> Volume:
@@ -49,9 +49,9 @@ class Taken:
         moved_there: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
         return moved_there
 
-    def copy_of(self, volume: StoredArray) -> Copy:
+    def copy_of(self, volume: StoredArray) -> CopySource:
         """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
-        return Copy(self.of(volume), volume, self.settings)
+        return CopySource(self.of(volume), volume, self.settings)
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
         """Choose among the mags that are there, finest first."""
@@ -61,7 +61,7 @@ class Taken:
         chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
         return chosen[:1] if self.finest_only else chosen
 
-    def only(self, mag: Mag | None, source: Any) -> Taken:
+    def only(self, mag: Mag | None, source: Any) -> LayerSelection:
         """Take one mag alone, where a path is that of one; all as before, where that is None."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
             raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; give the layer's folder to choose a mag")
@@ -70,10 +70,10 @@ class Taken:
     @property
     def settings(self) -> dict[str, Any]:
         """What a journal keeps about it."""
-        return settings_of("convert", **{name: getattr(self.part, name) for name in Part.__slots__})
+        return settings_of("convert", **{name: getattr(self.part, name) for name in VolumeSelection.__slots__})
 
 
-def check_alike(copies: Sequence[Copy]) -> None:
+def check_alike(copies: Sequence[CopySource]) -> None:
     """Make sure, before the first mag of a layer is made, that all of them have values of one type."""
     first = copies[0].source
     for volume in (copy.source for copy in copies[1:]):
@@ -153,7 +153,7 @@ class RechunkOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopySource:
     """A volume whose voxels are to be stored elsewhere."""
 
     source: Volume
@@ -164,7 +164,7 @@ class Copy:
     """What is done to that."""
 
 
-def lay_out_copy(place: Place, copy: Copy, options: Any, existing: str, workers: int) -> Rechunk:
+def lay_out_copy(place: Place, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
     return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
 
@@ -196,7 +196,7 @@ def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Lay out the job that makes one level."""
     settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
-    job = copy_into(Copy(volume, source, settings), levels, existing, workers, options.command)
+    job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command)
     before = read_provenance(source.name)
     made = before.get("made", before) if options.command != "merge" and options.box is None else None
     return replace(job, staged=replace(job.staged, made=made))
@@ -218,9 +218,9 @@ def _check_apart(folder: str, source: str) -> None:
         raise ValueError(f"{folder}: lies inside of {source}, which is copied")
 
 
-def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
+def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
     """Lay out the making of a level that is laid out itself."""
-    draft, target = begin(levels, command, settings_of(command), existing, {**copy.settings, **known_by(copy.stored)})
+    draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
     source, region = in_frame(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
@@ -229,6 +229,6 @@ def copy_into(copy: Copy, levels: NewLevels, existing: str, workers: int, comman
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
         plan = plan_upsampling(target.box, source.box.mag, tiling, workers, region, source.chunk_shape)
-    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
     staged = draft.mags([target], spec.nbytes, levels.edit, record)
     return Rechunk(source, plan, target, staged, copy.stored, notes=levels.warnings, loss=levels.loss)

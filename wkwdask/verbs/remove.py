@@ -178,7 +178,7 @@ class Removals:
             remove_if_empty(self.whole)
 
 
-class Removing(Work[tuple[int, int]]):
+class RemovalWork(Work[tuple[int, int]]):
     """Removes levels, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes."""
 
     def __init__(self, removals: Removals) -> None:

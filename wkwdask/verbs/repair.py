@@ -34,11 +34,11 @@ from wkwdask.runs.report import counted
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import dirname
-from wkwdask.verbs.compare import HoldsSpec
-from wkwdask.verbs.mending.leftovers import LeftoverRepair
-from wkwdask.verbs.mending.level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
-from wkwdask.verbs.mending.made import Made, RecomputeSpec, Remaking, how_made, recompute_specs, remaking
+from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
+from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, plan_rebuild, recompute_specs
+from wkwdask.verbs.repair_leftovers import LeftoverRepair
+from wkwdask.verbs.repair_level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -53,24 +53,24 @@ _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilding:
+class Rebuild:
     """How files of a coarser mag are made anew."""
 
-    remaking: Remaking
+    base: RebuildPlan
     """From which mag, by which method."""
     target: Any
     """The mag, in its place."""
-    known_by: str = ""
+    basis: str = ""
     """How that is known, for people."""
 
     @property
-    def made(self) -> Made:
+    def made(self) -> Provenance:
         """How the mag was made."""
-        return self.remaking.made
+        return self.base.made
 
     def spec(self, shard: Vec3) -> RegionSpec:
         """Say how a file is rebuilt."""
-        return RegionSpec(self.remaking.finer, self.remaking.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+        return RegionSpec(self.base.finer, self.base.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Repair:
                     kinds = frozenset(fault.kind for fault in faults)
                     if not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
                         tasks.append(ProbeSpec(mending, shard, faults[0].path, kinds).task())
-                made = how_made(layer, scope, self._options.method) if broken and mending is not None else None
+                made = find_provenance(layer, scope, self._options.method) if broken and mending is not None else None
                 if made is not None and made.is_known and not made.is_noted and _is_described(scope, self._by_path):
                     trials.append(_comparisons(scope, made, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
@@ -183,7 +183,7 @@ class Repair:
         elif isinstance(spec, RecomputeSpec):
             if result.value.compared:
                 self._compared[spec.coarser.shard_path(spec.shard)] = not result.value.different
-        elif isinstance(spec, HoldsSpec):
+        elif isinstance(spec, CopyCheckSpec):
             self.leftovers.take_probe(spec, is_there=result.value)
 
     def _broken_shards(self, scope: LevelScope) -> dict[Vec3, list[Fault]]:
@@ -263,7 +263,7 @@ class Repair:
         plan.document, how = mended
         self.actions.append(Action(HEADER, path, why(faults), how))
 
-    def _plan_file(self, rebuilding: Rebuilding | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
+    def _plan_file(self, rebuilding: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
         head, num_sound = self._probed.get(faults[0].path, (None, 0))
         file = BrokenFile(plan, shard, faults, plan.scope.mending(), num_sound)
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
@@ -286,16 +286,16 @@ class Repair:
         file.plan.specs.append(spec)
         self.actions.append(Action(verb, spec.path, why(file.faults), how))
 
-    def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuilding | None:
+    def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
         """Find out what files of a coarser level are made anew from; None where there is no finer one, or nothing says how."""
-        made = how_made(layer, scope, self._options.method)
+        made = find_provenance(layer, scope, self._options.method)
         if made is None or not _is_described(made.finer, self._by_path):
             return None
         lost = (shard for shard, faults in self._broken_shards(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
-        found = remaking(scope, made, lost)
-        return Rebuilding(found, scope.target(found.coarser.box, f"{scope.folder}/"))
+        found = plan_rebuild(scope, made, lost)
+        return Rebuild(found, scope.target(found.coarser.box, f"{scope.folder}/"))
 
-    def _sure(self, rebuilding: Rebuilding | None, file: BrokenFile) -> tuple[Rebuilding | None, str]:
+    def _sure(self, rebuilding: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
         """Check whether it is known how a file is made; None where it is not, and why."""
         if rebuilding is None:
             return None, ""
@@ -306,15 +306,15 @@ class Repair:
             return None, "its sound blocks could not be compared with the finer mag"
         if not self._compared.get(file.path, True):
             return None, f"its sound blocks are not what the finer mag gives by {made.method}: that may hold less than was there"
-        return replace(rebuilding, known_by=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
+        return replace(rebuilding, basis=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
 
-    def _plan_rebuild(self, rebuilding: Rebuilding | None, file: BrokenFile) -> bool:
+    def _plan_rebuild(self, rebuilding: Rebuild | None, file: BrokenFile) -> bool:
         """Rebuild a file of a coarser level from the finer one, if that is sound."""
         is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved  # nothing of its own would be lost
-        if rebuilding is None or not all(map(is_good, rebuilding.remaking.sources(file.shard))):
+        if rebuilding is None or not all(map(is_good, rebuilding.base.sources(file.shard))):
             return False
         is_noted, differs = rebuilding.made.is_noted, self._differs(file)
-        how = f"from mag {rebuilding.made.finer.name}, {rebuilding.known_by}"
+        how = f"from mag {rebuilding.made.finer.name}, {rebuilding.basis}"
         if file.mending is not None and file.num_sound and not is_noted and not differs:  # what it has is as good as what can be made: only the rest is made
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):  # blocks that are stored otherwise cannot be put between its own
                 return False
@@ -344,7 +344,7 @@ class Repair:
         """Tell whether a file is sound, or will be before coarser ones are made of it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(self, rebuilding: Rebuilding | None, file: BrokenFile, doubt: str) -> None:
+    def _plan_loss(self, rebuilding: Rebuild | None, file: BrokenFile, doubt: str) -> None:
         """Do what can be done about a file that nothing can be made from."""
         num_sound, total = file.num_sound, 0 if file.mending is None else file.mending.num_chunks
         if file.has("pyramid.differs"):
@@ -353,7 +353,7 @@ class Repair:
             self.left += [Left(fault, doubt or "bring it back from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.mending is not None:
             remake, become = None, "ZEROS"
-            if rebuilding is not None and all(map(self._is_readable, rebuilding.remaking.sources(file.shard))):
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.base.sources(file.shard))):
                 remake, become = rebuilding.spec(file.shard), f"what the mended mag {rebuilding.made.finer.name} gives"
             how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.add(file.path)
@@ -402,7 +402,7 @@ class Repair:
             hold.discard()
 
 
-class Repairing(Work[RepairReport]):
+class RepairWork(Work[RepairReport]):
     """Checks, decides and mends."""
 
     def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
@@ -420,7 +420,7 @@ class Repairing(Work[RepairReport]):
         return RepairReport(path, self._dry_run, tuple(repair.actions), tuple(repair.left))
 
 
-def _comparisons(scope: LevelScope, made: Made, broken: set[str]) -> Iterator[Task]:
+def _comparisons(scope: LevelScope, made: Provenance, broken: set[str]) -> Iterator[Task]:
     """Compare the sound chunks of the broken shards of a level with what the finer one gives."""
     stored = {path for shard in scope.shards() for path in scope.paths_of(shard)}
     check = scope.check(decode=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class SourceVolume:
     """A volume that a level is computed from."""
 
     volume: Volume
@@ -45,13 +45,13 @@ class Read:
     """Edge lengths of a voxel of mag 1 [nm], None where nobody says them."""
 
 
-def open_read(url: str | os.PathLike[str]) -> Read:
+def open_source_volume(url: str | os.PathLike[str]) -> SourceVolume:
     """Open what is read, whatever its format."""
-    return Read(*open_sized(url))
+    return SourceVolume(*open_sized(url))
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetRequest:
     """Where a result goes, and how it is stored."""
 
     target: str | os.PathLike[str]
@@ -63,12 +63,12 @@ class Wanted:
     allow_external: bool = False
     """Whether links of the target may lead out of what holds it."""
 
-    def place(self, read: Read) -> Place:
+    def place(self, read: SourceVolume) -> Place:
         """Find out where a level goes that is made of a volume."""
         wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, found_nm=read.voxel_size_nm, needs_container=False)
         return place_for(replace(wanted, allow_external=self.allow_external))
 
-    def place_like(self, read: Read) -> Place:
+    def place_like(self, read: SourceVolume) -> Place:
         """Find out where a level goes that is made of another one, voxel by voxel."""
         place, source = self.place(read), read.volume
         if place.mag != source.box.mag:
@@ -88,7 +88,7 @@ def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     return levels
 
 
-def open_to_build(
+def open_base_level(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
     *, allow_external: bool = False,
 ) -> tuple[Image, Volume]:  # fmt: skip
@@ -118,7 +118,7 @@ def token_of(values: Any) -> str:
     return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
 
-def known_by(source: Volume) -> dict[str, Any]:
+def source_fingerprint(source: Volume) -> dict[str, Any]:
     """Say by what a source is known again. Of a regular one, each region of a job and each shard that is made keeps the state of its own files."""
     if source.is_regular:
         return {"source": source.box.mag.name, "input": source_token(source)}
@@ -130,7 +130,7 @@ def box_setting(box: BoundingBox) -> str:
     return ",".join(map(str, (*box.topleft, *box.size)))
 
 
-def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
+def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:
@@ -146,7 +146,7 @@ def check_not_replaced(source: Volume) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VolumeSelection:
     """What of a volume is converted, where it goes, and as which values."""
 
     box: BoundingBox | None = None
@@ -165,7 +165,7 @@ class Part:
         return converted(volume, self.channels, self.dtype, self.value_range)
 
 
-def part_of(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
+def where_box(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
     """Give the part of a box that a user means with ``where=``; None where that is not said."""
     part = None if where is None else where.in_mag(box.mag).intersection(box)
     if part is not None and part.is_empty:
@@ -193,9 +193,9 @@ def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
     return volume.moved(divide(by, mag.factors))
 
 
-def begin(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, known_by: dict[str, Any] | None = None) -> tuple[Draft, Placement]:
+def stage_level(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None) -> tuple[Draft, Placement]:
     """Begin the layout of a job that makes one level."""
     (folder,) = levels.folders
-    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(known_by or {})}, existing)
+    draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(fingerprint or {})}, existing)
     (target,) = levels.staged(draft.root)
     return draft, target

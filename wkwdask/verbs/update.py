@@ -35,8 +35,8 @@ from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
 from wkwdask.store.records import PROVENANCE_NAME, RECORD_COLUMNS, RECORD_NAME, read_making, read_provenance, read_record, write_provenance, write_record
-from wkwdask.verbs.pyramid import LivingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
-from wkwdask.verbs.sources import box_setting, known_by, open_to_build
+from wkwdask.verbs.pyramid import ExistingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
+from wkwdask.verbs.sources import box_setting, open_base_level, source_fingerprint
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,7 @@ _SAVE_SECONDS = 30.0
 class UpdateJob:
     """Brings coarser mags up to date."""
 
-    def __init__(self, mags: Sequence[LivingMag], *, by_content: bool, box: BoundingBox | None) -> None:
+    def __init__(self, mags: Sequence[ExistingMag], *, by_content: bool, box: BoundingBox | None) -> None:
         self.tallies = [ShardTally(mag.target, 0) for mag in mags]
         self.num_tasks = 0
         self.num_changed = [0] * len(mags)
@@ -150,7 +150,7 @@ class Update(Work[Report]):
     """The finest mag."""
     folder: JobFolder
     """The hold on the mags."""
-    mags: tuple[LivingMag, ...]
+    mags: tuple[ExistingMag, ...]
     """What is to be brought up to date, finest first."""
     job: UpdateJob
     """The work."""
@@ -195,7 +195,7 @@ class Update(Work[Report]):
         self.job.save_record()
         self.folder.discard()
 
-    def _keep_box(self, mag: LivingMag) -> None:
+    def _keep_box(self, mag: ExistingMag) -> None:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
         settings = read_making(mag.target.folder)
@@ -204,7 +204,7 @@ class Update(Work[Report]):
                 origin = Mag.parse(settings["source"])
             now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
             if origin == self.source.box.mag:
-                now |= {**known_by(self.source), "source": origin.name}
+                now |= {**source_fingerprint(self.source), "source": origin.name}
             if now != settings:
                 changed: dict[str, Any] = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
                 box = moved(mag.target.box, mag.target.origin)
@@ -217,7 +217,7 @@ def lay_out_update(
 ) -> Update:
     """Find out what is there and how it was made."""
     _check_options(options)
-    layer, source = open_to_build(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
+    layer, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     stored = format_of_image(layer)
@@ -226,10 +226,10 @@ def lay_out_update(
     parent = stored.parent_of(layer, list(folders.values()))
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
-    living: list[LivingMag] = []
+    living: list[ExistingMag] = []
     volumes: dict[Mag, Volume] = {source.box.mag: source}
     for mag, folder in folders.items():
-        finer, method, ignore_zero = _how_made(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
+        finer, method, ignore_zero = _provenance(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
         stored.check_links(layer, folder)
@@ -242,7 +242,7 @@ def lay_out_update(
         target = stored.living(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
         framed = in_frame(volumes[finer], origin)
-        living.append(LivingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
+        living.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
         volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(living, by_content=by_content, box=box)
     dataset = None if layer.container is None else layer.container.dataset_folder
@@ -286,7 +286,7 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
-def _how_made(layer: Image, source: Volume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
     """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:

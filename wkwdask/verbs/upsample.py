@@ -23,7 +23,7 @@ from wkwdask.runs.staged import StagedMags, settings_of, stage
 from wkwdask.store.paths import is_remote
 from wkwdask.store.records import RECORD_COLUMNS, read_provenance, read_record
 from wkwdask.verbs.region_job import UpsampleJob, is_current
-from wkwdask.verbs.sources import box_setting, check_not_replaced, known_by, open_to_build, presence
+from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
 
 if TYPE_CHECKING:
     import os
@@ -96,13 +96,13 @@ class Upsample(Plan):
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
-    image, source = open_to_build(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
+    image, source = open_base_level(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
     levels = place_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
-    known = {**known_by(source), "source": source.box.mag.name}
+    known = {**source_fingerprint(source), "source": source.box.mag.name}
     draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
     targets, shapes = levels.staged(draft.root), draft.shapes()
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
@@ -110,7 +110,7 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
         plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, region)
         for target, region in zip(targets, [None] * len(mags) if shapes is None else shapes, strict=True)
     )
-    plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
+    plan = {"regions": [one.region_shape for one in plans], "presence": occupancy_digest(source, [one.source_cell_shape for one in plans])}
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) for one in plans), default=0)
     staged = draft.mags(targets, len(mags) * LevelSpec.like(source).nbytes, levels.edit, plan, task_nbytes=task_nbytes)
     return Upsample(source, plans, staged)

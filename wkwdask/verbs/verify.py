@@ -18,7 +18,7 @@ from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.store import files
 from wkwdask.store.locks import is_lock, read_owner
 from wkwdask.store.paths import basename
-from wkwdask.verbs.mending.made import finer_levels, how_made, is_sampled, recompute_specs
+from wkwdask.verbs.recompute import find_provenance, finer_levels, is_sampled, recompute_specs
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.formats.inspection import FileCheck, LevelScope, Scope
     from wkwdask.geometry.mag import Mag
-    from wkwdask.verbs.mending.made import RecomputeSpec
+    from wkwdask.verbs.recompute import RecomputeSpec
 
 _SHOWN = 50
 
@@ -201,7 +201,7 @@ class Verification(Work["VerifyReport"]):
         tasks: list[Task] = []
         for layer in self.scope.layers if self._pyramid else ():
             for scope in (scope for scope in layer.mags if finer_levels(layer, scope)):
-                made = how_made(layer, scope, self._method)
+                made = find_provenance(layer, scope, self._method)
                 if made is None or not broken.isdisjoint((scope.document, made.finer.document)):
                     what = "nothing says how it was made" if made is None else f"a {basename(scope.document)} is broken"
                     self._faults.append(Fault("pyramid.unknown", scope.folder, what))

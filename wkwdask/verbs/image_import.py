@@ -17,7 +17,7 @@ from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
-from wkwdask.verbs.sources import Part, begin, box_setting, cropped, token_of
+from wkwdask.verbs.sources import VolumeSelection, box_setting, cropped, stage_level, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from wkwdask.runs.staged import StagedMags
 
 
-class Source(Volume, Protocol):
+class ImportSource(Volume, Protocol):
     """A volume of another format, of which tasks get parts."""
 
     @property
     def unit_shape(self) -> Vec3:
         """What is best read at once, if there is memory for it [voxels]."""
 
-    def cropped(self, box: BoundingBox) -> Source:
+    def cropped(self, box: BoundingBox) -> ImportSource:
         """Give a part, small to pickle."""
 
-    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Source]:
+    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
         """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
 
 
@@ -51,7 +51,7 @@ class ConvertSpec(UpsampleSpec):
 
     __slots__ = ()
 
-    source: Source
+    source: ImportSource
     plan: Slabs
 
     def run(self) -> Result:
@@ -63,7 +63,7 @@ class ConvertSpec(UpsampleSpec):
 class ConvertJob(RegionJob):
     """One mag of a source of another format; each region gets its part of the source."""
 
-    def __init__(self, source: Source, target: Placement, plan: Slabs) -> None:
+    def __init__(self, source: ImportSource, target: Placement, plan: Slabs) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
@@ -77,7 +77,7 @@ _NOTES_NAME = "bad-slices"
 class SourceOptions:
     """What of a source is taken over, and where it goes."""
 
-    part: Part
+    part: VolumeSelection
     """What of it, where it goes, and as which values."""
     axes: str | None = None
     """Order of the source's axes."""
@@ -91,7 +91,7 @@ class SourceOptions:
 class Import(Plan):
     """A source that can be imported."""
 
-    source: Source
+    source: ImportSource
     """What is read, in the coordinates of the target."""
     plan: Slabs
     """Regions, readings and bricks."""
@@ -123,10 +123,10 @@ class Import(Plan):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class OpenedImport:
     """Images or an array that are to be stored elsewhere."""
 
-    source: Source
+    source: ImportSource
     """What is read, in absolute voxels."""
     foreign: PlainSource
     """What it says about itself."""
@@ -134,18 +134,18 @@ class Imported:
     """Whether bad slices become zeros."""
 
 
-def open_source(source: Any, options: SourceOptions, mag: Mag) -> Imported:
+def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
     """Open what is to be imported, with the channels, the type and the box that a user asks for."""
     foreign = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
-    return Imported(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
+    return OpenedImport(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
 
 
-def lay_out_import(place: Place, imported: Imported, options: Any, existing: str, workers: int) -> Import:
+def lay_out_import(place: Place, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
     """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
     absolute = imported.source
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
     settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if imported.fill else "fail", input=token_of(absolute.token))
-    draft, target = begin(levels, "convert", settings, existing)
+    draft, target = stage_level(levels, "convert", settings, existing)
     source = in_frame(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
@@ -163,9 +163,9 @@ def _notes_folder(staged: StagedMags) -> str:
     return f"{staged.root}/{_NOTES_NAME}"
 
 
-def _with_notes(source: Any, folder: str) -> Source:
+def _with_notes(source: Any, folder: str) -> ImportSource:
     """Let slices that cannot be decoded become zeros, with a note in a folder."""
     if isinstance(source, Converted):
         return replace(source, source=_with_notes(source.source, folder))
-    changed: Source = source.with_notes(folder)
+    changed: ImportSource = source.with_notes(folder)
     return changed

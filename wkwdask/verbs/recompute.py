@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.pyramid import Pass
 
 
-class Broken(Protocol):
+class BrokenShard(Protocol):
     """A broken shard of which some chunks can be read."""
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
@@ -88,7 +88,7 @@ class RecomputeSpec:
             stream.close()
         return Result((), value=found)
 
-    def _sound_differences(self, broken: Broken, made: npt.NDArray[Any], box: BoundingBox) -> Differences:
+    def _sound_differences(self, broken: BrokenShard, made: npt.NDArray[Any], box: BoundingBox) -> Differences:
         """Compare the chunks that can be read."""
         found = Differences()
         for index in cells(box, self.coarser.chunk_shape):
@@ -106,7 +106,7 @@ def _place(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Provenance:
     """How a coarser level was made, as far as anything says so."""
 
     finer: Any
@@ -133,7 +133,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Remaking:
+class RebuildPlan:
     """How shards of a coarser level are made, in coordinates that start where its grid does."""
 
     finer: Volume
@@ -144,7 +144,7 @@ class Remaking:
     """One level, whose regions are shards."""
     below: dict[Vec3, list[Vec3]]
     """The shards that each shard is made from, those that are gone too."""
-    made: Made
+    made: Provenance
     """How."""
 
     def sources(self, shard: Vec3) -> list[str]:
@@ -152,7 +152,7 @@ class Remaking:
         return [path for source in self.below.get(shard, ()) for path in self.made.finer.paths_of(source)]
 
 
-def remaking(scope: LevelScope, made: Made, lost: Iterable[Vec3] = ()) -> Remaking:
+def plan_rebuild(scope: LevelScope, made: Provenance, lost: Iterable[Vec3] = ()) -> RebuildPlan:
     """Plan how shards of a level are made; ``lost`` are shards of the finer one that should be there."""
     source = made.source
     box = source.box.in_mag(scope.mag)
@@ -167,11 +167,11 @@ def remaking(scope: LevelScope, made: Made, lost: Iterable[Vec3] = ()) -> Remaki
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])
     first = source.origin
     corner = (first[0] + plan.source_shift[0], first[1] + plan.source_shift[1], first[2] + plan.source_shift[2])
-    below = shards_below([*made.finer.shards(), *lost], finer.shard_shape, corner, footprint)
-    return Remaking(finer, coarser, plan, below, made)
+    below = shards_by_coarser([*made.finer.shards(), *lost], finer.shard_shape, corner, footprint)
+    return RebuildPlan(finer, coarser, plan, below, made)
 
 
-def how_made(layer: LayerScope, scope: LevelScope, method: str | None) -> Made | None:
+def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) -> Provenance | None:
     """Tell from which level and how a level was made: as its provenance says, else from the next finer one as most software does."""
     finer = {other.mag: other for other in finer_levels(layer, scope)}
     if not finer or not scope.can_be_read:
@@ -181,10 +181,10 @@ def how_made(layer: LayerScope, scope: LevelScope, method: str | None) -> Made |
         return noted
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
     chosen = method or scope.method
-    return None if chosen is None else Made(nearest, chosen, ignore_zero=False, is_known=method is not None)
+    return None if chosen is None else Provenance(nearest, chosen, ignore_zero=False, is_known=method is not None)
 
 
-def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Made | None:
+def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
     """Read from a level's provenance how it was made; None where it has none, or one that makes no sense."""
     settings: Any = read_making(scope.folder)
     try:
@@ -196,7 +196,7 @@ def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Made | None:
         origin = finer[ladder[ladder.index(scope.mag, 1) - 1]]  # type: ignore[arg-type]
         box = BoundingBox.parse(settings["box"])
         box = BoundingBox(box.topleft, box.size, ladder[0]).in_mag(origin.mag)
-        return Made(origin, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
+        return Provenance(origin, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -208,9 +208,9 @@ def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
     return [] if mag is None else [other for other in levels if all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))]
 
 
-def recompute_specs(scope: LevelScope, made: Made, broken: set[str]) -> Iterator[RecomputeSpec]:
+def recompute_specs(scope: LevelScope, made: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
     """Give a task for each shard of a coarser level that is there, or should be since a finer one is; not for broken ones, or those made from such."""
-    found = remaking(scope, made)
+    found = plan_rebuild(scope, made)
     coarser = found.coarser
     touched = cell_range(coarser.box, coarser.shard_shape)
     for shard in sorted({*scope.shards(), *found.below}, key=lambda shard: shard[::-1]):
@@ -218,7 +218,7 @@ def recompute_specs(scope: LevelScope, made: Made, broken: set[str]) -> Iterator
             yield RecomputeSpec(found.finer, coarser, found.plan, made.method, made.ignore_zero, shard, scope.volume().origin)
 
 
-def shards_below(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
+def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
     """List the shards of a level, counted from their origin, that each shard of a coarser one is made from."""
     below: dict[Vec3, list[Vec3]] = {}
     for x, y, z in shards:

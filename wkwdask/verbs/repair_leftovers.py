@@ -12,7 +12,7 @@ from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.store.paths import basename, dirname
-from wkwdask.verbs.compare import HoldsSpec
+from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.verify import UNREADABLE_LOCK
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class LeftoverRepair:
                 return
             edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
             plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
-            yield from (HoldsSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
+            yield from (CopyCheckSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
 
-    def take_probe(self, spec: HoldsSpec, *, is_there: bool) -> None:
+    def take_probe(self, spec: CopyCheckSpec, *, is_there: bool) -> None:
         """Take note of a copy that holds what its layer has not."""
         if not is_there:
             copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
