@@ -1,4 +1,9 @@
-"""webKNOSSOS-wrap (WKW) voxel data as dask arrays: open, write, downsample, look."""
+"""Process webKNOSSOS-wrap (WKW), Neuroglancer precomputed, N5 and OME-NGFF voxel volumes with dask.
+
+Public names are listed in ``__all__``; each is loaded on first use. Functions are defined in ``wkwdask.api``, one module per topic. Below it, ``verbs`` and
+``ids`` plan the work, ``runs`` and ``graphs`` execute it, ``formats`` reads and writes each format, and ``geometry`` and ``kernels`` do the arithmetic.
+A reader starts at :mod:`wkwdask.api.access`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Module and names; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
+# Public names by module. A module is imported when one of its names is first used, which keeps ``import wkwdask`` fast.
 _MODULES = {
     "api.access": "info open read sample",
     "api.checks": "check_manifest diff repair verify write_manifest",
@@ -115,5 +120,6 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
 
 
-if "xarray" in sys.modules:  # arrays that are made by hand get the accessor .wkw; whoever opens a file with xarray has it in any case
+# Register the accessor .wkw for arrays built in memory. xarray's engines register it too, so that opened files have it in any import order.
+if "xarray" in sys.modules:
     import wkwdask.xarray.accessor  # noqa: F401

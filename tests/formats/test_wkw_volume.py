@@ -266,7 +266,7 @@ def test_sample_of_what_is_no_point(mag):
     with pytest.raises(BoundsError, match=r"point \[48, 0, 0\]"):
         wkwdask.sample(mag, [[48, 0, 0]])
     for bad in ([[0.5, 0, 0]], [0, 0, 0], [[0, 0]], [["a", "b", "c"]]):
-        with pytest.raises(TypeError, match="points are whole numbers of shape"):
+        with pytest.raises(TypeError, match="points must be whole numbers of shape"):
             wkwdask.sample(mag, bad)
 
 

@@ -102,7 +102,7 @@ def test_three_files_in_a_huge_box(tmp_path, name, size):
     made = wkwdask.convert(url, target)
     assert wkwdask.diff(url, made.mags[0].path if name != "wkw" else target).equal
     assert run_here("info", url.removeprefix("zarr://")).returncode == 0
-    with pytest.raises(UnsupportedError, match=rf"{tmp_path}.* values of uint8, which do not fit into memory; name a smaller box"):
+    with pytest.raises(UnsupportedError, match=rf"{tmp_path}.* values of uint8, which do not fit into memory; choose a smaller box"):
         wkwdask.read(url)
     with pytest.raises(ValueError, match="expected at most 262,144"):
         wkwdask.open(url, chunks=64)

@@ -1,4 +1,4 @@
-"""Reading and writing voxels."""
+"""Read voxels as dask arrays, as numpy arrays or at single points, and summarise a dataset."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open(
 ) -> da.Array:
     """Open one mag of a layer as a dask array.
 
-    Only the blocks that a selection touches are decoded. Chunk borders lie on block and file borders.
+    Only the blocks that a selection touches are decoded. Chunk borders are block or file borders.
 
     Parameters
     ----------
@@ -48,37 +48,48 @@ def open(
         A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container, group or dataset; an OME-NGFF image or another Zarr array. A
         local folder, or ``"precomputed://"``, ``"n5://"`` or ``"zarr://"`` and a path or URL (``https://``, ``s3://``, ``gs://``).
     layer : str, optional
-        The layer, of N5 and Zarr the path of a group; may be omitted where there is one.
+        The layer, or the path of a group in N5 and Zarr; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, such as ``"2-2-1"``; by default that of the path, else the finest that has files. Of other formats also the key of a scale or the name of an
-        array, such as ``"8_8_40"`` or ``"s1"``.
+        The mag, such as ``"2-2-1"``; by default the mag of the path, else the finest mag that has files. Formats other than WKW also accept the key of a
+        scale or the name of an array, such as ``"8_8_40"`` or ``"s1"``.
     chunks : str, int or sequence of 3 int
         ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as ``"64MiB"``, or voxels along x, y, z.
     bounding_box : BoundingBox, str or sequence, optional
-        Part of the layer to open: x, y, z, width, height, depth [voxels of mag 1], grown outward to voxels of the mag.
+        Part of the layer to open: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
     origin : {"box", "absolute"}
-        Whether element 0 is the corner of the box, or the index is the absolute voxel of the mag (zeros before the box).
+        Meaning of an index: relative to the corner of the box, or the absolute voxel of the mag (with zeros before the box).
     axes : str, optional
-        Order of the axes, ``"cxyz"`` by default; ``"czyx"`` is what skimage, napari and OME expect. ``"xyz"`` or ``"zyx"`` with one channel.
+        Order of the axes, ``"cxyz"`` by default. skimage, napari and OME expect ``"czyx"``. ``"xyz"`` and ``"zyx"`` need a single channel.
     channel : int, optional
-        Open this channel alone, without the axis c.
+        Open only this channel, without the axis c.
     chunk_size : sequence of 3 int, optional
-        Which of several chunk sizes of a precomputed scale is read [voxels]; by default the first.
+        Chunk size to read from a precomputed scale that stores several [voxels]; by default the first.
 
     Returns
     -------
-    dask.array.Array, shape (c, x, y, z) or as ``axes`` say
+    dask.array.Array, shape (c, x, y, z), or in the order of ``axes``
 
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     BoundsError
-        The bounding box reaches outside the layer.
+        The bounding box extends beyond the layer.
     FormatError
-        A record or header is broken; broken data files are errors when they are read.
+        A record or header is broken. Broken data files raise when they are read.
     ValueError
-        Several layers could be meant, or an option makes no sense.
+        The choice of layer is ambiguous, or an option is invalid.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> array = wkwdask.open(f"{folder}/1", chunks="file")
+    >>> array.shape, array.chunksize, int(array.sum())
+    ((1, 64, 64, 64), (1, 32, 32, 32), 262144)
     """
     from wkwdask.graphs.read import open_array
 
@@ -99,19 +110,19 @@ def read(
     layer: str | None = None,
     mag: MagLike | None = None,
 ) -> npt.NDArray[Any]:
-    """Read voxels into a numpy array, without dask; safe in threads and forks.
+    """Read voxels into a numpy array, without dask. Safe to call in threads and forked processes.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag, of any format that :func:`open` opens.
     box : BoundingBox or pair of corners, optional
-        What to read: the lowest corner and the one beyond the highest, absolute voxels of the mag along x, y, z. By default the whole
-        box of the layer.
+        Box to read: its lowest corner and the corner beyond its highest voxel, as absolute voxels of the mag along x, y, z. By default the whole box of the
+        layer.
     layer : str, optional
-        The layer; may be omitted where there is one.
+        The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default that of the path, else the finest that has files.
+        The mag; by default the mag of the path, else the finest mag that has files.
 
     Returns
     -------
@@ -120,11 +131,21 @@ def read(
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     BoundsError
-        The box reaches outside the layer.
+        The box extends beyond the layer.
     FormatError
         A file is broken; the message names file, block and byte offset.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> wkwdask.read(f"{folder}/1", ((0, 0, 5), (1, 1, 8))).ravel().tolist()
+    [5, 6, 7]
     """
     parsed_mag = mag_or_key(mag)
     volume = recent_stored(url, layer, parsed_mag)
@@ -138,7 +159,7 @@ def read(
             check_inside(volume.name, volume.box, asked)
     try:
         return _read_box(volume, asked)
-    except ReplacedError:  # between the opening and the reading
+    except ReplacedError:  # another job replaced the mag after it was opened
         return _read_box(recent_stored(url, layer, parsed_mag, anew=True), asked)
 
 
@@ -147,7 +168,7 @@ def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
         out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
-        raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; name a smaller box") from None
+        raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box") from None
     volume.read_into(out, box.topleft)
     return out
 
@@ -168,9 +189,9 @@ def sample(
     points : array_like of int, shape (n, 3)
         Absolute voxels of the mag along x, y, z.
     layer : str, optional
-        The layer; may be omitted where there is one.
+        The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default that of the path, else the finest that has files.
+        The mag; by default the mag of the path, else the finest mag that has files.
 
     Returns
     -------
@@ -181,24 +202,34 @@ def sample(
     BoundsError
         A point lies outside the layer.
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     FormatError
         A file is broken.
     TypeError
-        The points are no whole numbers.
+        The points are not whole numbers.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> wkwdask.sample(f"{folder}/1", [(0, 0, 7), (0, 1, 0)]).tolist()
+    [7, 64]
     """
     array = np.asarray(points)
     if array.size == 0:
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
-        raise TypeError(f"points are whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
+        raise TypeError(f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
     volume = recent_stored(url, layer, mag_or_key(mag), anew=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
-    """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr: what ``wkwdask info`` prints.
+    """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr, as ``wkwdask info`` does.
 
     Parameters
     ----------
@@ -208,14 +239,24 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     Returns
     -------
     DatasetSummary or VolumeSummary
-        The first one of WKW.
+        A DatasetSummary for WKW, a VolumeSummary for all other formats.
 
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     FormatError
         The JSON is broken.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
+    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> [(layer.name, [mag.files for mag in layer.mags]) for layer in wkwdask.info(dataset.path).layers]
+    [('raw', [8])]
     """
     found = format_of(url)
     if found is None:

@@ -1,4 +1,4 @@
-"""Checking what is stored, mending it, and comparing it."""
+"""Verify, repair and compare stored volumes, and write manifests of their files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wkwdask.verbs.verify import VerifyReport
 
-_MOST_MAGS = 16  # of a layer that somebody would make
+_MOST_MAGS = 16  # a layer has fewer; bounds the repeated passes of repair(rebuild_differing=True)
 
 
 def verify(
@@ -34,39 +34,39 @@ def verify(
     pyramid: bool | float = False,
     method: str | None = None,
 ) -> VerifyReport:
-    """Check everything that is stored; nothing is ever written.
+    """Check all files, blocks and records; never write anything.
 
-    Each data file is checked against ``header.wkw``: its header, its size, the order of its jump table, and that every block decodes to its length.
-    Names, positions, left-overs of dead processes and ``datasource-properties.json`` are checked too. Some megabytes of a file are in memory at once. A data
-    file that is absent is no fault, since it reads as zeros, unless the mag's own record says that it was there.
+    Each data file is compared with ``header.wkw``: its header, its size, the order of its jump table, and the length of every decoded block. Names,
+    positions, leftover files of dead processes and ``datasource-properties.json`` are checked too. A few megabytes of a file are in memory at a time. A
+    missing data file reads as zeros, so it is a fault only if the mag's own record lists it.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag, or a local image of any other format or one of its levels.
+        A dataset, a layer or a mag; or a local image of another format, or one of its levels.
     layer : str or sequence of str, optional
         The layers, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     quick : bool
-        Look at headers, tables, names and the JSON; decode no block.
+        Check headers, jump tables, names and the JSON only; decode no block.
     pyramid : bool or float
-        Compute the files of coarser mags anew from the finer one, and compare; a number from 0 to 1 does so for that share of the files, the same in each
-        run.
+        Compute the files of coarser mags again from the finer mag and compare them. A number from 0 to 1 checks that share of the files, the same files in
+        each run.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        How coarser mags were made that do not say so; by default median for images and mode for labels.
+        Downsampling method of coarser mags that do not record it; by default median for images and mode for labels.
 
     Returns
     -------
     VerifyReport
-        ``is_sound`` tells whether there is no error, ``faults`` lists all that is wrong.
+        ``is_sound`` is True without errors; ``faults`` lists all findings.
 
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     ValueError
-        An option makes no sense.
+        An option is invalid.
 
     Examples
     --------
@@ -105,59 +105,72 @@ def repair(
     remove_copies: bool = False,
     allow_external: bool = False,
 ) -> RepairReport:
-    """Mend what :func:`verify` finds. Good data are never touched; what can be decoded is kept byte for byte.
+    """Repair the faults that :func:`verify` finds. Intact data are never changed; blocks that can be decoded are kept byte for byte.
 
-    Of levels in other formats than WKW, leftovers go and broken files of coarser levels are rebuilt; headers, single blocks and the JSON are WKW's.
+    Without options, this removes leftover files of dead processes, rewrites ``header.wkw`` and the headers of data files if the blocks determine their
+    content, cuts off bytes behind the last block, rebuilds broken files of coarser mags from an intact finer mag, and corrects the JSON. Lost voxels of the
+    finest mag cannot be recovered; options choose what replaces them. Files of a coarser mag that records no method are rebuilt only if ``method`` is given;
+    its blocks that can be decoded stay.
 
-    Without an option this removes what dead processes left, writes ``header.wkw`` and the headers of data files anew where the blocks prove what they should
-    say, cuts off bytes behind the last block, rebuilds broken files of coarser mags from a sound finer one, and corrects the JSON. What a finest mag has lost
-    is lost: options say what becomes of it. Files of a coarser mag that records no method are rebuilt where ``method`` is given, and blocks of it that can be
-    decoded stay.
+    In formats other than WKW, leftover files are removed and broken files of coarser levels are rebuilt.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     dry_run : bool
-        Change nothing, and say what would be done.
+        Change nothing; report the planned actions.
     layer, mags
         As for :func:`verify`.
     salvage : bool
-        Broken blocks of a file that cannot be rebuilt become zeros and all its other blocks are kept; the old file is set aside.
+        Replace broken blocks of files that cannot be rebuilt by zeros and keep all other blocks; the old files are set aside.
     quarantine : bool
-        Set files aside that cannot be mended, in ``.wkwdask-quarantine`` beside the mag: their place then reads as zeros.
+        Move files that cannot be repaired to ``.wkwdask-quarantine`` beside the mag; their voxels then read as zeros.
     drop_missing : bool
-        Take mags off the JSON that are not there.
+        Remove missing mags from the JSON.
     grow_box : bool
-        Let the JSON's box grow around voxels that are not zero and lie outside.
+        Extend the box in the JSON to all voxels that are not zero.
     rebuild_differing : bool
-        Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.
+        Rebuild files of coarser mags that differ from the finer mag; the old files are set aside.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        Method of coarser mags that do not record it: their files are rebuilt only where it is given.
+        Downsampling method of coarser mags that do not record it; without it, their files are not rebuilt.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm], for a JSON that has to be written anew.
+        Edge lengths of a voxel of mag 1 [nm], for a JSON that must be rewritten.
     older_than : float
-        Age from which temporary files of other software are taken for left-overs [s].
+        Age above which temporary files of other software count as leftovers [s].
     remove_copies : bool
-        Remove mags that webknossos left half-way while it replaced others, where all mags of the layer are sound and have every voxel that they hold.
+        Remove unfinished mags that webknossos left while it replaced others, if all mags of the layer are intact and hold every voxel of them.
     allow_external : bool
-        Mend mags that lie outside of the dataset too; by default they are left alone.
+        Also repair mags outside the dataset; by default they are not changed.
 
     Returns
     -------
     RepairReport
-        What was done, and what stays.
+        Actions that were done, and faults that remain.
 
     Raises
     ------
     LockedError
-        A job that is running writes one of the mags.
+        A running job writes one of the mags.
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     ResumeError
-        An interrupted job that can go on writes one of the mags.
+        An interrupted job that can be resumed writes one of the mags.
     ValueError
-        An option makes no sense.
+        An option is invalid.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> with open(f"{folder}/1/z0/y1/x0.wkw", "r+b") as file:
+    ...     _ = file.truncate(30)
+    >>> report = wkwdask.repair(f"{folder}/1", quarantine=True)
+    >>> len(report.actions), report.is_sound
+    (1, True)
     """
     from wkwdask.graphs.runners import carry_out
 
@@ -174,7 +187,7 @@ def repair(
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
         if not any(action.verb == REBUILD for action in last.actions):
             break
-        last = once()  # still coarser files may differ from what was rebuilt just now
+        last = once()  # the files rebuilt just now may differ from those of the next coarser mag
         report = replace(last, actions=(*report.actions, *last.actions))
     return report
 
@@ -192,30 +205,30 @@ def diff(
     Parameters
     ----------
     first, second : str or path
-        Datasets, layers or mags; also one mag and what :func:`convert` imports (an array or sections), whose first voxel is the corner of the mag's box.
+        Datasets, layers or mags. Also a mag and a source of :func:`convert` (an array or sections), whose first voxel is the corner of the mag's box.
     layer : str, optional
-        The layer, by default all that both have; single layers are compared whatever their names.
+        The layer, by default all common layers. Two single layers are compared regardless of their names.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, by default all that both have.
+        The mag, by default all common mags.
     bounding_box : BoundingBox, str or sequence, optional
-        Where, in mag-1 voxels.
+        Part to compare: x, y, z, width, height, depth [voxels of mag 1].
 
     Returns
     -------
     Diff
-        ``equal``, and for each mag the number of voxels that differ, the first ten of them and the box around all. Every bit counts, so that NaN equals
-        itself. Boxes, types or channels that are not alike are named, and are a difference.
+        ``equal``, and for each mag the number of different voxels, the first ten of them and the box around all. Values are compared bit by bit, so NaN
+        equals NaN. Different boxes, types or channels are a difference too, and are named.
 
     Raises
     ------
     BoundsError
-        The box holds nothing of a mag.
+        The box does not touch a mag.
     FormatError
         A file is broken.
     MissingError
-        There is no such dataset, layer or mag, or nothing that both have.
+        A dataset, layer or mag does not exist, or the two have none in common.
     ValueError
-        Two mags are named, and they are different ones.
+        The two URLs name different mags.
 
     Examples
     --------
@@ -239,7 +252,9 @@ def diff(
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
-    """Write the SHA-256 of every file below a folder to ``wkwdask-manifest.txt`` in it, for a move between sites; ``sha256sum -c`` can check it too.
+    """Write the SHA-256 hashes of all files below a folder to ``wkwdask-manifest.txt``, to check them after a transfer.
+
+    ``sha256sum -c wkwdask-manifest.txt`` checks the same file.
 
     Parameters
     ----------
@@ -253,30 +268,53 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     Raises
     ------
     UnsupportedError
-        It is a URL of another kind.
+        The URL is not a local folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> _ = wkwdask.write_manifest(folder)
+    >>> wkwdask.check_manifest(folder).is_equal
+    True
     """
     return _hashed(url).write()
 
 
 def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
-    """Hash every file below a folder, and compare with its manifest.
+    """Hash all files below a folder and compare them with its manifest.
 
     Parameters
     ----------
     url : str or path
-        A folder that holds a manifest.
+        A folder with a manifest.
 
     Returns
     -------
     ManifestReport
-        Missing, changed and additional files; ``is_equal`` where there are none.
+        Missing, changed and additional files; ``is_equal`` is True without any.
 
     Raises
     ------
     CorruptError
         The manifest is broken.
     MissingError
-        There is no manifest.
+        The folder has no manifest.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import wkwdask
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.txt").write_text("one")
+    >>> _ = wkwdask.write_manifest(folder)
+    >>> _ = (folder / "a.txt").write_text("two")
+    >>> wkwdask.check_manifest(folder).changed
+    ('a.txt',)
     """
     return _hashed(url).check()
 

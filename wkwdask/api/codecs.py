@@ -1,4 +1,4 @@
-"""The functions that make codecs for ``zarr.create_array``. They import zarr when they are called."""
+"""Codecs for ``zarr.create_array``. The functions import zarr when they are called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.codecs.tiff_shard import TiffShardCodec
 
 TIFF_NBYTES = 512
-"""Length of a dynamic TIFF header where none is given [bytes]: room for a page of any type."""
+"""Default length of a TIFF header that is computed for each chunk [bytes]; a page of any type fits."""
 
 
 def offset_codec(
@@ -28,23 +28,25 @@ def offset_codec(
     header_options: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> OffsetCodec:
-    """Make a codec for zarr-python that puts a header of fixed length before each chunk; the last one of ``compressors=``.
+    """Return a codec for zarr-python that puts a header of fixed length before each chunk.
+
+    Pass it as the last one of ``compressors=``.
 
     Parameters
     ----------
     offset : int, optional
-        Length of the header [bytes]. Default: that of ``prefix``; 512 for ``header="tiff"``.
+        Length of the header [bytes]; by default the length of ``prefix``, or 512 for ``header="tiff"``.
     prefix : bytes or str, optional
-        The header, as bytes or as base64. Zeros where none of these three is given.
+        Constant header, as bytes or as base64. Without ``prefix``, ``prefix_func`` and ``header``, the header is zeros.
     prefix_func : callable, optional
-        Makes the header of each chunk from its encoded bytes. Where it was registered (:func:`register_header`) its name is stored; else arrays that are opened
-        again can be read, and writing to them is an error.
+        Function that computes the header of each chunk from its encoded bytes. The metadata store the name of a registered function
+        (:func:`register_header`). Without a name, an array that is opened again can be read but not written.
     header : str, optional
-        Name of a header that is made for each chunk: ``"tiff"``, ``"n5"``, or one that was registered.
+        Name of a header that is computed for each chunk: ``"tiff"``, ``"n5"``, or a registered name.
     header_options : mapping, optional
-        Its keyword arguments, stored with the name; for ``"tiff"`` ``compression``, ``byteorder``, ``axes``, ``stack``.
+        Keyword arguments of the header, stored with its name; for ``"tiff"``: ``compression``, ``byteorder``, ``axes``, ``stack``.
     strict : bool
-        Check, whenever a chunk is read, that its stored header is the one that would be written.
+        Check on each read that the stored header is the one that would be written.
 
     Returns
     -------
@@ -53,13 +55,19 @@ def offset_codec(
     Raises
     ------
     ValueError
-        A length is negative or not that of the prefix, the base64 is none, or two kinds of header are given.
+        A length is negative or differs from that of the prefix, the base64 is invalid, or two kinds of header are given.
     TypeError
-        The prefix is neither bytes nor text, or the function is none.
+        The prefix is neither bytes nor text, or the function is not callable.
     UnsupportedError
-        Nobody in this process knows the name of the header.
+        The name of the header is not registered in this process.
     ModuleNotFoundError
         zarr is not installed.
+
+    Examples
+    --------
+    >>> import wkwdask
+    >>> wkwdask.offset_codec(prefix=b"HEAD").to_dict()  # doctest: +SKIP
+    {'name': 'offset', 'configuration': {'offset': 4, 'prefix': 'SEVBRA=='}}
     """
     need("zarr", "offset_codec", "zarr")
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
@@ -78,24 +86,24 @@ def pad_codec(
     header_options: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> PadCodec:
-    """Make a codec for zarr-python that puts bytes of fixed length before or after each chunk.
+    """Return a codec for zarr-python that pads each chunk with a fixed number of bytes.
 
     Parameters
     ----------
     nbytes : int, optional
-        Length of the padding [bytes]. Default: that of ``padding``; 512 for ``header="tiff"``.
-    location : str
-        ``"start"`` or ``"end"`` of the chunk.
+        Length of the padding [bytes]; by default the length of ``padding``, or 512 for ``header="tiff"``.
+    location : {"start", "end"}
+        Side of the chunk that is padded.
     padding : bytes or str, optional
-        The padding, as bytes or as base64. Zeros where none of these three is given.
+        Constant padding, as bytes or as base64. Without ``padding``, ``padding_func`` and ``header``, the padding is zeros.
     padding_func : callable, optional
-        Makes the padding of each chunk from its encoded bytes, as ``prefix_func`` of :func:`offset_codec`.
+        Function that computes the padding of each chunk from its encoded bytes, like ``prefix_func`` of :func:`offset_codec`.
     header : str, optional
-        Name of a header that is made for each chunk.
+        Name of a header that is computed for each chunk.
     header_options : mapping, optional
-        Its keyword arguments.
+        Keyword arguments of the header.
     strict : bool
-        Check, whenever a chunk is read, that its stored padding is the one that would be written.
+        Check on each read that the stored padding is the one that would be written.
 
     Returns
     -------
@@ -104,13 +112,19 @@ def pad_codec(
     Raises
     ------
     ValueError
-        As in :func:`offset_codec`, or no such location.
+        As in :func:`offset_codec`, or the location is unknown.
     TypeError
-        The padding is neither bytes nor text, or the function is none.
+        The padding is neither bytes nor text, or the function is not callable.
     UnsupportedError
-        Nobody in this process knows the name of the header.
+        The name of the header is not registered in this process.
     ModuleNotFoundError
         zarr is not installed.
+
+    Examples
+    --------
+    >>> import wkwdask
+    >>> wkwdask.pad_codec(padding=b"TAIL", location="end").to_dict()  # doctest: +SKIP
+    {'name': 'pad', 'configuration': {'location': 'end', 'nbytes': 4, 'padding': 'VEFJTA=='}}
     """
     need("zarr", "pad_codec", "zarr")
     from wkwdask.formats.zarr.codecs.pad import PadCodec
@@ -122,23 +136,24 @@ def pad_codec(
 def tiff_shard_codec(
     chunk_shape: Sequence[int], *, compression: str = "none", level: int | None = None, byteorder: str = "little", axes: str | None = None
 ) -> TiffShardCodec:
-    """Make a codec for zarr-python that writes each shard as a TIFF file, which every Zarr v3 reader reads; the ``serializer=`` of an array.
+    """Return a codec for zarr-python that writes each shard as a TIFF file.
 
-    The metadata of the array are those of standard shards with their index at the end. That their files are TIFF is not in them: what an array that is opened
-    again writes are standard shards without a TIFF header. Write such arrays in one go, by the array that was created.
+    Pass it as the ``serializer=`` of an array. Every Zarr v3 reader can read the shards: the metadata describe standard shards with the index at the end.
+    The metadata do not mention TIFF, so an array that is opened again writes standard shards without a TIFF header. Write the whole array through the object
+    that created it.
 
     Parameters
     ----------
     chunk_shape : sequence of int
-        Inner chunks: the whole shard, or tiles of it whose lengths along y and x are multiples of 16, one plane deep.
-    compression : str
-        ``"none"``; ``"zstd"``, which Zarr readers know and not all TIFF readers; ``"zlib"``, the other way round.
+        Shape of the inner chunks: the whole shard, or tiles of one plane whose lengths along y and x are multiples of 16.
+    compression : {"none", "zstd", "zlib"}
+        Compression of inner chunks. Zarr readers support ``"zstd"``, but not all TIFF readers do; for ``"zlib"`` it is the other way round.
     level : int, optional
-        Of the compression.
-    byteorder : str
-        ``"little"`` or ``"big"``.
+        Compression level.
+    byteorder : {"little", "big"}
+        Byte order of the values.
     axes : str, optional
-        A letter per axis, as in :func:`tiff_prefix`.
+        One letter per axis, as in :func:`tiff_prefix`.
 
     Returns
     -------
@@ -147,9 +162,15 @@ def tiff_shard_codec(
     Raises
     ------
     ValueError
-        There is no such compression or byte order.
+        The compression or byte order is unknown.
     ModuleNotFoundError
         zarr is not installed.
+
+    Examples
+    --------
+    >>> import wkwdask
+    >>> wkwdask.tiff_shard_codec((64, 256, 256)).chunk_shape  # doctest: +SKIP
+    (64, 256, 256)
     """
     need("zarr", "tiff_shard_codec", "zarr")
     from wkwdask.formats.zarr.codecs.tiff_shard import SHARD_COMPRESSIONS, TiffShardCodec
@@ -164,10 +185,10 @@ def tiff_shard_codec(
 def _header(
     literal_key: str, literal: bytes | str | None, function: Callable[..., bytes] | None, name: str | None, options: Mapping[str, Any] | None
 ) -> Header | None:
-    """Make the header that is made for each chunk, None where there is none."""
+    """Return the header that is computed for each chunk, None if it is constant."""
     given = [key for key, value in ((literal_key, literal), (f"{literal_key}_func", function), ("header", name)) if value is not None]
     if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} are given, expected one of them")
+        raise ValueError(f"got {' and '.join(given)}, expected one of them")
     if options is not None and name is None and function is None:
         raise ValueError("header_options= without a header")
     if function is not None:
@@ -179,18 +200,18 @@ def _header(
 
 
 def _literal(key: str, literal: bytes | str | None) -> bytes | None:
-    """Give the bytes that are the same for all chunks."""
+    """Return the constant bytes of a codec."""
     from wkwdask.formats.zarr.codecs.offset import decode_base64
 
     if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"{key} is {literal!r}, expected bytes, or base64 text")
+        raise TypeError(f"{key} is {literal!r}, expected bytes or base64 text")
     return decode_base64(literal, key) if isinstance(literal, str) else None if literal is None else bytes(literal)
 
 
 def _arguments(size_key: str, nbytes: int | None, literal: bytes | None, header: Header | None, *, strict: bool) -> dict[str, Any]:
-    """Check what both functions take."""
+    """Check the arguments that both codecs share."""
     if nbytes is None:
         nbytes = len(literal) if literal is not None else TIFF_NBYTES if header is not None and header.name == "tiff" else None
     if nbytes is None:
-        raise ValueError(f"no {size_key}: give the length of the bytes")
+        raise ValueError(f"{size_key} is missing, expected the length of the header in bytes")
     return {"nbytes": operator.index(nbytes), "literal": literal, "header": header, "strict": strict}

@@ -144,14 +144,14 @@ def convert(
     ModuleNotFoundError
         A package that reads the format is not installed: it comes with ``pip install 'wkwdask[convert]'``.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     TypeError
         WKW has no voxel type for the values.
     UnsupportedError
         The source is of a kind that is not read, takes data from outside of its folder, or is not converted to the target in one step; the target is of a kind
         that is not written; or the layer is not stored as WKW.
     ValueError
-        An option makes no sense, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
+        An option is invalid, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
 
     Notes
     -----

@@ -62,11 +62,11 @@ def rechunk(
     bounding_box : BoundingBox, str or sequence, optional
         What to take over, in mag-1 voxels; only with a target.
     existing : {"error", "resume", "overwrite"}
-        What to do where a mag of the target already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if a mag of the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     verify : bool, optional
         Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How mags or scales are stored; what is not given is unchanged. With ``level``, blocks are encoded again even where nothing else changes. With
         ``bounding_box``, files of WKW are at most as long as they were, and suit the box. A scale that is stored in chunks of several sizes gets one size.
@@ -82,19 +82,19 @@ def rechunk(
     BoundsError
         The box holds nothing of a mag.
     ExistsError
-        A mag of the target is there and ``existing="error"``.
+        A mag of the target exists and ``existing="error"``.
     FormatError
         A file is broken.
     LockedError
-        Another job writes one of the mags.
+        Another job is writing one of the mags.
     MissingError
-        There is no such layer or mag.
+        The layer or mag does not exist.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     UnsupportedError
-        A mag's path leaves the dataset.
+        The path of a mag leads out of the dataset.
     ValueError
-        An option makes no sense.
+        An option is invalid.
 
     Examples
     --------
@@ -213,11 +213,11 @@ def copy(
     translate : sequence of 3 int
         By what all voxels move along x, y, z [voxels of mag 1]; a multiple of every mag that is copied.
     existing : {"error", "resume", "overwrite"}
-        What to do where a mag of the target already exists. An interrupted copy goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if a mag of the target exists. An interrupted copy is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
         Read all voxels back and compare them before a mag appears.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
 
     Returns
     -------
@@ -229,15 +229,15 @@ def copy(
     BoundsError
         The box holds nothing of a mag, or a mag would begin at a negative place.
     ExistsError
-        A mag of the target is there and ``existing="error"``.
+        A mag of the target exists and ``existing="error"``.
     FormatError
         A file is broken.
     LockedError
-        Another job writes one of the mags.
+        Another job is writing one of the mags.
     MissingError
-        There is no such layer or mag.
+        The layer or mag does not exist.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     UnsupportedError
         A layer that was named is stored in another format.
     ValueError
@@ -298,9 +298,9 @@ def rm(
     Raises
     ------
     LockedError
-        Another job writes one of the mags.
+        Another job is writing one of the mags.
     MissingError
-        There is no such layer or mag.
+        The layer or mag does not exist.
     UnsupportedError
         A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
 

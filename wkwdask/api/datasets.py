@@ -208,7 +208,7 @@ class Dataset:
         ExistsError
             There is a layer of that name.
         MissingError
-            There is no such layer.
+            The layer does not exist.
         UnsupportedError
             No JSON describes the other layer.
         ValueError
@@ -234,7 +234,7 @@ class Dataset:
         LockedError
             A job works in the layer, or could go on there.
         MissingError
-            There is no such layer.
+            The layer does not exist.
         ValueError
             A layer cannot have the new name.
         """
@@ -258,7 +258,7 @@ class Dataset:
         LockedError
             A job works in the layer, or could go on there.
         MissingError
-            There is no such layer.
+            The layer does not exist.
         UnsupportedError
             Files are to be deleted, and a mag lies outside of the dataset or is of another format.
         """
@@ -280,7 +280,7 @@ class Dataset:
         Raises
         ------
         MissingError
-            There is no such layer.
+            The layer does not exist.
         ValueError
             A mag has another type than the layer.
         """
@@ -309,7 +309,7 @@ class Dataset:
         LockedError
             A job works in the layer, or could go on there.
         MissingError
-            There is no such layer or mag.
+            The layer or mag does not exist.
         UnsupportedError
             Files are to be deleted, and the mag lies outside of the dataset or is of another format.
         """
@@ -433,7 +433,7 @@ def create_dataset(
     LockedError
         Another process holds the lock of its JSON.
     ValueError
-        An option makes no sense, or the dataset that is there has another voxel size.
+        An option is invalid, or the dataset that is there has another voxel size.
 
     Examples
     --------

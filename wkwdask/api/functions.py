@@ -84,9 +84,9 @@ def apply(
     channels : int
         Channels of the result.
     category : {"color", "segmentation"}, optional
-        What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     combine : callable
         Without a target: makes one value of two, which come in the order of their bricks.
     token : str, optional
@@ -98,7 +98,7 @@ def apply(
     most_failures : int
         With more failed tasks than these the job ends at once; else when all others are done.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How the mag is stored; what is not given is as in the first source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
         first source, or 32 blocks where that is no WKW.
@@ -114,24 +114,24 @@ def apply(
     BoundsError
         ``where`` lies outside of the first source.
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     FormatError
         A record or header is broken.
     LockedError
-        Another job writes the mag.
+        Another job is writing the mag.
     MissingError
         A source is not there.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     TaskFailedError
         The function failed when it was tried: nothing is written. Or some tasks failed: the message lists them, and what the others made is kept for the
         next call. The message ends with the traceback of the first failure.
     TypeError
         The function cannot be called with one array per source, its result cannot be stored, or WKW has no voxel type for the dtype.
     UnsupportedError
-        A path leaves the dataset.
+        A path leads out of the dataset.
     ValueError
-        An option makes no sense, mags cannot be read together, or the result has another shape.
+        An option is invalid, mags cannot be read together, or the result has another shape.
 
     Examples
     --------

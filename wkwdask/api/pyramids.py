@@ -57,7 +57,7 @@ def build_pyramid(
         A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest. Or a
         Neuroglancer precomputed volume (``precomputed://PATH``), whose scales are named by their mags or keys.
     layer : str or sequence of str, optional
-        The layer, or several, one after the other; may be omitted where there is one.
+        The layer, or several, one after the other; may be omitted if there is only one.
     finest : Mag, str, int or sequence of 3 int, optional
         The mag to start from; by default the finest that has files.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -82,7 +82,7 @@ def build_pyramid(
     bounding_box : BoundingBox, str or sequence, optional
         Make anew, in place, what lies above this part of the layer [voxels of mag 1].
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How the new mags or scales are stored; what is not given is as in the finest one. Raw blocks of WKW become LZ4HC, and files suit the box of each mag, at
         most as long as those of the finest mag, or 8 blocks where that has a file for each block, as WEBKNOSSOS exports annotations.
@@ -97,17 +97,17 @@ def build_pyramid(
     ExistsError
         A mag is there that was made otherwise, and ``existing="error"``.
     LockedError
-        Another job writes one of the mags.
+        Another job is writing one of the mags.
     ResumeError
         What is there, or was interrupted, was made with other settings or from other data.
     MissingError
         There is no such layer, it has no files, or a mag to update is not there.
     UnsupportedError
-        A mag's path leaves the dataset.
+        The path of a mag leads out of the dataset.
     FormatError
         A source file is broken.
     ValueError
-        An option makes no sense.
+        An option is invalid.
 
     Notes
     -----
@@ -153,7 +153,7 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     url : str or path
         A dataset, a layer or a mag.
     layer : str, optional
-        The layer; may be omitted where there is one.
+        The layer; may be omitted if there is only one.
     **options
         As for :func:`build_pyramid`, but ``update`` and ``bounding_box``.
 
@@ -200,7 +200,7 @@ def upsample(
     url : str or path
         A dataset or a layer. A mag's folder makes that mag the source.
     layer : str, optional
-        The layer; may be omitted where there is one.
+        The layer; may be omitted if there is only one.
     source : Mag, str, int or sequence of 3 int, optional
         The coarse mag to start from; by default the finest that has files.
     finest : Mag, str, int or sequence of 3 int, optional
@@ -212,7 +212,7 @@ def upsample(
         What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How the new mags are stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box of each mag, at most 32 blocks long,
         or 8 where the source has a file for each block.
@@ -225,19 +225,19 @@ def upsample(
     Raises
     ------
     ExistsError
-        A mag is there and ``existing="error"``.
+        A mag exists and ``existing="error"``.
     LockedError
-        Another job writes one of the mags.
+        Another job is writing one of the mags.
     ResumeError
         What is there, or was interrupted, was made with other settings or from other data.
     MissingError
         There is no such layer, or the source has no files.
     UnsupportedError
-        A mag's path leaves the dataset.
+        The path of a mag leads out of the dataset.
     FormatError
         A source file is broken.
     ValueError
-        An option makes no sense, or a mag is not finer than the source.
+        An option is invalid, or a mag is not finer than the source.
 
     Notes
     -----

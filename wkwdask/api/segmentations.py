@@ -63,7 +63,7 @@ def merge(
     target : str or path
         Where the result goes: a dataset for a dataset, a layer for a layer, a mag for a mag. One mag is made.
     layer : str, optional
-        The layer of the base; may be omitted where there is one, or one segmentation.
+        The layer of the base; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
         Which mag; by default that of the path, else the finest that an annotation holds blocks of.
     volume_layer : str, optional
@@ -74,11 +74,11 @@ def merge(
         given here. New ids of the first annotation stay, those of each further one are raised by as much as all ids of the annotations before it take:
         by the largest new id of each less the largest of the base. Other ids, and zero, stay. Where the JSON states too small an id, a number has to be given.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists. An interrupted merge goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
         Read all voxels back and compare them before the mag appears.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How the mag is stored; what is not given is as in the base.
         {options}
@@ -90,19 +90,19 @@ def merge(
     Raises
     ------
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     FormatError
         A file, a zip or a block is broken.
     LockedError
-        Another job writes the mag.
+        Another job is writing the mag.
     MissingError
         There is no such layer or mag, or no volume annotation.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     UnsupportedError
         An annotation is stored in another way, or its ids do not fit into the type of the base.
     ValueError
-        Several layers could be meant, no block is stored at all, or an option makes no sense.
+        The choice of layer is ambiguous, no block is stored at all, or an option is invalid.
 
     Examples
     --------
@@ -172,9 +172,9 @@ def connected_components(
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 where there are more than 2^32 - 1 components.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     allow_external : bool
-        Write where links lead out of the dataset; by default that is refused.
+        Allow writing where links lead out of the dataset; refused by default.
     **options
         How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
         source, or 32 blocks where that is no WKW.
@@ -190,23 +190,23 @@ def connected_components(
     BoundsError
         ``where`` lies outside of the source.
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     FormatError
         A record or header is broken.
     IncompleteWriteError
         The source was changed meanwhile.
     LockedError
-        Another job writes the mag.
+        Another job is writing the mag.
     MissingError
         The source is not there.
     ResumeError
-        What was interrupted was started with other settings or from other data.
+        The interrupted job was started with other settings or from other data.
     TypeError
         Labels or ids are not integers.
     UnsupportedError
-        A path leaves the dataset.
+        A path leads out of the dataset.
     ValueError
-        An option makes no sense, or there are more components than ``dtype`` can tell apart.
+        An option is invalid, or there are more components than ``dtype`` can tell apart.
 
     Examples
     --------
@@ -284,9 +284,9 @@ def remap(
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     allow_external : bool
-        Write where links lead out of the dataset; by default that is refused.
+        Allow writing where links lead out of the dataset; refused by default.
     **options
         How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
         source, or 32 blocks where that is no WKW.
@@ -301,13 +301,13 @@ def remap(
     BoundsError
         ``where`` lies outside of the source.
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     FormatError
         A file is no mapping; the message names the line or row.
     IncompleteWriteError
         The source or the ``.npy`` was changed meanwhile.
     LockedError
-        Another job writes the mag.
+        Another job is writing the mag.
     MissingError
         The source or the file is not there.
     ModuleNotFoundError
@@ -317,9 +317,9 @@ def remap(
     TypeError
         Ids are not integers.
     UnsupportedError
-        A path leaves the dataset, or a file has another suffix.
+        A path leads out of the dataset, or a file has another suffix.
     ValueError
-        An option makes no sense, the mapping names one id twice with different values, or ``dtype`` cannot hold an id.
+        An option is invalid, the mapping names one id twice with different values, or ``dtype`` cannot hold an id.
 
     Examples
     --------
@@ -371,7 +371,7 @@ def remove_dust(
     layer, mag, dtype, existing
         As for :func:`remap`.
     allow_external : bool
-        Write where links lead out of the dataset; by default that is refused.
+        Allow writing where links lead out of the dataset; refused by default.
     **options
         As for :func:`remap`.
 
@@ -383,7 +383,7 @@ def remove_dust(
     Raises
     ------
     ValueError
-        An option makes no sense, or ids are negative; otherwise as for :func:`remap`.
+        An option is invalid, or ids are negative; otherwise as for :func:`remap`.
 
     Examples
     --------
@@ -433,7 +433,7 @@ def renumber(
     existing : {"error", "resume", "overwrite"}
         As for :func:`remap`.
     allow_external : bool
-        Write where links lead out of the dataset; by default that is refused.
+        Allow writing where links lead out of the dataset; refused by default.
     **options
         As for :func:`remap`.
 
@@ -445,7 +445,7 @@ def renumber(
     Raises
     ------
     ValueError
-        An option makes no sense, or ids are negative; otherwise as for :func:`remap`.
+        An option is invalid, or ids are negative; otherwise as for :func:`remap`.
 
     Examples
     --------

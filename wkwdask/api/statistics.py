@@ -52,13 +52,13 @@ def label_statistics(
         Another layer, of any voxel type: the name of one of the same dataset, or a path. Where it is coarser, each of its voxels counts for all labels
         that lie in it; outside of it values are 0.
     layer : str, optional
-        The layer with the labels; may be omitted where there is one, or one segmentation.
+        The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
         Its mag; by default that of the path, else the finest that has files.
     color_mag : Mag, str, int or sequence of 3 int, optional
         Mag of the other layer; by default the finest that is not finer than the labels.
     bounding_box : BoundingBox, str or sequence, optional
-        What counts: x, y, z, width, height, depth [voxels of mag 1], grown outward to voxels of the mag.
+        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
     ignore_zero : bool
         Whether the label 0, usually the background, is left out.
     output : str or path, optional
@@ -80,11 +80,11 @@ def label_statistics(
     Raises
     ------
     BoundsError
-        The bounding box reaches outside the layer.
+        The bounding box extends beyond the layer.
     FormatError
         A record or header is broken.
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     ModuleNotFoundError
         Parquet needs a package that is not installed.
     TaskFailedError
@@ -92,7 +92,7 @@ def label_statistics(
     TypeError
         The labels are no integers.
     ValueError
-        Several layers could be meant, the mags cannot be read together, or an option makes no sense.
+        The choice of layer is ambiguous, the mags cannot be read together, or an option is invalid.
 
     Notes
     -----
@@ -202,7 +202,7 @@ def histogram(
     url : str or path
         A dataset, a layer or a mag.
     layer : str, optional
-        The layer; may be omitted where there is one, or one color layer.
+        The layer; may be omitted if there is only one, or only one color layer.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default that of the path, else the finest that has files. A coarser one is faster, and its values were averaged.
     bins : int, optional
@@ -211,7 +211,7 @@ def histogram(
     range : pair of float, optional
         Lower edge of the first bin and upper edge of the last; by default the least and the greatest finite value, which takes a reading of its own.
     bounding_box : BoundingBox, str or sequence, optional
-        What counts: x, y, z, width, height, depth [voxels of mag 1], grown outward to voxels of the mag.
+        Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
     per_slice : bool
         Whether each slice along z has counts of its own. Those of 16 bits take half a megabyte per slice.
     ignore_zero : bool
@@ -227,15 +227,15 @@ def histogram(
     Raises
     ------
     BoundsError
-        The bounding box reaches outside the layer.
+        The bounding box extends beyond the layer.
     FormatError
         A record or header is broken.
     MissingError
-        There is no such dataset, layer or mag.
+        The dataset, layer or mag does not exist.
     TaskFailedError
         Some files cannot be read; the message lists them.
     ValueError
-        Several layers could be meant, or an option makes no sense.
+        The choice of layer is ambiguous, or an option is invalid.
 
     Examples
     --------

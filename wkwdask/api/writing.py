@@ -119,13 +119,13 @@ def to_wkw(
         array: the same voxels in memory, a dask graph of the same name, or the same ``token``. ``"resume"`` compares of a dask array only place, shape and
         type: you must know that its content is the same.
     token : str, optional
-        A name of the array's content: a call with another one does not go on.
+        Name of the array's content; a call with another token does not resume the job.
     category : {"color", "segmentation"}, optional
-        What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     compute : bool
-        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+        If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
     Returns
     -------
@@ -136,17 +136,17 @@ def to_wkw(
     BoundsError
         The region reaches outside the layer.
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     LockedError
         Another job writes it, or some of the same files.
     MissingError
         There is a region, but no mag.
     ResumeError
-        What was interrupted was started with other settings.
+        The interrupted job was started with other settings.
     TypeError
         WKW has no voxel type for the array, or the mag has another one.
     ValueError
-        Shape, offset or an option makes no sense.
+        Shape, offset or an option is invalid.
 
     Notes
     -----
@@ -200,9 +200,9 @@ def create(
     existing : {"error", "overwrite"}
         What to do where the mag already exists; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
-        What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+        Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Allow writing where paths or links lead out of the dataset; refused by default.
     **options
         How the mag is stored.
         {options}
@@ -214,13 +214,13 @@ def create(
     Raises
     ------
     ExistsError
-        The mag is there and ``existing="error"``.
+        The mag exists and ``existing="error"``.
     LockedError
-        Another job writes it.
+        Another job is writing it.
     TypeError
         The format has no such type.
     ValueError
-        An option makes no sense.
+        An option is invalid.
 
     Examples
     --------
@@ -364,9 +364,9 @@ def to_precomputed(
     mag : Mag, str or int, optional
         Which scale: ``"2-2-1"`` adds one to a volume that is there, whose voxels are so many times as long; by default the finest.
     token : str, optional
-        A name of the array's content: a call with another one does not go on.
+        Name of the array's content; a call with another token does not resume the job.
     compute : bool
-        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+        If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
     Returns
     -------
@@ -377,13 +377,13 @@ def to_precomputed(
     ExistsError
         The scale is there and ``existing="error"``, or the folder holds something else.
     LockedError
-        Another job writes it.
+        Another job is writing it.
     ResumeError
-        What was interrupted was started with other settings.
+        The interrupted job was started with other settings.
     UnsupportedError
         The URL is remote.
     ValueError
-        Encoding, type, shape or an option makes no sense, or the volume there has another type or voxel size.
+        Encoding, type, shape or an option is invalid, or the volume there has another type or voxel size.
 
     Examples
     --------
@@ -469,9 +469,9 @@ def to_zarr(
         What to do where the mag already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings, as
         for :func:`to_wkw`.
     token : str, optional
-        A name of the array's content: a call with another one does not go on.
+        Name of the array's content; a call with another token does not resume the job.
     compute : bool
-        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+        If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
     Returns
     -------
@@ -482,15 +482,15 @@ def to_zarr(
     ExistsError
         The mag is there and ``existing="error"``, or the folder holds something else.
     LockedError
-        Another job writes it.
+        Another job is writing it.
     ModuleNotFoundError
         zarr is not installed: ``pip install 'wkwdask[zarr]'``.
     ResumeError
-        What was interrupted was started with other settings.
+        The interrupted job was started with other settings.
     UnsupportedError
         The URL is remote.
     ValueError
-        Shape or an option makes no sense, or the image there has other axes.
+        Shape or an option is invalid, or the image there has other axes.
 
     Examples
     --------
@@ -567,9 +567,9 @@ def to_n5(
         What to do where the dataset already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
         as for :func:`to_wkw`.
     token : str, optional
-        A name of the array's content: a call with another one does not go on.
+        Name of the array's content; a call with another token does not resume the job.
     compute : bool
-        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+        If False, check everything now and return a dask ``Delayed`` whose last task ends the job.
 
     Returns
     -------
@@ -580,15 +580,15 @@ def to_n5(
     ExistsError
         The dataset is there and ``existing="error"``, or something else is.
     LockedError
-        Another job writes it.
+        Another job is writing it.
     ResumeError
-        What was interrupted was started with other settings.
+        The interrupted job was started with other settings.
     TypeError
         N5 has no such type.
     UnsupportedError
         The URL is remote.
     ValueError
-        Shape or an option makes no sense.
+        Shape or an option is invalid.
 
     Examples
     --------

@@ -284,11 +284,11 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "no offset: give the length of the bytes"),
+        ({}, "offset is missing, expected the length of the header in bytes"),
         ({"header": "n5"}, "no offset"),
         ({"offset": 4, "prefix": CUSTOM}, "'prefix' has 16 bytes, expected 4"),
         ({"offset": -4}, "'offset' is -4"),
-        ({"offset": 16, "prefix": CUSTOM, "header": "tiff"}, "prefix and header are given, expected one of them"),
+        ({"offset": 16, "prefix": CUSTOM, "header": "tiff"}, "got prefix and header, expected one of them"),
         ({"offset": 16, "prefix": CUSTOM, "prefix_func": length_header}, "prefix and prefix_func are given"),
         ({"offset": 16, "header_options": {"compression": "zlib"}}, "header_options= without a header"),
         ({"prefix": "TVk"}, "prefix is not base64"),
@@ -300,7 +300,7 @@ def test_wrong_arguments(options, message):
 
 
 def test_wrong_types_of_arguments():
-    with pytest.raises(TypeError, match="prefix is 16, expected bytes, or base64 text"):  # not sixteen zeros
+    with pytest.raises(TypeError, match="prefix is 16, expected bytes or base64 text"):  # not sixteen zeros
         wkwdask.offset_codec(prefix=16)
     with pytest.raises(TypeError, match="integer"):
         wkwdask.offset_codec(2.5)
