@@ -25,7 +25,7 @@ from support.commands import run_here
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
-from wkwdask.graphs.runners import carry_out
+from wkwdask.graphs.runners import run_work
 from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import SurveyWork
 
@@ -220,8 +220,8 @@ def test_jobs_know_no_format():
     labels, values = make_labels("int32", (70, 50, 40), 1, "blobs"), voxel_array("float32", (2, 70, 50, 40), 2, "noise")
     seg, color = make_volume("statistics-seg", labels[None], (7, 9, 11)), make_volume("statistics-color", values, (7, 9, 11))
     with many_regions(32), dask.config.set(scheduler="synchronous"):
-        rows = carry_out(SurveyWork(make_label_survey(seg, color, seg.box, ignore_zero=True), "test")).sorted()
-        counted = carry_out(SurveyWork(make_label_survey(seg, None, seg.box, ignore_zero=False), "test")).sorted()
+        rows = run_work(SurveyWork(make_label_survey(seg, color, seg.box, ignore_zero=True), "test")).sorted()
+        counted = run_work(SurveyWork(make_label_survey(seg, None, seg.box, ignore_zero=False), "test")).sorted()
     frame = pd.DataFrame(label_columns(rows, seg.box, None), pd.Index(rows.labels.astype(np.int64), name="label"))
     check_equal(frame, reference(labels, values, offset=(7, 9, 11), voxel_size=None), scale=1e4)
     wanted = np.unique(labels, return_counts=True)

@@ -32,7 +32,7 @@ HAS_NO_FILES = {"errors", "geometry", "kernels", "plans", "model", "streams", "f
 HAS_FILES = {
     "kernels.compiler": "the cache of compiled kernels lies in a folder of the user",
     "runs.job": "errors leave out the lines of this package, by its path",
-    "graphs.batch": "SLURM must be allowed to write the logs",
+    "graphs.job_array": "SLURM must be allowed to write the logs",
     "viewer.preview": "the picture goes where the caller says, and the path is returned",
 }
 """Modules of these that touch files all the same, and why."""

@@ -12,7 +12,7 @@ from faults.trees import make_dataset
 import wkwdask
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs import client_run, write
-from wkwdask.graphs.client_run import PauseWatch, Workers, rather_on
+from wkwdask.graphs.client_run import PauseWatch, Workers, prefer_workers
 
 
 class Cluster:
@@ -35,18 +35,18 @@ def test_one_that_runs_is_enough(monkeypatch):
     monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.0)
     cluster = Cluster()
     watch = PauseWatch(cluster)
-    watch.look()  # no workers yet
+    watch.check()  # no workers yet
     cluster.add("a", "paused")
     cluster.add("b", "running")
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     cluster.add("b", "paused", executing=1)  # it ends some time, and makes room
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     cluster.add("b", "paused")
-    watch.look()
+    watch.check()
     with pytest.raises(TaskFailedError, match=r"all 2 workers are paused.*290 MiB of 300 MiB.*--memory-limit"):
-        watch.look()
+        watch.check()
 
 
 def test_time_counts_from_when_all_are_paused(monkeypatch):
@@ -54,8 +54,8 @@ def test_time_counts_from_when_all_are_paused(monkeypatch):
     cluster = Cluster()
     cluster.add("a", "paused")
     watch = PauseWatch(cluster)
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
 
 
 def test_a_lost_connection_is_another_matter():
@@ -63,7 +63,7 @@ def test_a_lost_connection_is_another_matter():
         def scheduler_info(self, n_workers):
             raise OSError("no answer")
 
-    PauseWatch(Lost()).look()
+    PauseWatch(Lost()).check()
 
 
 def test_workers_without_memory(tmp_path, monkeypatch):
@@ -111,15 +111,15 @@ class ThreeWorkers:
 
 def test_workers_to_avoid():
     workers = Workers(ThreeWorkers())
-    assert workers.away_from() == {}
-    assert workers.away_from("a") == {"workers": ["b", "c"], "allow_other_workers": True}
+    assert workers.avoiding() == {}
+    assert workers.avoiding("a") == {"workers": ["b", "c"], "allow_other_workers": True}
     workers.avoid("b")
-    assert workers.away_from() == rather_on(["a", "c"])
-    assert workers.away_from("a") == rather_on(["c"])
-    assert workers.away_from("ac") == rather_on(["b"])  # rather one to be avoided than one where it failed
-    assert workers.away_from("abc") == {}
+    assert workers.avoiding() == prefer_workers(["a", "c"])
+    assert workers.avoiding("a") == prefer_workers(["c"])
+    assert workers.avoiding("ac") == prefer_workers(["b"])  # rather one to be avoided than one where it failed
+    assert workers.avoiding("abc") == {}
     workers.avoid("ac")
-    assert workers.good() == ["a", "b", "c"]
+    assert workers.preferred() == ["a", "b", "c"]
 
 
 def test_a_scheduler_that_does_not_answer():
@@ -128,7 +128,7 @@ def test_a_scheduler_that_does_not_answer():
     cluster.answers = False
     assert workers.num_threads() == {}
     cluster.answers = True
-    known = workers.num_threads(), workers.running(), workers.holding("future")
+    known = workers.num_threads(), workers.running(), workers.holders("future")
     assert known == ({"a": 2, "b": 2, "c": 2}, {"one": "a", "two": "a"}, {"b", "c"})
     cluster.answers = False
-    assert (workers.num_threads(), workers.running(), workers.holding("future")) == (known[0], {}, set())
+    assert (workers.num_threads(), workers.running(), workers.holders("future")) == (known[0], {}, set())

@@ -22,7 +22,7 @@ from wkwdask.formats.webknossos.datasource import format_datasource, new_documen
 from wkwdask.geometry.grid import cells
 from wkwdask.graphs import client_run, runners, write
 from wkwdask.graphs.read import open_array
-from wkwdask.graphs.write import compute_receipts, shard_receipts
+from wkwdask.graphs.write import build_write_graph, compute_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
@@ -171,7 +171,7 @@ def test_a_client_in_this_process(array):
         target.prepare()
         source = open_array(job.source, chunks="block", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
         receipts = []
-        compute_receipts([shard_receipts(source.rechunk(29), target)], "test", receipts.append)
+        compute_receipts([build_write_graph(source.rechunk(29), target)], "test", receipts.append)
         assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
         np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
@@ -182,7 +182,7 @@ def test_a_graph_of_the_test_format_on_a_client(tmp_path, array, client, monkeyp
     target.prepare()
     monkeypatch.setattr(write, "PART_NBYTES", 1 << 14)
     receipts = []
-    compute_receipts([shard_receipts(da.from_array(array, chunks=30), target)], "test", receipts.append)
+    compute_receipts([build_write_graph(da.from_array(array, chunks=30), target)], "test", receipts.append)
     assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
-from wkwdask.graphs import batch, runners, write
+from wkwdask.graphs import job_array, runners, write
 from wkwdask.ids import find_components, id_map, id_source
 from wkwdask.model import placement, stored_array
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
@@ -89,12 +89,12 @@ def before_task(number, action):
 
 def submitted_to(commands):
     """Let the commands of submitted jobs go into a list, in place of SLURM."""
-    return mock.patch.object(batch, "submit_job", lambda script, command, options, folder: commands.append(command[3:]) or str(len(commands)))
+    return mock.patch.object(job_array, "submit_job", lambda script, command, options, folder: commands.append(command[3:]) or str(len(commands)))
 
 
 def last_jobs_of(num_tasks):
     """Let the job after an array have time for so many tasks."""
-    return mock.patch.object(batch, "few_tasks", return_value=num_tasks)
+    return mock.patch.object(job_array, "finish_job_tasks", return_value=num_tasks)
 
 
 def workers_of(number):

@@ -82,10 +82,10 @@ def verify(
     >>> [(fault.kind, fault.block, fault.voxel) for fault in wkwdask.verify(f"{folder}/1").faults if fault.severity == "error"]
     [('file.truncated', 0, (0, 32, 0))]
     """
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     layers = [layer] if isinstance(layer, str) else layer
-    return carry_out(lay_out_verification(url, layers, parse_mags(mags), decode=not quick, pyramid=float(pyramid), method=method))
+    return run_work(lay_out_verification(url, layers, parse_mags(mags), decode=not quick, pyramid=float(pyramid), method=method))
 
 
 def repair(
@@ -172,7 +172,7 @@ def repair(
     >>> len(report.actions), report.is_sound
     (1, True)
     """
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     size = None if voxel_size is None else positive_lengths([float(length) for length in voxel_size])
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
@@ -181,7 +181,7 @@ def repair(
 
     def once() -> RepairReport:
         checked = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
-        return carry_out(RepairWork(checked, options, dry_run=dry_run))
+        return run_work(RepairWork(checked, options, dry_run=dry_run))
 
     report = last = once()
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
@@ -245,10 +245,10 @@ def diff(
     a/1: DIFFERENT: 1 of 262,144 voxels differ, all in (3, 2, 1) + (1, 1, 1) in mag 1
     different
     """
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    return carry_out(lay_out_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
+    return run_work(lay_out_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
@@ -320,8 +320,8 @@ def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
 
 
 def _hashed(url: str | os.PathLike[str]) -> Hashes:
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     hashes = Hashes(local_path(location_of(url)))
-    carry_out(hashes)
+    run_work(hashes)
     return hashes

@@ -172,7 +172,7 @@ def convert(
     >>> wkwdask.open(f"{folder}/ds").shape
     (1, 30, 20, 10)
     """
-    from wkwdask.graphs.runners import carry_out, export_only_planned
+    from wkwdask.graphs.runners import planned_export_report, run_work
 
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
@@ -201,7 +201,7 @@ def convert(
             if is_given:
                 raise ValueError(f"{option} is for what becomes levels of an image, but {volume.name} is exported")
         staged = lay_out_export(volume, target, part, check(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
-        return export_only_planned(staged) or carry_out(staged)
+        return planned_export_report(staged) or run_work(staged)
     stored = check(its_format.options, **options)
     wanted = Destination(
         os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
@@ -254,10 +254,10 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     >>> plan.files, plan.mags[0].size
     (1, (30, 20, 10))
     """
-    from wkwdask.graphs.runners import num_workers, planning
+    from wkwdask.graphs.runners import dry_run, num_workers
     from wkwdask.verbs.estimate import estimate_conversion
 
-    with planning() as planned:
+    with dry_run() as planned:
         convert(source, target, **options)
     return estimate_conversion(planned.jobs, planned.exports, planned.pyramids, num_workers())
 
@@ -324,7 +324,7 @@ def _choose_layer_of(found: Found, layer: str | None) -> tuple[Image, str | None
 
 def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, stored: Any, existing: Existing) -> Report:
     """Convert levels of an image to those of another one, each to the same place; with ``taken.finest_only`` a pyramid is built above it."""
-    from wkwdask.graphs.runners import make_all, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plans
 
     if not image.mags:
         image.volume()  # says why nothing can be used
@@ -345,7 +345,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     place = place_for(replace(wanted, mag=mags[0] if is_mag_told else None))
     note = place.unchanged_levels(existing)
     # The finest comes first, so that an image is never without the one that says where it lies.
-    report = make_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
+    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     if taken.finest_only:
         url = place.url_of(report.mags[0].path) if report.mags else wanted.url  # there may be a finer one, from which it would be made anew
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
@@ -355,7 +355,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
 
 def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, stored: Any, existing: Existing, *, pyramid: bool) -> Report:
     """Convert images or an array in files to one level of an image."""
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan
 
     place = place_for(wanted)
     imported = open_source(source, taken, place.mag)
@@ -369,7 +369,7 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
         for text in notes:
             warnings.warn(text, kind, stacklevel=3)
     try:
-        report = make(staged)
+        report = run_plan(staged)
     except ExistsError:
         if not pyramid or not staged.staged.is_finished():
             raise

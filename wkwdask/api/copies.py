@@ -144,8 +144,8 @@ def _store_anew(
     its_format: ArrayFormat, find: Callable[[], list[Move]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
 ) -> list[Report]:
     """Store levels anew, one after the other; gives the reports of those that were not stored like that."""
-    from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import existing_of_call, make, num_workers
+    from wkwdask.graphs.job_array import check_restartable
+    from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
     moves = find()
     in_place = [move for move in moves if move.wanted is None]
@@ -162,11 +162,11 @@ def _store_anew(
     def stage(move: Move, existing: str) -> Rechunk | None:
         return lay_out_rechunk(its_format, move, options, existing, workers)
 
-    check_can_be_repeated(len(moves), starts_anew="level" in options.stored.given() if in_place else existing == "overwrite")
+    check_restartable(len(moves), overwrites="level" in options.stored.given() if in_place else existing == "overwrite")
     if in_place:
         moves = [move for move in moves if stage(move, existing) is not None]
     else:
-        existing = existing_of_call([partial(stage, move) for move in moves], existing)
+        existing = resolve_existing([partial(stage, move) for move in moves], existing)
         prepare()
     reports = []
     for move in moves:
@@ -176,7 +176,7 @@ def _store_anew(
         is_exact = not staged.decodes or staged.loss is None
         for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
             warnings.warn(note, category, stacklevel=4)
-        reports.append(make(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
+        reports.append(run_plan(replace(staged, verify=staged.in_place and is_exact if verify is None else verify)))
     return reports
 
 
@@ -318,9 +318,9 @@ def rm(
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
         return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
-    num_files, nbytes = carry_out(RemovalWork(removals))
+    num_files, nbytes = run_work(RemovalWork(removals))
     removals.clear()
     left = tuple(path for path in removals.left if files.lexists(path))
     note = "what an earlier call had left was deleted too" if removals.roots else ""

@@ -148,7 +148,7 @@ def apply(
     """
     from dask.base import tokenize
 
-    from wkwdask.graphs.runners import carry_out, make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan, run_work
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     wanted = ApplyOptions(
@@ -160,9 +160,9 @@ def apply(
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
     _try(make_trial(function, urls, target, wanted))
     if target is not None:
-        return make(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
+        return run_plan(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
     application = make_reduction(function, urls, wanted, num_workers())
-    return carry_out(ReduceWork(application, combine, most_failures))
+    return run_work(ReduceWork(application, combine, most_failures))
 
 
 def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
@@ -171,7 +171,7 @@ def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
 
 def _try(trial: Task) -> None:
     """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked."""
-    from wkwdask.graphs.batch import current_batch
+    from wkwdask.graphs.job_array import current_batch
     from wkwdask.graphs.runners import run_job
 
     name = function_name(trial.spec.application.function)

@@ -113,10 +113,10 @@ def build_pyramid(
     -----
     NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
     """
-    from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import carry_out, make, num_workers, pyramid_only_planned
+    from wkwdask.graphs.job_array import check_restartable
+    from wkwdask.graphs.runners import is_pyramid_planned, num_workers, run_plan, run_work
 
-    if pyramid_only_planned(os.fspath(url)):
+    if is_pyramid_planned(os.fspath(url)):
         return Report((), 0, 0.0)
     given = {
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
@@ -133,16 +133,16 @@ def build_pyramid(
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
         pyramids = [_warned(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
-        check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
+        check_restartable(len(pyramids), overwrites=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
                 pyramid.accepting_finished().staged.check_free()
-        return merge_reports([make(pyramid.accepting_finished()) for pyramid in pyramids])
+        return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([carry_out(lay_out_update(url, name, wanted, by_content=update == "content", box=box)) for name in names])
+    return merge_reports([run_work(lay_out_update(url, name, wanted, by_content=update == "content", box=box)) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -244,11 +244,11 @@ def upsample(
     Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. A new mag's box is the layer's box in
     that mag: what the source holds beyond it is cut off.
     """
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan
 
     single = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
     wanted = UpsampleOptions(**single, mags=parse_mags(mags), stored=check(options_of(url), **options), allow_external=allow_external)
-    return make(lay_out_upsample(url, layer, wanted, existing, num_workers()))
+    return run_plan(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:

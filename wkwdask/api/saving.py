@@ -17,7 +17,7 @@ from wkwdask.formats.opening import open_living, place_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.mag import Vec3, vec3
-from wkwdask.graphs.write import write_now_or_later
+from wkwdask.graphs.write import write_array
 from wkwdask.kernels.arrays import copy_into, fold
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
@@ -153,7 +153,7 @@ def save(
             warnings.warn(note, ViewerWarning, stacklevel=3)
         if staged.edit is None and not wanted.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
-    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    written: Report | Delayed = write_array(staged, voxels, content.trusted, compute=compute)
     return written
 
 

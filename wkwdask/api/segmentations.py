@@ -116,7 +116,7 @@ def merge(
     >>> int(wkwdask.read(f"{folder}/merged/1", ((40, 0, 0), (41, 1, 1))).max())
     7
     """
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan
 
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
@@ -124,7 +124,7 @@ def merge(
     found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     fallback().prepare_copy(base, target)
     staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
-    report = make(replace(staged, verify=verify))
+    report = run_plan(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))
 
 
@@ -223,11 +223,11 @@ def connected_components(
     >>> np.unique(wkwdask.read(f"{folder}/cells/1"), return_counts=True)[1].tolist()
     [215616, 64, 46464]
     """
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan
 
     searched = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
     read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return make(lay_out_components(read, _wanted(target, options, allow_external=allow_external), searched, existing, num_workers()))
+    return run_plan(lay_out_components(read, _wanted(target, options, allow_external=allow_external), searched, existing, num_workers()))
 
 
 def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
@@ -340,10 +340,10 @@ def remap(
 def _remapped(
     source: str | PathLike[str], wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
-    from wkwdask.graphs.runners import make, num_workers
+    from wkwdask.graphs.runners import num_workers, run_plan
 
     read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return make(lay_out_remap(read, wanted, mapping, options, existing, num_workers()))
+    return run_plan(lay_out_remap(read, wanted, mapping, options, existing, num_workers()))
 
 
 def remove_dust(
@@ -475,10 +475,10 @@ def renumber(
 
 
 def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
-    rows = carry_out(SurveyWork(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
+    rows = run_work(SurveyWork(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
     return rows.labels, rows.counts
 
 

@@ -114,14 +114,14 @@ def label_statistics(
     """
     import pandas as pd
 
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
     values = None if color is None else open_companion(labels, color, mag_or_key(color_mag))
     box = part_of(labels.volume, bounding_box)
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
-    rows = carry_out(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
+    rows = run_work(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
     frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
     frame.attrs = {
@@ -165,7 +165,7 @@ def _count(
     opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
 ) -> _Counted:  # fmt: skip
     """Read a layer, twice where the range of its bins is not known."""
-    from wkwdask.graphs.runners import carry_out
+    from wkwdask.graphs.runners import run_work
 
     volume, box = opened.volume, part_of(opened.volume, bounding_box)
     plan = plan_values(volume, box, per_slice=per_slice)
@@ -174,12 +174,12 @@ def _count(
         is_open = limits is None and bins is None
         if limits is None:
             ranges = RangeSurvey(volume, plan, ignore_zero)
-            limits = ranges.finished(carry_out(SurveyWork(ranges, f"range of {volume.name}")))
+            limits = ranges.finished(run_work(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
         chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
         chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
-    slices = list(survey.finished(carry_out(SurveyWork(survey, f"histogram of {volume.name}"))))
+    slices = list(survey.finished(run_work(SurveyWork(survey, f"histogram of {volume.name}"))))
     values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
     return _Counted(opened, box, chosen is not None, values, slices)
 

@@ -235,7 +235,7 @@ def create(
     3500
     """
     from wkwdask.api.saving import no_dataset_note
-    from wkwdask.graphs.runners import make
+    from wkwdask.graphs.runners import run_plan
     from wkwdask.runs.staged import Content
 
     if existing not in ("error", "overwrite"):
@@ -248,7 +248,7 @@ def create(
     staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
     if staged.edit is None:
         warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=2)
-    return make(Creation(staged))
+    return run_plan(Creation(staged))
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:

@@ -194,13 +194,13 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
 def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
     """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
     from wkwdask.clusters.config import CLUSTER_VARIABLE
-    from wkwdask.graphs.batch import shared_out
+    from wkwdask.graphs.job_array import submitting_to
     from wkwdask.runs.batch_file import HandedOver
     from wkwdask.runs.status import wait_for_batch
 
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
-        with shared_out(batch):
+        with submitting_to(batch):
             click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedOver as handed:
         _describe(handed)
@@ -221,7 +221,7 @@ def _describe(handed: HandedOver) -> None:
 @click.argument("number", type=int)
 def batch_element(root: str, number: int) -> None:
     """Run the share of one element of an array."""
-    from wkwdask.graphs.batch import element_job
+    from wkwdask.graphs.job_array import element_job
     from wkwdask.graphs.runners import run_job
 
     element = int(os.environ["SLURM_ARRAY_TASK_ID"])

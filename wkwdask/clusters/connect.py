@@ -16,7 +16,7 @@ from dask.utils import format_bytes, parse_bytes
 from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfig, load_config
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
-from wkwdask.graphs.signals import ended_by_signal
+from wkwdask.graphs.signals import sigterm_raises
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     import dask
 
     starter = _STARTERS.get(config.kind, _not_inside)
-    stack.enter_context(ended_by_signal())
+    stack.enter_context(sigterm_raises())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
     client = stack.enter_context(starter(config))
     announce(config, client)

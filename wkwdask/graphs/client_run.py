@@ -43,7 +43,7 @@ class PauseWatch:
         self._client = client
         self._since: float | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at the workers."""
         try:
             workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # nothing where the connection is lost
@@ -92,17 +92,17 @@ class Workers:
         """Give no more tasks to some workers for a while, if there are others: what is stopped or cut off would take one after the other."""
         self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
 
-    def good(self, but: Iterable[str] = ()) -> list[str]:
+    def preferred(self, exclude: Iterable[str] = ()) -> list[str]:
         """Give the workers that are not to be avoided, without some more; where no such are left, without these alone."""
         now = time.monotonic()
         self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
-        others = set(self.num_threads()) - set(but)
+        others = set(self.num_threads()) - set(exclude)
         return sorted(others - self._avoided.keys()) or sorted(others)
 
-    def away_from(self, workers: Iterable[str] = ()) -> dict[str, Any]:
+    def avoiding(self, workers: Iterable[str] = ()) -> dict[str, Any]:
         """Say to dask that tasks should rather not run on some workers, nor on those to be avoided."""
         workers = set(workers)
-        return rather_on(self.good(workers)) if workers or self._avoided else {}
+        return prefer_workers(self.preferred(workers)) if workers or self._avoided else {}
 
     def running(self) -> dict[str, str]:
         """Tell which worker has each task; nothing where the scheduler does not answer just now."""
@@ -110,7 +110,7 @@ class Workers:
             return {key: worker for worker, keys in self._client.processing().items() for key in keys}
         return {}
 
-    def holding(self, future: Any) -> set[str]:
+    def holders(self, future: Any) -> set[str]:
         """Tell which workers have a result; none where the cluster does not say."""
         if self._client.status == "running":
             with suppress(OSError, CancelledError):
@@ -118,7 +118,7 @@ class Workers:
         return set()
 
 
-def rather_on(workers: Sequence[str]) -> dict[str, Any]:
+def prefer_workers(workers: Sequence[str]) -> dict[str, Any]:
     """Say to dask where tasks should run; when all of these are gone, any will do: a task that may run nowhere would be waited for without end."""
     return {"workers": workers, "allow_other_workers": True} if workers else {}
 
@@ -191,9 +191,9 @@ class ClientRun:
             self._fill()
             while self._attempts or self._queue.has_more() or self._suspects:
                 try:
-                    self._take_all(self._ended.get(timeout=self._patience()))
+                    self._take_all(self._ended.get(timeout=self._timeout()))
                 except Empty:
-                    self._look_after()
+                    self._check_cluster()
                 self._fill()
         except BaseException as error:
             if self._is_gone() and isinstance(error, Exception) and not isinstance(error, TaskFailedError):
@@ -202,7 +202,7 @@ class ClientRun:
                 self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
             raise
 
-    def _patience(self) -> float:
+    def _timeout(self) -> float:
         pause = self._queue.pause()
         return _POLL_SECONDS if pause is None else min(_POLL_SECONDS, pause)
 
@@ -221,7 +221,7 @@ class ClientRun:
         tasks: list[Task] = []
         while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
             if task.key in self._failed_on:
-                self._submit([task], **self._workers.away_from(self._failed_on[task.key]))
+                self._submit([task], **self._workers.avoiding(self._failed_on[task.key]))
             else:
                 tasks.append(task)
         self._submit(tasks)
@@ -234,14 +234,14 @@ class ClientRun:
         return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
     def _run_alone(self) -> None:
-        workers = self._workers.good()
+        workers = self._workers.preferred()
         if workers:
             suspect = self._suspects.pop()
             suspect.worker = workers[suspect.deaths % len(workers)]
             self._submit([suspect.task], suspect=suspect, workers=[suspect.worker])
 
     def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
-        where = where or self._workers.away_from()
+        where = where or self._workers.avoiding()
         futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
@@ -281,7 +281,7 @@ class ClientRun:
         elif copies:  # one of them may do better
             return
         elif outcome is None:
-            self._start_elsewhere(attempt.task, future)
+            self._resubmit(attempt.task, future)
         elif isinstance(outcome, Failed):
             self._take_failure(attempt, outcome)
         else:
@@ -318,7 +318,7 @@ class ClientRun:
         if not self._queue.end(task, failed):
             self._failed_on.pop(task.key, None)
             return
-        self._failed_on.setdefault(task.key, set()).update(self._workers.holding(future))
+        self._failed_on.setdefault(task.key, set()).update(self._workers.holders(future))
 
     def _take_error(self, attempt: _Attempt, error: Exception) -> None:
         """Take what the cluster says itself: workers died that had the task, or it could not be read."""
@@ -344,24 +344,24 @@ class ClientRun:
         failure.__cause__ = suspect.error
         self._queue.end(suspect.task, Failed(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
-    def _start_elsewhere(self, task: Task, future: Any) -> None:
+    def _resubmit(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
-        self._workers.avoid(self._workers.holding(future))
+        self._workers.avoid(self._workers.holders(future))
         future.release()
         self._queue.add([task])
 
-    def _look_after(self) -> None:
+    def _check_cluster(self) -> None:
         """See whether the cluster is still there, and each worker that a task depends on; it may be stopped or cut off."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
         if self._client.status != "running":
             return
-        self._watch.look()
-        self._look_after_suspects()
+        self._watch.check()
+        self._check_suspects()
         if not self._queue.has_more():
-            self._copy_late()
+            self._duplicate_slow_tasks()
 
-    def _look_after_suspects(self) -> None:
+    def _check_suspects(self) -> None:
         """See whether the worker is still there that runs one task and nothing else."""
         for key, attempt in list(self._attempts.items()):
             if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
@@ -369,7 +369,7 @@ class ClientRun:
                 self._client.cancel([attempt.future], force=True)
                 self._take_death(attempt.suspect)
 
-    def _copy_late(self) -> None:
+    def _duplicate_slow_tasks(self) -> None:
         """Start a copy of each task that takes far longer than others did."""
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
@@ -381,5 +381,5 @@ class ClientRun:
         runs_on = self._workers.running()
         self._workers.avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
-            if key in runs_on and (others := self._workers.good(but=[runs_on[key]])):
-                self._submit([task], **rather_on(others))
+            if key in runs_on and (others := self._workers.preferred(exclude=[runs_on[key]])):
+                self._submit([task], **prefer_workers(others))

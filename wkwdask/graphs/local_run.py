@@ -75,9 +75,9 @@ class _LocalRun:
                     self._clear_suspects(executor)
                     self._fill_and_take(executor)
                 except BrokenExecutor as error:
-                    self._take_over(error)
+                    self._recover(error)
                 except BaseException:
-                    self._keep_what_ends()
+                    self._drain()
                     raise
 
     def _clear_suspects(self, executor: Executor) -> None:
@@ -111,7 +111,7 @@ class _LocalRun:
             outcome = future.result()
             self._queue.end(self._running.pop(future), outcome)
 
-    def _take_over(self, error: BrokenExecutor) -> None:
+    def _recover(self, error: BrokenExecutor) -> None:
         """Take what has ended, and suspect what has not."""
         lost = []
         for future, task in self._running.items():
@@ -133,7 +133,7 @@ class _LocalRun:
                 return
         self._suspects += lost
 
-    def _keep_what_ends(self) -> None:
+    def _drain(self) -> None:
         """Let tasks that run come to their end, and take their results: a job that keeps a journal then does not do them again."""
         for future in self._running:
             future.cancel()

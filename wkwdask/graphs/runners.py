@@ -18,8 +18,8 @@ import dask.system
 import dask.threaded
 
 from wkwdask.errors import ViewerWarning
-from wkwdask.graphs.batch import check_can_be_repeated, current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
+from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.drive import Making, drive
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Planned:
+class DryRun:
     """What a call would do."""
 
     jobs: list[Any] = field(default_factory=list)
@@ -53,41 +53,41 @@ class Planned:
     """Above which mags it would build a pyramid then."""
 
 
-_planned: ContextVar[Planned | None] = ContextVar("wkwdask_planned", default=None)
+_dry_run: ContextVar[DryRun | None] = ContextVar("wkwdask_planned", default=None)
 
 
 @contextlib.contextmanager
-def planning() -> Iterator[Planned]:
+def dry_run() -> Iterator[DryRun]:
     """Let conversions that are called in this block be planned only."""
-    planned = Planned()
-    token = _planned.set(planned)
+    planned = DryRun()
+    token = _dry_run.set(planned)
     try:
         yield planned
     finally:
-        _planned.reset(token)
+        _dry_run.reset(token)
 
 
-def only_planned(job: Plan) -> Report | None:
+def planned_report(job: Plan) -> Report | None:
     """Collect a job, where calls are only planned, and give a report of nothing; None where it is to be done."""
-    planned = _planned.get()
+    planned = _dry_run.get()
     if planned is None:
         return None
     planned.jobs.append(job)
     return Report(tuple(ShardTally(target, 0).report(folder) for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)), 0, 0.0)
 
 
-def export_only_planned(export: Export) -> Report | None:
+def planned_export_report(export: Export) -> Report | None:
     """Collect an export in the same way."""
-    planned = _planned.get()
+    planned = _dry_run.get()
     if planned is None:
         return None
     planned.exports.append(export)
     return Report((), 0, 0.0)
 
 
-def pyramid_only_planned(place: str) -> bool:
+def is_pyramid_planned(place: str) -> bool:
     """Take note of a pyramid, where calls are only planned: what it is made from is not there yet."""
-    planned = _planned.get()
+    planned = _dry_run.get()
     if planned is not None:
         planned.pyramids.append(place)
     return planned is not None
@@ -165,8 +165,8 @@ def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | 
         check_reachable(folder, here=here)
     batch = current_batch()
     if batch is not None:
-        job = hand_out(job, batch)
-    runner, workers = _runner(here)
+        job = submit_tasks(job, batch)
+    runner, workers = _choose_runner(here)
     with (
         Progress(title, job.num_tasks, folder, workers) as progress,
         TolerantJob(job, progress, tolerance or Tolerance(), folder) as tolerant,
@@ -175,7 +175,7 @@ def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | 
         tolerant.check()
 
 
-def _runner(here: bool) -> tuple[Callable[[TolerantJob], None], int]:
+def _choose_runner(here: bool) -> tuple[Callable[[TolerantJob], None], int]:
     """Choose who runs a job, and tell how many tasks run at once."""
     client = active_client()
     scheduler = dask.base.get_scheduler()
@@ -195,30 +195,30 @@ def _run_in_this_thread(job: TolerantJob) -> None:
         queue.end(task, job.attempt(task))
 
 
-def carry_out(work: Work[R]) -> R:
+def run_work(work: Work[R]) -> R:
     """Run a work to its end with :func:`run_job`."""
     return drive(work, run_job)
 
 
-def make(plan: Plan) -> Report:
+def run_plan(plan: Plan) -> Report:
     """Run a plan, new or resumed. In a dry run, only note it."""
-    return only_planned(plan) or carry_out(Making(plan))
+    return planned_report(plan) or run_work(Making(plan))
 
 
-def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
+def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
     """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes."""
-    check_can_be_repeated(len(stages), starts_anew=existing == "overwrite")
-    existing = existing_of_call(stages, existing, goes_on=goes_on)
+    check_restartable(len(stages), overwrites=existing == "overwrite")
+    existing = resolve_existing(stages, existing, goes_on=goes_on)
     reports = []
     for stage in stages:
         staged = stage(existing)
         for note in staged.notes:
             warnings.warn(note, ViewerWarning, stacklevel=5)
-        reports.append(make(staged))
+        reports.append(run_plan(staged))
     return merge_reports(reports)
 
 
-def existing_of_call(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, goes_on: bool = False) -> str:
+def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, goes_on: bool = False) -> str:
     """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
     if len(stages) < 2 and not goes_on:
         return existing

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def ended_by_signal() -> Iterator[None]:
+def sigterm_raises() -> Iterator[None]:
     """Let SIGTERM end this process as an error would, so that jobs which wait in a queue are cancelled."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -20,7 +20,7 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.client_run import PauseWatch
-from wkwdask.graphs.runners import active_client, check_reachable, make, memory_per_task, num_workers, run_job
+from wkwdask.graphs.runners import active_client, check_reachable, memory_per_task, num_workers, run_job, run_plan
 from wkwdask.model.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -61,7 +61,7 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
         take_once(value)
 
 
-def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
+def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
     """Run graphs of single objects and show the progress."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     if folder is not None:
@@ -69,7 +69,7 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
     client = active_client()
     with Progress(title, total, folder, num_workers()) as progress:
         if client is not None:
-            return _compute_on_client(graphs, client, progress, early)
+            return _compute_on_client(graphs, client, progress, on_value)
 
         def count_all(_: Any, state: Any) -> None:
             progress.set_total(len(state["ready"]) + len(state["waiting"]))
@@ -77,7 +77,7 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
         def count(key: Any, result: Any, *_: Any) -> None:
             progress.advance()
             if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
-                early(result.item())
+                on_value(result.item())
 
         options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
         with dask.callbacks.Callback(start_state=count_all, posttask=count):
@@ -85,7 +85,7 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
         return [item for value in values for item in value.ravel()]
 
 
-def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
+def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]) -> list[Any]:
     """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it.
 
     What fails keeps only that from being done which depends on it, and is told in the end.
@@ -97,13 +97,13 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
 
     def take(_: Task, result: Result) -> None:
         for item in result.value:
-            early(item)
+            on_value(item)
         found.extend(result.value)
 
     with TolerantJob(FlatJob(lambda: iter(()), len(futures), take), progress, Tolerance()) as job:
         try:
-            for future in _as_ended(futures, client):
-                _hand_on(job, future)
+            for future in _as_completed(futures, client):
+                _deliver(job, future)
             job.check()
         except BaseException:
             client.cancel(futures, force=True)
@@ -111,7 +111,7 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
     return found
 
 
-def _hand_on(job: TolerantJob, future: Any) -> None:
+def _deliver(job: TolerantJob, future: Any) -> None:
     """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
     task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
@@ -127,7 +127,7 @@ def _run_by_the_cluster(spec: None) -> Result:
     raise NotImplementedError
 
 
-def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
+def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
     """Give futures as they end, and see meanwhile whether they still can."""
     ended: SimpleQueue[Any] = SimpleQueue()
     for future in futures:
@@ -138,7 +138,7 @@ def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
             try:
                 future = ended.get(timeout=_LOOK_SECONDS)
             except Empty:
-                watch.look()
+                watch.check()
             else:
                 break
         yield future
@@ -154,7 +154,7 @@ class WritePlan:
 
     part_shape: Vec3
     """What is encoded at once [voxels]."""
-    set_aside_nbytes: int = 0
+    scratch_nbytes: int = 0
     """Where the chunks that a part touches do not fit into memory: what goes through scratch files, before compression [bytes]; else 0."""
 
 
@@ -173,7 +173,7 @@ def _parts(array: da.Array, target: Placement, budget: int) -> PartPlan:
     return plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
 
 
-def shard_receipts(array: da.Array, target: Placement, prepare: Callable[[], object] | None = None) -> da.Array:
+def build_write_graph(array: da.Array, target: Placement, prepare: Callable[[], object] | None = None) -> da.Array:
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
@@ -198,15 +198,15 @@ def shard_receipts(array: da.Array, target: Placement, prepare: Callable[[], obj
 def write_shards(array: da.Array, target: Placement, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
     """Write the shards of an array that are not done yet."""
     plan = plan_write(array, target)
-    if not plan.set_aside_nbytes:
-        compute_receipts(_without(shard_receipts(array, target), target, done), title, take, folder)
+    if not plan.scratch_nbytes:
+        compute_receipts(_without(build_write_graph(array, target), target, done), title, take, folder)
         return ""
-    found: list[tuple[Piece, ...]] = compute_values([_pieces_of(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder)
+    found: list[tuple[Piece, ...]] = compute_values([_cutting_graph(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder)
     pieces = [piece for of_chunk in found for piece in of_chunk]
     run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
     return (
         f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
-        f"{format_nbytes(plan.set_aside_nbytes)} of voxels went through scratch files, compressed"
+        f"{format_nbytes(plan.scratch_nbytes)} of voxels went through scratch files, compressed"
     )
 
 
@@ -219,7 +219,7 @@ def _without(receipts: da.Array, target: Placement, done: set[Vec3]) -> list[da.
     return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in left]
 
 
-def _pieces_of(array: da.Array, target: Placement, part_shape: Vec3, done: set[Vec3]) -> da.Array:
+def _cutting_graph(array: da.Array, target: Placement, part_shape: Vec3, done: set[Vec3]) -> da.Array:
     """Build the graph that cuts each chunk of an array into pieces of parts and sets them aside."""
     borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
     pieces: da.Array = da.map_blocks(
@@ -246,7 +246,7 @@ def _set_aside(
     return _object(set_aside(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
 
 
-def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
+def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     """Add a last task that takes all receipts."""
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
@@ -342,12 +342,12 @@ class ArrayWrite(Plan):
         return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))
 
 
-def write_now_or_later(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str, *, compute: bool) -> Any:
+def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str, *, compute: bool) -> Any:
     """Write an array, or build a graph that does; a Report, or a Delayed whose result is one."""
-    return make(ArrayWrite(staged, array, trusted)) if compute else write_array_later(staged, array)
+    return run_plan(ArrayWrite(staged, array, trusted)) if compute else delayed_write(staged, array)
 
 
-def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
+def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
     """Check now that an array can be written, and build a graph whose last task lets the mag appear."""
     staged.check_free()
     done = staged.done()
@@ -357,7 +357,7 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
     lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:
         return dask.delayed(_publish_nothing, pure=False)(staged)
-    return finished(shard_receipts(lazy, target, staged.start), partial(_publish, staged))
+    return with_final_task(build_write_graph(lazy, target, staged.start), partial(_publish, staged))
 
 
 def _publish(staged: StagedMags, receipts: list[Receipt]) -> Report:

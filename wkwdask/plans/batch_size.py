@@ -20,7 +20,7 @@ _MOST_AFTER_ARRAY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """What is to be shared out."""
 
     num_tasks: int
@@ -55,16 +55,16 @@ class ArraySize:
         return ", ".join([f"{self.elements} elements of {self.cpus} cores", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
 
 
-def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
+def propose_size(work: Workload, asked: ArraySize, most_elements: int) -> ArraySize:
     """Complete what a user asked for.
 
     Examples
     --------
     A layer of 1 TiB in 8192 tasks:
 
-    >>> str(propose(Work(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
+    >>> str(propose(Workload(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
     '31 elements of 1 cores, walltime 01:30:00, memory 1024 MiB'
-    >>> str(propose(Work(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
+    >>> str(propose(Workload(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
     '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
     """
     cpus = asked.cpus or 1
@@ -78,12 +78,12 @@ def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
     return replace(asked, elements=elements, cpus=cpus, seconds=asked.seconds or walltime, memory_nbytes=asked.memory_nbytes or memory)
 
 
-def few_tasks(work: Work, asked: ArraySize) -> int:
+def finish_job_tasks(work: Workload, asked: ArraySize) -> int:
     """Tell how many tasks the job after an array runs itself, in place of another array: as many as it has time for.
 
     Examples
     --------
-    >>> few_tasks(Work(8192, 1 << 40, 300 << 20), ArraySize()), few_tasks(Work(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0))
+    >>> finish_job_tasks(Workload(8192, 1 << 40, 300 << 20), ArraySize()), finish_job_tasks(Workload(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0))
     (64, 1)
     """
     seconds = _ELEMENT_SECONDS if asked.seconds is None else asked.seconds / _SAFETY
@@ -91,7 +91,7 @@ def few_tasks(work: Work, asked: ArraySize) -> int:
     return max(1, min(_MOST_AFTER_ARRAY, int(seconds * (asked.cpus or 1) / max(each, _SECONDS_PER_TASK))))
 
 
-def after_array(few: int, work: Work, size: ArraySize) -> ArraySize:
+def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
     """Give the job after an array time for that many tasks, of those that the array does."""
     share = few * work.seconds / max(1, work.num_tasks) / (size.cpus or 1)
     return replace(size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS)))

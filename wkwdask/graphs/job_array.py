@@ -20,8 +20,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import TaskFailedError, UnsupportedError
-from wkwdask.graphs.signals import ended_by_signal
-from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
+from wkwdask.graphs.signals import sigterm_raises
+from wkwdask.plans.batch_size import Workload, finish_job_size, finish_job_tasks, format_walltime, group_size, propose_size
 from wkwdask.runs.batch_file import BATCH_NAME, Batch, HandedOver, Round, Share, read_batch, write_batch, write_shares
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
@@ -43,7 +43,7 @@ _current: ContextVar[Batch | None] = ContextVar("wkwdask_batch", default=None)
 
 
 @contextlib.contextmanager
-def shared_out(batch: Batch) -> Iterator[None]:
+def submitting_to(batch: Batch) -> Iterator[None]:
     """Let jobs that start in this block be handed to the batch system."""
     token = _current.set(batch)
     try:
@@ -57,19 +57,19 @@ def current_batch() -> Batch | None:
     return _current.get()
 
 
-def check_can_be_repeated(num_jobs: int, *, starts_anew: bool) -> None:
+def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
     """Make sure that a command can go on with the first of its jobs without doing over those that it has finished.
 
     The job after an array gives the same command again, to go on: of several jobs that begin anew whatever is there, it could not tell which it has done.
     """
-    if current_batch() is not None and num_jobs > 1 and starts_anew:
+    if current_batch() is not None and num_jobs > 1 and overwrites:
         raise UnsupportedError(
             f"a job array makes one layer, or one mag, anew at a time, and these are {num_jobs}: submit one command for each, or all in one with "
             "--cluster slurm-allocation"
         )
 
 
-def hand_out(job: Job, batch: Batch) -> Job:
+def submit_tasks(job: Job, batch: Batch) -> Job:
     """Hand the tasks of a job to an array, or give back a job of the few that are left."""
     if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
@@ -78,23 +78,23 @@ def hand_out(job: Job, batch: Batch) -> Job:
     before = read_batch(job.folder)
     goes_on = before is not None and before.rounds == batch.rounds  # else it is submitted for the first time, or once more after it was cancelled
     batch = replace(batch, rounds=() if before is None else before.rounds)
-    asked = _with_cores_of_script(batch)
+    asked = _requested_size(batch)
     total = job.num_tasks + job.num_known
-    few = few_tasks(Work(total, job.nbytes_in, job.task_nbytes), asked)
+    few = finish_job_tasks(Workload(total, job.nbytes_in, job.task_nbytes), asked)
     waiting = iter(job.tasks())
     first = list(islice(waiting, few + 1))
     if not first or (goes_on and len(first) <= few):
-        return _Rest(job, first)
+        return _RemainingJob(job, first)
     journaled = len(set(keys_of(read_journal(job.folder))))
     if goes_on and journaled <= batch.rounds[-1].journaled:
         raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see wkwdask status, and what its elements printed, in {batch.logs}")
     left = max(total - journaled, len(first))
-    work = Work(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
-    size = propose(work, asked, max_array_size())
+    work = Workload(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
+    size = propose_size(work, asked, max_array_size())
     path = _tasks_path(job.folder, len(batch.rounds))
     num_tasks = _write(path, chain(first, waiting), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
-    after = size if asked.seconds is not None else after_array(few, work, size)
+    after = size if asked.seconds is not None else finish_job_size(few, work, size)
     raise HandedOver(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
 
 
@@ -133,7 +133,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
 @contextlib.contextmanager
 def _cancelled_together(submitted: Sequence[str]) -> Iterator[None]:
     """Cancel the jobs that were submitted so far where the others cannot be, or this process is told to end."""
-    with ended_by_signal():
+    with sigterm_raises():
         try:
             yield
         except BaseException:
@@ -141,20 +141,20 @@ def _cancelled_together(submitted: Sequence[str]) -> Iterator[None]:
             raise
 
 
-def _said(batch: Batch) -> dict[str, str]:
+def _sbatch_options(batch: Batch) -> dict[str, str]:
     """List what the script and the user tell SLURM."""
     return {**options_in(batch.script), **options_in("#SBATCH " + " ".join(batch.options))}
 
 
-def _with_cores_of_script(batch: Batch) -> ArraySize:
+def _requested_size(batch: Batch) -> ArraySize:
     """Give what the user asked for, with the cores that the script asks for: memory is proposed for as many tasks at once."""
-    cores = _said(batch).get("cpus-per-task", "")
+    cores = _sbatch_options(batch).get("cpus-per-task", "")
     return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
 
 
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
     """Turn the proposal into options, but for what the script or the user says."""
-    said = _said(batch).keys()
+    said = _sbatch_options(batch).keys()
     options = [] if "cpus-per-task" in said and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
     if batch.size.seconds is not None or "time" not in said:
         options.append(f"--time={format_walltime(size.seconds or 0)}")
@@ -163,7 +163,7 @@ def _size_options(batch: Batch, size: ArraySize) -> list[str]:
     return options
 
 
-class _Rest:
+class _RemainingJob:
     """A job some of whose tasks have been asked for already."""
 
     def __init__(self, job: JournaledJob, first: list[Task]) -> None:
