@@ -107,8 +107,8 @@ def test_an_update_sees_what_a_job_published_that_it_finished(dataset, tmp_path)
     write(dataset, "1", labels(1), file_len=4)
     wkwdask.build_pyramid(dataset)
     code = (
-        "import os, wkwdask\nfrom wkwdask.runs.job_folder import Publication\n"
-        f"Publication.publish = lambda self: os._exit(9)\nwkwdask.build_pyramid({str(dataset)!r}, existing='overwrite', file_len=1)"
+        "import os, wkwdask\nfrom wkwdask.runs.job_folder import Publisher\n"
+        f"Publisher.publish = lambda self: os._exit(9)\nwkwdask.build_pyramid({str(dataset)!r}, existing='overwrite', file_len=1)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     os.utime(dataset / "seg/1/z0/y0/x0.wkw")

@@ -26,7 +26,7 @@ from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
 from wkwdask.runs.journal import Journal, JournaledJob
-from wkwdask.runs.parts import ladder_records
+from wkwdask.runs.parts import pyramid_records
 from wkwdask.verbs.pyramid import PyramidJob
 
 if TYPE_CHECKING:
@@ -158,4 +158,4 @@ class PretendedJob:
         self._journal.__exit__(None, None, None)
         for tally in self._pyramid.tallies:
             tally.check()
-        return sum(len(rows) for rows in ladder_records(self._pyramid.tallies))
+        return sum(len(rows) for rows in pyramid_records(self._pyramid.tallies))

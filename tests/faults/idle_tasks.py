@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wkwdask.graphs.runners import run_job
 from wkwdask.plans.batch_size import ArraySize
-from wkwdask.runs.batch_file import Batch, Round, write_batch, write_shares
+from wkwdask.runs.batch_file import Batch, Round, write_batch, write_tasks
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.journal import read_journal
 
@@ -65,7 +65,7 @@ def write_round(root, num_tasks, elements):
     """Write what the elements of an array read, in the folder of a job."""
     from distributed.protocol.pickle import dumps
 
-    write_shares(f"{root}/round-0.tasks", IdleJob(num_tasks).tasks(), max(1, min(1000, num_tasks // elements)), dumps)
+    write_tasks(f"{root}/round-0.tasks", IdleJob(num_tasks).tasks(), max(1, min(1000, num_tasks // elements)), dumps)
     write_batch(root, Batch(("idle",), root, "", root, ArraySize(elements), (), (Round("0", "0", num_tasks, elements, 0, time.time()),)))
 
 

@@ -67,9 +67,9 @@ def overwrite_pyramid(folder):
 
 def resume_pyramid(folder):
     """Go on with an overwriting job, where it came so far."""
-    can_go_on = any((root / "publish.json").exists() for root in job_folders(folder)) or journaled(folder)
+    can_resume = any((root / "publish.json").exists() for root in job_folders(folder)) or journaled(folder)
     with regions_of(16):
-        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="resume" if can_go_on else "overwrite")
+        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="resume" if can_resume else "overwrite")
 
 
 def cut_files(folder):

@@ -25,7 +25,7 @@ from wkwdask.formats.wkw.folder import file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
 from wkwdask.formats.wkw.repair import WkwRepair, repair_file
 from wkwdask.model.faults import KINDS
-from wkwdask.store.records import patch_record, read_record, write_record
+from wkwdask.store.records import patch_file_record, read_file_record, write_file_record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)
@@ -239,7 +239,7 @@ def test_links_are_mended_where_they_point(tmp_path):
 
 
 def test_records_follow(tmp_path):
-    write_record(str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64))
-    patch_record(str(tmp_path), {(1, 0, 0): (5, 6), (7, 7, 7): (1, 1)})
-    assert read_record(str(tmp_path)).tolist() == [[0, 0, 0, 10, 11, 12], [1, 0, 0, 5, 6, 22]]
-    patch_record(str(tmp_path / "nothing"), {(1, 0, 0): (5, 6)})
+    write_file_record(str(tmp_path), np.array([[0, 0, 0, 10, 11, 12], [1, 0, 0, 20, 21, 22]], np.int64))
+    patch_file_record(str(tmp_path), {(1, 0, 0): (5, 6), (7, 7, 7): (1, 1)})
+    assert read_file_record(str(tmp_path)).tolist() == [[0, 0, 0, 10, 11, 12], [1, 0, 0, 5, 6, 22]]
+    patch_file_record(str(tmp_path / "nothing"), {(1, 0, 0): (5, 6)})

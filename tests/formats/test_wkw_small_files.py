@@ -28,7 +28,7 @@ from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.store import local
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 
 SHAPE = (40, 20, 28)
 NOBODY = 65534
@@ -327,7 +327,7 @@ def public_mag():
 def test_what_may_not_be_opened(public_mag, path, name, monkeypatch):
     """Zeros for a file that is there would be silent loss."""
     read(public_mag)  # as a user who may, so that all code is loaded
-    monkeypatch.setattr(wkw_file, "_open_files", Lru(1))
+    monkeypatch.setattr(wkw_file, "_open_files", LruCache(1))
     place = public_mag / name
     place.chmod(0)
     with nobody(), pytest.raises(PermissionError, match=r"z1/y./x.\.wkw"):

@@ -23,11 +23,11 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, 
 from wkwdask.graphs import client_run, local_run
 from wkwdask.graphs.runners import run_job
 from wkwdask.plans import pyramid as plan_module
-from wkwdask.runs import tolerant
+from wkwdask.runs import retries
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.progress import read_failures, read_progress
-from wkwdask.runs.tolerant import Tolerance
+from wkwdask.runs.retries import FailurePolicy
 from wkwdask.store.records import PROGRESS_NAME
 
 distributed = pytest.importorskip("distributed")
@@ -37,7 +37,7 @@ RUNNERS = ("synchronous", "threads", "processes", "cluster")
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(tolerant, "_PAUSES_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(retries, "_PAUSES_SECONDS", (0.01, 0.02, 0.04))
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
 
 
@@ -251,14 +251,14 @@ def test_the_list_ends():
     assert len(lines) == 22
     assert lines[1] == "  1: CorruptError: file 1: broken"
     assert lines[-1] == "  and 30 more"
-    done, error = run_all(100, odd, tolerance=Tolerance(most_failures=3))
+    done, error = run_all(100, odd, failure_policy=FailurePolicy(most_failures=3))
     assert done == [0, 2, 4, 6]
     assert "4 tasks failed; too many failed, so the others were not tried" in str(error)
 
 
 @pytest.mark.usefixtures("_serial")
 def test_what_waits_for_another_attempt_does_not_keep_others_waiting(monkeypatch):
-    monkeypatch.setattr(tolerant, "_PAUSES_SECONDS", (0.1,))
+    monkeypatch.setattr(retries, "_PAUSES_SECONDS", (0.1,))
     order = []
 
     def first_fails(number):
@@ -293,16 +293,16 @@ KINDS = st.lists(st.sampled_from(["fine", "fine", "fine", "corrupt", "stale", "s
 @given(kinds=KINDS)
 def test_done_and_failed_are_exact(runner, kinds):
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler=runner, num_workers=3):
-        patch.setattr(tolerant, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
-        patch.setattr(tolerant, "_FAILURES_WITHOUT_SUCCESS", 1000)
-        patch.setattr(tolerant, "_LISTED", 1000)
+        patch.setattr(retries, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+        patch.setattr(retries, "_FAILURES_WITHOUT_SUCCESS", 1000)
+        patch.setattr(retries, "_LISTED", 1000)
         tried = [0] * len(kinds)
 
         def action(number):
             tried[number] += 1
             fail(kinds[number], number, tried[number])
 
-        done, error = run_all(len(kinds), action, tolerance=Tolerance(lists_always=True))
+        done, error = run_all(len(kinds), action, failure_policy=FailurePolicy(lists_always=True))
     bad = {n for n, kind in enumerate(kinds) if kind in ("corrupt", "stale")}
     assert sorted(done) == [n for n in range(len(kinds)) if n not in bad]
     listed = set() if error is None else {int(line.split(":")[0]) for line in str(error).splitlines()[1:]}

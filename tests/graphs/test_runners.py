@@ -26,7 +26,7 @@ from wkwdask.graphs.write import build_write_graph, compute_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
-from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME
+from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.verbs.pyramid import PyramidJob
 from wkwdask.verbs.write import WriteJob
 
@@ -227,7 +227,7 @@ def contents(folder):
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)]
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)]
 
 
 def make_dataset(folder, array):

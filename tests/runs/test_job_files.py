@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError
 from wkwdask.runs import journal as module
-from wkwdask.runs.batch_file import Share, write_shares
+from wkwdask.runs.batch_file import ElementTasks, write_tasks
 from wkwdask.runs.journal import Journal, has_journal, read_journal
-from wkwdask.runs.parts import read_piece, set_aside
+from wkwdask.runs.parts import read_scratch, write_scratch
 
 
 def entries(folder):
@@ -165,8 +165,8 @@ def test_it_is_closed_in_any_case(tmp_path):
 @given(num_tasks=st.integers(0, 60), group=st.integers(1, 9), elements=st.integers(1, 12))
 def test_every_task_is_in_one_share(tmp_path_factory, num_tasks, group, elements):
     path = str(tmp_path_factory.mktemp("shares") / "tasks")
-    assert write_shares(path, iter(range(num_tasks)), group, pickle.dumps) == num_tasks
-    shares = [Share(path, element, elements) for element in range(elements)]
+    assert write_tasks(path, iter(range(num_tasks)), group, pickle.dumps) == num_tasks
+    shares = [ElementTasks(path, element, elements) for element in range(elements)]
     assert sorted(task for share in shares for task in share.tasks()) == list(range(num_tasks))
     assert [len(share) for share in shares] == [len(list(share.tasks())) for share in shares]
     assert max(map(len, shares)) - min(map(len, shares)) <= group  # none has more than one group more than another
@@ -174,22 +174,22 @@ def test_every_task_is_in_one_share(tmp_path_factory, num_tasks, group, elements
 
 def test_damage_is_named(tmp_path):
     path = tmp_path / "tasks"
-    write_shares(str(path), range(10), 5, pickle.dumps)
+    write_tasks(str(path), range(10), 5, pickle.dumps)
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     with pytest.raises(CorruptError, match=r"tasks: \d+ bytes at offset \d+, expected"):
-        list(Share(str(path), 0, 1).tasks())
+        list(ElementTasks(str(path), 0, 1).tasks())
     path.write_bytes(whole)
     index = json.loads((tmp_path / "tasks.index").read_text())
     index["groups"][1][2] = 4
     (tmp_path / "tasks.index").write_text(json.dumps(index))
     with pytest.raises(CorruptError, match="are not signed"):
-        list(Share(str(path), 0, 1).tasks())
+        list(ElementTasks(str(path), 0, 1).tasks())
 
 
 def test_nothing_stays_of_shares_that_cannot_be_written(tmp_path):
     with pytest.raises(AttributeError):
-        write_shares(str(tmp_path / "tasks"), [lambda: None], 1, pickle.dumps)
+        write_tasks(str(tmp_path / "tasks"), [lambda: None], 1, pickle.dumps)
     assert not list(tmp_path.iterdir())
 
 
@@ -206,31 +206,31 @@ def pieces(dtype="uint16"):
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float64"])
 def test_what_is_set_aside_comes_back(tmp_path, dtype):
-    found = set_aside(f"{tmp_path}/scratch", "a.pieces", pieces(dtype))
+    found = write_scratch(f"{tmp_path}/scratch", "a.pieces", pieces(dtype))
     assert [piece.part for piece in found] == [(0, 0, 0), (2, 0, 0)]  # zeros are left out
     for piece, (_, box, channels, values) in zip(found, pieces(dtype)[::2], strict=True):
         assert (piece.box, piece.channels) == (box, channels)
-        np.testing.assert_array_equal(read_piece(piece, np.dtype(dtype)), values)
-    assert set_aside(f"{tmp_path}/scratch", "a.pieces", pieces(dtype)) == found
+        np.testing.assert_array_equal(read_scratch(piece, np.dtype(dtype)), values)
+    assert write_scratch(f"{tmp_path}/scratch", "a.pieces", pieces(dtype)) == found
 
 
 def test_bits_count_and_not_values(tmp_path):
     """Negative zero is not left out."""
     values = np.full((1, *BOX.size), -0.0)
-    (piece,) = set_aside(f"{tmp_path}/scratch", "a.pieces", [((0, 0, 0), BOX, (0, 1), values)])
-    assert np.signbit(read_piece(piece, values.dtype)).all()
+    (piece,) = write_scratch(f"{tmp_path}/scratch", "a.pieces", [((0, 0, 0), BOX, (0, 1), values)])
+    assert np.signbit(read_scratch(piece, values.dtype)).all()
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    first, second = set_aside(f"{tmp_path}/scratch", "a.pieces", pieces())
+    first, second = write_scratch(f"{tmp_path}/scratch", "a.pieces", pieces())
     path = tmp_path / "scratch" / "a.pieces"
     path.write_bytes(path.read_bytes()[: second.offset + 20])
-    read_piece(first, np.dtype("uint16"))
+    read_scratch(first, np.dtype("uint16"))
     with pytest.raises(CorruptError, match=rf"a.pieces: byte {second.offset}: 20 bytes are not the"):
-        read_piece(second, np.dtype("uint16"))
+        read_scratch(second, np.dtype("uint16"))
 
 
 def test_a_job_that_is_gone_does_not_come_back(tmp_path):
     with pytest.raises(FileNotFoundError):
-        set_aside(f"{tmp_path}/gone/scratch", "a.pieces", pieces())
+        write_scratch(f"{tmp_path}/gone/scratch", "a.pieces", pieces())
     assert not (tmp_path / "gone").exists()

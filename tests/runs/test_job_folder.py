@@ -29,11 +29,11 @@ from wkwdask.formats.wkw.array import wkw_placement
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
-from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
+from wkwdask.runs.job_records import InterruptedJob, find_interrupted
 from wkwdask.runs.journal import read_journal
 from wkwdask.store import files, locks
 from wkwdask.store.locks import Owner, lock_holder
-from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME
+from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.slurm import SlurmJob
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
@@ -62,7 +62,7 @@ def text(folder):
 
 
 def hidden(folder):
-    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME))
+    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME))
 
 
 @pytest.fixture
@@ -424,16 +424,16 @@ def interrupted(layer, owner=None, names=("1",), existing="error", line='{"task"
 def test_an_interrupted_job_is_found(layer):
     job = interrupted(layer, names=("1", "2"))
     for targets in (("1",), ("2",), ("4", "2")):
-        found = find_unfinished(str(layer), [str(layer / name) for name in targets])
-        assert found == UnfinishedJob(job.owner.job, job.root, job.targets, SETTINGS, PLAN)
-    assert find_unfinished(str(layer), [str(layer / "4")]) is None
-    assert find_unfinished(str(layer / "nowhere"), [str(layer / "1")]) is None
+        found = find_interrupted(str(layer), [str(layer / name) for name in targets])
+        assert found == InterruptedJob(job.owner.job, job.root, job.targets, SETTINGS, PLAN)
+    assert find_interrupted(str(layer), [str(layer / "4")]) is None
+    assert find_interrupted(str(layer / "nowhere"), [str(layer / "1")]) is None
 
 
 @pytest.mark.parametrize("line", ["", '{"task": "a"}', '{"task": "a"'])
 def test_without_a_whole_line_nothing_can_go_on(layer, line):
     job = interrupted(layer, line=line)
-    assert find_unfinished(str(layer), [str(layer / "1")]) is None
+    assert find_interrupted(str(layer), [str(layer / "1")]) is None
     start(layer).discard()
     assert not os.path.exists(job.root)
     assert hidden(layer) == []
@@ -448,7 +448,7 @@ def test_the_same_job_takes_over_its_folder(layer, existing):
     assert lock_holder(str(layer / "1")) == again.owner
     assert text(Path(f"{again.root}/1-1-1")) == "half"
     assert list(read_journal(again.root)) == [b'{"task": "a"}\n']
-    assert find_unfinished(str(layer), [str(layer / "1")]).plan == PLAN  # what was decided first holds
+    assert find_interrupted(str(layer), [str(layer / "1")]).plan == PLAN  # what was decided first holds
     again.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS})
     assert text(layer / "1") == "half"
     assert hidden(layer) == []
@@ -471,7 +471,7 @@ def test_another_job_does_not_throw_away_what_can_go_on(layer, names, existing):
     other = folder_of(layer, Owner.this_process("another"), names)
     with pytest.raises(ResumeError, match=r'an interrupted job writes the same mags; existing="resume" .* "overwrite" starts again'):
         other.start(existing, {"command": "another"})
-    assert find_unfinished(str(layer), before.targets).job == before.owner.job
+    assert find_interrupted(str(layer), before.targets).job == before.owner.job
     assert not os.path.exists(other.root)
     assert [lock_holder(str(layer / name)) for name in ("1", "2", "4")] == [None] * 3
     assert other.start("overwrite", {"command": "another"}) is None
@@ -489,7 +489,7 @@ def test_other_mags_of_the_layer_can_be_written_meanwhile(layer, has_lock, exist
     job = start(layer, names=("2",), existing=existing)
     put_mag(f"{job.root}/2-2-2")
     job.publish([NewMag("2-2-2", str(layer / "2"))], None, {})
-    assert find_unfinished(str(layer), [str(layer / "1")]).job == before.owner.job
+    assert find_interrupted(str(layer), [str(layer / "1")]).job == before.owner.job
 
 
 def test_a_job_that_runs_is_no_interrupted_one(layer):
@@ -510,7 +510,7 @@ def test_leaving(layer):
     """What can go on stays, all else goes; the locks go always."""
     for line, stays in (('{"task": "a"}\n', True), ("", False)):
         job = interrupted(layer, Owner.this_process("a test"), line=line)
-        assert job.leave() is stays
+        assert job.suspend() is stays
         assert os.path.exists(job.root) is stays
         assert lock_holder(str(layer / "1")) is None
         assert [name for name in hidden(layer) if not name.startswith(".wkwdask-job")] == []
@@ -522,11 +522,11 @@ def test_leaving_after_publishing_has_begun(layer, monkeypatch):
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder.Publication, "publish", lambda self: 1 / 0)
+        patch.setattr(job_folder.Publisher, "publish", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
-    assert job.leave() is True
-    assert find_unfinished(str(layer), job.targets) is None  # it is not done again, but published
+    assert job.suspend() is True
+    assert find_interrupted(str(layer), job.targets) is None  # it is not done again, but published
     assert folder_of(layer, Owner.this_process("next")).start("resume", SETTINGS)["report"] == 3
     assert hidden(layer) == []
 
@@ -568,9 +568,9 @@ def fake_death(monkeypatch, write):
     dead = dead_owner()
     with monkeypatch.context() as patch:
         patch.setattr(files, "publish_folder", die)
-        patch.setattr(job_folder.Publication, "publish", lambda self: die())
+        patch.setattr(job_folder.Publisher, "publish", lambda self: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
-        patch.setattr(JobFolder, "leave", lambda self: False)
+        patch.setattr(JobFolder, "suspend", lambda self: False)
         patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))
         with pytest.raises(Killed):
             write()

@@ -26,7 +26,7 @@ from wkwdask.runs.progress import (
     FILE_VARIABLE,
     PROGRESS_VARIABLE,
     SECONDS_VARIABLE,
-    Lines,
+    LineFile,
     Progress,
     format_line,
     keep_progress,
@@ -181,7 +181,7 @@ def test_a_file_that_was_asked_for(monkeypatch, tmp_path):
 
 def test_a_full_disk_is_no_reason_to_stop(tmp_path, monkeypatch):
     """And the next line that fits is one."""
-    lines = Lines(str(tmp_path), "progress-")
+    lines = LineFile(str(tmp_path), "progress-")
     lines.append({"n": 0})
     write = os.write
     left = [3, None, 0]

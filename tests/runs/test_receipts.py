@@ -21,9 +21,9 @@ from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.states import add_digests, describe, digest, digests, grouped_digests
-from wkwdask.runs.parts import ShardTally, ladder_records, tally_of
+from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
 from wkwdask.store.files import file_states
-from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
+from wkwdask.store.records import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, read_file_record, write_file_record
 
 MAG = Mag(4, 4, 2)
 DIGESTS = st.integers(0, 2**63 - 1)
@@ -356,7 +356,7 @@ def test_a_ladder_of_targets_that_count_from_elsewhere(origin, is_nested):
     places = ((Mag(1, 1, 1), origin), (Mag(2, 2, 1), (-5, 2, 0)))
     targets = [MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start) for mag, start in places]
     tallies = [tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)]) for target in targets]
-    assert bool(ladder_records(tallies)[1][0, 5]) is is_nested
+    assert bool(pyramid_records(tallies)[1][0, 5]) is is_nested
 
 
 def test_a_whole_mag():
@@ -392,7 +392,7 @@ def test_nothing_at_all():
     tally = ShardTally(target_of(), 0)
     assert tally.is_complete
     tally.check()
-    assert tally.shards.shape == (0, RECORD_COLUMNS)
+    assert tally.shards.shape == (0, FILE_RECORD_COLUMNS)
     report = tally.report("x")
     assert (report.files, report.voxels, report.nbytes, report.minimum, report.maximum, report.nonzero) == (0, BOX.volume, 0, 0, 0, None)
     empty = tally_of(target_of(BoundingBox((5, 5, 5), (0, 3, 3))), [])
@@ -456,7 +456,7 @@ def test_records_name_the_files_that_each_file_is_made_from(steps, cubes, seed):
             for n, index in enumerate(cells(target.box, target.shard_shape), start=5)
         ]
         tallies.append(tally_of(target, receipts))
-    rows = ladder_records(tallies)
+    rows = pyramid_records(tallies)
     assert len(rows) == len(tallies)
     assert rows[0].tolist() == tallies[0].shards.tolist()
     for n, step in enumerate(steps):
@@ -472,32 +472,32 @@ def test_records_name_the_files_that_each_file_is_made_from(steps, cubes, seed):
 @given(st.lists(st.tuples(vectors(0, 2**40), vectors(0, 2**62)), max_size=5))
 def test_a_record_through_a_file(tmp_path_factory, values):
     folder = str(tmp_path_factory.mktemp("record"))
-    rows = np.array([(*a, *b) for a, b in values], np.int64).reshape(-1, RECORD_COLUMNS)
-    assert read_record(folder) is None
-    write_record(folder, rows)
-    np.testing.assert_array_equal(read_record(folder), rows)
-    write_record(folder, rows[:1])
-    np.testing.assert_array_equal(read_record(folder), rows[:1])
+    rows = np.array([(*a, *b) for a, b in values], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+    assert read_file_record(folder) is None
+    write_file_record(folder, rows)
+    np.testing.assert_array_equal(read_file_record(folder), rows)
+    write_file_record(folder, rows[:1])
+    np.testing.assert_array_equal(read_file_record(folder), rows[:1])
 
 
 @given(st.data())
 def test_any_bytes_are_a_record_or_refused(tmp_path_factory, data):
     """Nothing but the two ever comes of damage: header and all."""
     folder = str(tmp_path_factory.mktemp("record"))
-    write_record(folder, np.arange(12, dtype=np.int64).reshape(2, 6))
-    path = Path(folder) / RECORD_NAME
+    write_file_record(folder, np.arange(12, dtype=np.int64).reshape(2, 6))
+    path = Path(folder) / FILE_RECORD_NAME
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     try:
-        rows = read_record(folder)
+        rows = read_file_record(folder)
     except CorruptError as error:
-        assert RECORD_NAME in str(error)  # noqa: PT017
+        assert FILE_RECORD_NAME in str(error)  # noqa: PT017
     else:
-        assert (rows.dtype, rows.shape[1]) == (np.int64, RECORD_COLUMNS)
+        assert (rows.dtype, rows.shape[1]) == (np.int64, FILE_RECORD_COLUMNS)
 
 
 def test_damaged_records(tmp_path):
-    write_record(str(tmp_path), np.arange(12, dtype=np.int64).reshape(2, 6))
-    path = tmp_path / RECORD_NAME
+    write_file_record(str(tmp_path), np.arange(12, dtype=np.int64).reshape(2, 6))
+    path = tmp_path / FILE_RECORD_NAME
     raw = path.read_bytes()
     for content in (
         b"",
@@ -510,8 +510,8 @@ def test_damaged_records(tmp_path):
     ):
         path.write_bytes(content)
         with pytest.raises(CorruptError, match=r"\.wkwdask-files\.npy"):
-            read_record(str(tmp_path))
+            read_file_record(str(tmp_path))
     for rows in (np.zeros((2, 5), np.int64), np.zeros((2, 6), np.int32), np.zeros(6, np.int64), np.array([{"an": "object"}])):
         np.save(path, rows)
         with pytest.raises(CorruptError, match=r"\.wkwdask-files\.npy"):
-            read_record(str(tmp_path))
+            read_file_record(str(tmp_path))

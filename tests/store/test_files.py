@@ -230,7 +230,7 @@ def test_appended_lines(folder):
     first.close()
     second.close()
     assert files.read_bytes(f"{folder}/lines") == b"0\n1\n2\n"
-    output, file = files.nameless(folder)
+    output, file = files.unnamed_file(folder)
     output.write(memoryview(b"kept"), 2)
     assert file.read_some(10, 0) == b"\0\0kept"
     output.close()
@@ -256,7 +256,7 @@ def test_locks(folder):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add_one, range(12)))
     assert files.read_bytes(path) == b"12"
-    with locked_file(path, "a change"), pytest.raises(LockedError, match="another process changes it"), locked_file(path, "another", patience_seconds=0.05):
+    with locked_file(path, "a change"), pytest.raises(LockedError, match="another process changes it"), locked_file(path, "another", timeout_seconds=0.05):
         pass
     inside, most = 0, 0
     lock = threading.Lock()

@@ -104,7 +104,7 @@ def workers_of(number):
 
 def impatient():
     """Let nobody wait for a lock."""
-    return mock.patch.dict(locks.locked_file.__wrapped__.__kwdefaults__, patience_seconds=0.05)
+    return mock.patch.dict(locks.locked_file.__wrapped__.__kwdefaults__, timeout_seconds=0.05)
 
 
 def empty_memory():

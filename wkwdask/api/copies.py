@@ -14,7 +14,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
 from wkwdask.runs.report import Report, RmReport, merge_reports
-from wkwdask.runs.staged import finish_what_was_left
+from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store import files
 from wkwdask.verbs.rechunk import RechunkOptions, lay_out_rechunk
 from wkwdask.verbs.remove import RemovalWork, lay_out_removals
@@ -151,7 +151,7 @@ def _store_anew(
     in_place = [move for move in moves if move.wanted is None]
     for move in in_place:
         parent, folder = its_format.hold(move.image, move.level)
-        finish_what_was_left(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
+        finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
         moves = find()
         listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}

@@ -14,7 +14,7 @@ from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
-from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
+from wkwdask.runs.job import FlatJob, is_final, user_trace
 from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, make_trial
 from wkwdask.verbs.apply_job import ReduceWork, check_signature, function_name
 
@@ -181,10 +181,10 @@ def _try(trial: Task) -> None:
     try:
         run_job(FlatJob(lambda: iter((trial,)), 1, lambda *_: None), f"trying {name}")
     except Exception as error:
-        if not is_given_up(error):
+        if not is_final(error):
             error.exit_code = 1  # type: ignore[attr-defined]  # no other task was done
             raise
-        trace = kept_trace(error)
+        trace = user_trace(error)
         raise TaskFailedError(
             f"{name} failed in a trial, before anything was written: {type(error).__name__}: {error} ({error.__notes__[0]})" + (f"\n{trace}" if trace else "")
         ) from error

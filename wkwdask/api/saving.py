@@ -22,7 +22,7 @@ from wkwdask.kernels.arrays import copy_into, fold
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
 from wkwdask.runs.job_records import holds_only_jobs
-from wkwdask.runs.staged import Content
+from wkwdask.runs.staged import ArrayContent
 from wkwdask.store.paths import dirname, local_path
 from wkwdask.verbs.write import lay_out_region, lay_out_write
 
@@ -92,13 +92,13 @@ def _plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bo
     return array, named
 
 
-def _content_of(array: Any, token: str | None) -> Content:
+def _content_of(array: Any, token: str | None) -> ArrayContent:
     """Describe an array, so that a later call knows it again."""
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token must be a text, got {token!r}")
     in_memory = isinstance(array, np.ndarray)
     fingerprint = "" if token is not None else _fingerprint(array)  # the token is compared in its place
-    return Content(array.shape, array.dtype, fingerprint, token, in_memory)
+    return ArrayContent(array.shape, array.dtype, fingerprint, token, in_memory)
 
 
 def _fingerprint(array: Any) -> str:
@@ -153,7 +153,7 @@ def save(
             warnings.warn(note, ViewerWarning, stacklevel=3)
         if staged.edit is None and not wanted.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
-    written: Report | Delayed = write_array(staged, voxels, content.trusted, compute=compute)
+    written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute)
     return written
 
 

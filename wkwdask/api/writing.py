@@ -236,7 +236,7 @@ def create(
     """
     from wkwdask.api.saving import no_dataset_note
     from wkwdask.graphs.runners import run_plan
-    from wkwdask.runs.staged import Content
+    from wkwdask.runs.staged import ArrayContent
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
@@ -244,7 +244,7 @@ def create(
     stored = check(format_of_target(url).options, **options)
     place = place_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
     asked = voxel_box(box, place.mag)
-    content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
+    content = ArrayContent((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
     if staged.edit is None:
         warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=2)

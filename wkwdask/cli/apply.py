@@ -67,7 +67,7 @@ def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any
 
 def _found(name: str) -> Any:
     """Import a function by the name of its module or file."""
-    from wkwdask.runs.job import outer_trace
+    from wkwdask.runs.job import format_user_trace
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
@@ -81,7 +81,7 @@ def _found(name: str) -> Any:
     except click.ClickException:
         raise
     except Exception as error:
-        raise click.UsageError(f"{module} cannot be imported: {type(error).__name__}: {error}\n{outer_trace(error)}".rstrip()) from error
+        raise click.UsageError(f"{module} cannot be imported: {type(error).__name__}: {error}\n{format_user_trace(error)}".rstrip()) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise click.UsageError(f"{module} has no {attribute}")

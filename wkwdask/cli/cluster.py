@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.clusters.config import ClusterConfig
-    from wkwdask.runs.batch_file import Batch, HandedOver
+    from wkwdask.runs.batch_file import Batch, HandedToSlurm
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -112,7 +112,7 @@ def probe(folder: str, token: str, output: str) -> None:
     from wkwdask.store import files
 
     with connect() as client:
-        facts = check.probe(folder, token) if client is None else check.on_worker(client, folder, token, 300)
+        facts = check.probe(folder, token) if client is None else check.probe_worker(client, folder, token, 300)
     with open(f"{output}.part", "w", encoding="utf-8") as file:
         json.dump(facts, file)
     files.rename(f"{output}.part", output)
@@ -195,20 +195,20 @@ def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) ->
     """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
-    from wkwdask.runs.batch_file import HandedOver
+    from wkwdask.runs.batch_file import HandedToSlurm
     from wkwdask.runs.status import wait_for_batch
 
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
         with submitting_to(batch):
             click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
-    except HandedOver as handed:
+    except HandedToSlurm as handed:
         _describe(handed)
         return not wait or wait_for_batch(handed.root, handed.batch)
     return True
 
 
-def _describe(handed: HandedOver) -> None:
+def _describe(handed: HandedToSlurm) -> None:
     last = handed.batch.rounds[-1]
     parent = shlex.quote(dirname(handed.root))
     click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
@@ -280,13 +280,13 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
       wkwdask status dataset
       wkwdask status dataset/color --follow
     """
-    from wkwdask.runs.status import finished_in, jobs_of, status_of
-    from wkwdask.runs.tolerant import EXIT_CODE
+    from wkwdask.runs.retries import EXIT_CODE
+    from wkwdask.runs.status import finished_jobs, jobs_of, status_of
 
     while True:
         found = [status_of(job) for job in jobs_of(path)]
         is_last = not follow or not any(one.job.is_running for one in found)
-        shown: list[Any] = [*found, *(finished_in(path) if is_last else ())]
+        shown: list[Any] = [*found, *(finished_jobs(path) if is_last else ())]
         if as_json:
             click.echo(json.dumps([one.to_json() for one in shown], indent=2))
         else:
@@ -313,7 +313,7 @@ def cancel(path: str, discard: bool) -> None:
     from wkwdask.runs.status import jobs_of
     from wkwdask.store.slurm import cancel_jobs
 
-    every = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
+    every = [(job, job.slurm_jobs() if job.is_running else job.orphaned_arrays()) for job in jobs_of(path)]
     found = [(job, numbers) for job, numbers in every if job.is_running or numbers]
     interrupted = [job for job, _ in every if not job.is_running] if discard else []
     if not found and not interrupted:

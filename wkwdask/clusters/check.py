@@ -186,10 +186,10 @@ def _by_client(config: ClusterConfig, place: str, token: str, seconds: float) ->
     small: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
     source: Any = config.path or dict(config.values)
     with cluster(source, **small) as client:
-        return on_worker(client, place, token, seconds)
+        return probe_worker(client, place, token, seconds)
 
 
-def on_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
+def probe_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
     """Let one worker of a cluster look around."""
     try:
         client.wait_for_workers(1, timeout=seconds)

@@ -43,7 +43,7 @@ def job_of(worker: Any) -> str:
     return str(worker.name).rpartition("-")[0]
 
 
-class Keeper(Adaptive):
+class ResubmittingAdaptive(Adaptive):
     """Scales a cluster of jobs, and submits jobs again that are gone."""
 
     def __init__(self, cluster: Any, *, lost_after: float = 15.0, queue_check: float = 15.0, logs: str = "", **options: Any) -> None:
@@ -274,7 +274,7 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
         options["interval"] = _KEPT_INTERVAL
     if (values["processes"] or values["cores"]) > 1:  # a job is given back when all of its processes are idle
         options["worker_key"] = job_of
-    return cluster.adapt(Adaptive=Keeper, minimum_jobs=least, maximum_jobs=most, **options)
+    return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=least, maximum_jobs=most, **options)
 
 
 def _close(cluster: Any) -> None:

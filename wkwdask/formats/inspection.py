@@ -17,7 +17,7 @@ from wkwdask.model.placement import Placement
 from wkwdask.model.volume import in_frame
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
-from wkwdask.store.records import RECORD_NAME, read_record
+from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -367,7 +367,7 @@ class ArrayScope(LevelScope):
 
     def _lost(self) -> list[Vec3]:
         """List the shards that the record of the job that made it names, and that are not there."""
-        record, there = read_record(self.folder), set(self.shards())
+        record, there = read_file_record(self.folder), set(self.shards())
         rows = [] if record is None else record.tolist()
         return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in there]
 
@@ -383,7 +383,7 @@ class ArrayScope(LevelScope):
             for shard in self._lost():
                 yield Fault("file.lost", self._at_own_place().shard_path(shard), "no such file", "files as they were written")
         except (CorruptError, OSError) as error:
-            yield Fault("record.broken", f"{self.folder}/{RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{RECORD_NAME}: "))
+            yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
         for folder, _, names in files.walk(self.folder):
             for name in sorted(names):
                 path = f"{folder}/{name}"

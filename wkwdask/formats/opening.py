@@ -12,7 +12,7 @@ from wkwdask.formats.registry import fallback, format_named, format_of, formats
 from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import anchored, is_remote, local_path
 from wkwdask.store.store import open_store
 
@@ -94,7 +94,7 @@ class _Recent(NamedTuple):
         return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.identity.is_unchanged()
 
 
-_recent: Lru[_Recent] = Lru(128)
+_recent: LruCache[_Recent] = LruCache(128)
 
 
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:

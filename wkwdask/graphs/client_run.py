@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.job import Result
-from wkwdask.runs.tolerant import Failed
+from wkwdask.runs.retries import FailedAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distributed.scheduler import KilledWorker
 
     from wkwdask.runs.job import Task
-    from wkwdask.runs.tolerant import TolerantJob
+    from wkwdask.runs.retries import RetryingJob
 
 
 _PAUSED_SECONDS = 60.0
@@ -170,7 +170,7 @@ class _Attempt:
 class ClientRun:
     """Runs a job on a dask cluster."""
 
-    def __init__(self, job: TolerantJob, client: Any) -> None:
+    def __init__(self, job: RetryingJob, client: Any) -> None:
         self._job = job
         self._client = client
         self._queue = TaskQueue(job)
@@ -242,7 +242,7 @@ class ClientRun:
 
     def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
         where = where or self._workers.avoiding()
-        futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
+        futures = self._client.map(self._job.attempt_remotely, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
@@ -256,7 +256,7 @@ class ClientRun:
         for future in futures:
             self._take(future, fetched.get(future.key))
 
-    def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | Failed]:
+    def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | FailedAttempt]:
         """Fetch results together; nothing where that fails, so that each is fetched alone."""
         if len(futures) < 2:
             return {}
@@ -269,7 +269,7 @@ class ClientRun:
     async def _gathered(self, futures: Sequence[Any]) -> Any:
         return await self._client.gather(futures, asynchronous=True)
 
-    def _take(self, future: Any, fetched: Result | Failed | None = None) -> None:
+    def _take(self, future: Any, fetched: Result | FailedAttempt | None = None) -> None:
         """Take the end of an attempt: hand on what came of it, or start the task again where the scheduler lost it."""
         attempt = self._attempts.pop(future.key, None)
         if attempt is None:  # a copy of it was faster
@@ -282,12 +282,12 @@ class ClientRun:
             return
         elif outcome is None:
             self._resubmit(attempt.task, future)
-        elif isinstance(outcome, Failed):
+        elif isinstance(outcome, FailedAttempt):
             self._take_failure(attempt, outcome)
         else:
             self._take_error(attempt, outcome)
 
-    def _outcome(self, future: Any) -> Result | Failed | Exception | None:
+    def _outcome(self, future: Any) -> Result | FailedAttempt | Exception | None:
         """Fetch what a task gave, or the error of the cluster; None where it is lost."""
         if future.status == "error":
             error: Exception = future.exception()
@@ -295,7 +295,7 @@ class ClientRun:
         if future.status in ("cancelled", "lost"):
             return None
         try:
-            outcome: Result | Failed = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            outcome: Result | FailedAttempt = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
         except (OSError, CancelledError):  # time-outs, broken connections; its worker was lost just now
             return None
         except Exception as error:  # it was lost just now, and so were workers that ran it again; or it cannot be read here
@@ -312,7 +312,7 @@ class ClientRun:
         self._failed_on.pop(attempt.task.key, None)
         self._queue.end(attempt.task, result)
 
-    def _take_failure(self, attempt: _Attempt, failed: Failed) -> None:
+    def _take_failure(self, attempt: _Attempt, failed: FailedAttempt) -> None:
         """Hand on a failure, and remember where it was if the task comes again."""
         task, future = attempt.task, attempt.future
         if not self._queue.end(task, failed):
@@ -325,7 +325,7 @@ class ClientRun:
         from distributed.scheduler import KilledWorker
 
         if not isinstance(error, KilledWorker):
-            self._queue.end(attempt.task, Failed(error, gethostname()))
+            self._queue.end(attempt.task, FailedAttempt(error, gethostname()))
         elif attempt.suspect is None:
             self._suspects.append(_Suspect(attempt.task, error))
         else:
@@ -342,7 +342,7 @@ class ClientRun:
             f"(the very last: {suspect.worker}; see its log)"
         )
         failure.__cause__ = suspect.error
-        self._queue.end(suspect.task, Failed(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
+        self._queue.end(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _resubmit(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.signals import sigterm_raises
 from wkwdask.plans.batch_size import Workload, finish_job_size, finish_job_tasks, format_walltime, group_size, propose_size
-from wkwdask.runs.batch_file import BATCH_NAME, Batch, HandedOver, Round, Share, read_batch, write_batch, write_shares
+from wkwdask.runs.batch_file import BATCH_NAME, Batch, ElementTasks, HandedToSlurm, Round, read_batch, write_batch, write_tasks
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, JournaledJob, entry_of, keys_of, read_journal
 from wkwdask.store import files
@@ -95,13 +95,13 @@ def submit_tasks(job: Job, batch: Batch) -> Job:
     num_tasks = _write(path, chain(first, waiting), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
     after = size if asked.seconds is not None else finish_job_size(few, work, size)
-    raise HandedOver(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
+    raise HandedToSlurm(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
     from distributed.protocol.pickle import dumps  # functions that are in no module go by value
 
-    return write_shares(path, tasks, group, dumps)
+    return write_tasks(path, tasks, group, dumps)
 
 
 def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
@@ -191,7 +191,7 @@ class ElementJob:
 
     def __init__(self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]) -> None:
         self.folder = root
-        self._share = Share(_tasks_path(root, number), element, elements)
+        self._share = ElementTasks(_tasks_path(root, number), element, elements)
         self._journal = journal
         self._known = known
         self._num_known = 0

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.runs.tolerant import Failed
+from wkwdask.runs.retries import FailedAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wkwdask.runs.job import Result, Task
-    from wkwdask.runs.tolerant import TolerantJob
+    from wkwdask.runs.retries import RetryingJob
 
 _MOST_DEATHS = 3  # of processes that ran a task and nothing else
 
 
-def run_on_threads(job: TolerantJob, workers: int) -> None:
+def run_on_threads(job: RetryingJob, workers: int) -> None:
     """Run a job on threads of this process."""
     _LocalRun(job, lambda: ThreadPoolExecutor(workers, thread_name_prefix="wkwdask"), workers, job.attempt).to_end()
 
 
-def run_on_processes(job: TolerantJob, workers: int) -> None:
+def run_on_processes(job: RetryingJob, workers: int) -> None:
     """Run a job on processes of this machine; where one is killed, new ones are started and what was in flight is done again."""
-    _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_away).to_end()
+    _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_remotely).to_end()
 
 
 def _process_pool(workers: int) -> ProcessPoolExecutor:
@@ -57,13 +57,13 @@ class _LocalRun:
     When a process dies, its pool is gone, and nobody knows whose task it was. The tasks in flight run again one by one, each alone in a pool: then it is known.
     """
 
-    def __init__(self, job: TolerantJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | Failed]) -> None:
+    def __init__(self, job: RetryingJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | FailedAttempt]) -> None:
         self._job = job
         self._make_executor = make_executor
         self._workers = workers
         self._attempt = attempt
         self._queue = TaskQueue(job)
-        self._running: dict[Future[Result | Failed], Task] = {}
+        self._running: dict[Future[Result | FailedAttempt], Task] = {}
         self._suspects: list[Task] = []
         self._deaths: Counter[str] = Counter()
 
@@ -129,7 +129,7 @@ class _LocalRun:
             if self._deaths[task.key] >= _MOST_DEATHS:
                 failure = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
                 failure.__cause__ = error
-                self._queue.end(task, Failed(failure, gethostname(), attempts=_MOST_DEATHS))
+                self._queue.end(task, FailedAttempt(failure, gethostname(), attempts=_MOST_DEATHS))
                 return
         self._suspects += lost
 
@@ -141,6 +141,6 @@ class _LocalRun:
         for future, task in self._running.items():
             if not future.cancelled() and future.exception() is None:
                 outcome = future.result()
-                if not isinstance(outcome, Failed):
+                if not isinstance(outcome, FailedAttempt):
                     with suppress(Exception):  # the error that stopped the job is the one to tell
                         self._job.receive(task, outcome)

@@ -22,12 +22,12 @@ from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.job_array import check_restartable, current_batch, submit_tasks
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.runs.drive import Making, drive
+from wkwdask.runs.drive import WriteMags, drive
 from wkwdask.runs.parts import ShardTally
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.retries import FailurePolicy, RetryingJob
 from wkwdask.runs.staged import is_interrupted_call
-from wkwdask.runs.tolerant import Tolerance, TolerantJob
 from wkwdask.store.paths import need_file_system
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def check_reachable(folder: str, *, here: bool = False) -> None:
         need_file_system(folder, "a job that other processes run")
 
 
-def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | None = None, folder: str | None = None) -> None:
+def run_job(job: Job, title: str, *, here: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
     """Run a job to its end and show its progress; a task that fails does not keep the others from being done."""
     folder = folder or getattr(job, "folder", None)
     if folder is not None:
@@ -169,13 +169,13 @@ def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | 
     runner, workers = _choose_runner(here)
     with (
         Progress(title, job.num_tasks, folder, workers) as progress,
-        TolerantJob(job, progress, tolerance or Tolerance(), folder) as tolerant,
+        RetryingJob(job, progress, failure_policy or FailurePolicy(), folder) as retrying,
     ):
-        runner(tolerant)
-        tolerant.check()
+        runner(retrying)
+        retrying.check()
 
 
-def _choose_runner(here: bool) -> tuple[Callable[[TolerantJob], None], int]:
+def _choose_runner(here: bool) -> tuple[Callable[[RetryingJob], None], int]:
     """Choose who runs a job, and tell how many tasks run at once."""
     client = active_client()
     scheduler = dask.base.get_scheduler()
@@ -189,7 +189,7 @@ def _choose_runner(here: bool) -> tuple[Callable[[TolerantJob], None], int]:
     return lambda job: run_on_threads(job, cores), cores
 
 
-def _run_in_this_thread(job: TolerantJob) -> None:
+def _run_in_this_thread(job: RetryingJob) -> None:
     queue = TaskQueue(job)
     while (task := queue.wait()) is not None:
         queue.end(task, job.attempt(task))
@@ -202,7 +202,7 @@ def run_work(work: Work[R]) -> R:
 
 def run_plan(plan: Plan) -> Report:
     """Run a plan, new or resumed. In a dry run, only note it."""
-    return planned_report(plan) or run_work(Making(plan))
+    return planned_report(plan) or run_work(WriteMags(plan))
 
 
 def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:

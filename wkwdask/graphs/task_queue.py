@@ -7,13 +7,13 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING
 
-from wkwdask.runs.tolerant import Failed
+from wkwdask.runs.retries import FailedAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wkwdask.runs.job import Result, Task
-    from wkwdask.runs.tolerant import TolerantJob
+    from wkwdask.runs.retries import RetryingJob
 
 _MOST_WAITING = 100  # with so many tasks that wait for another attempt no new ones are begun: what they need may be down
 
@@ -21,7 +21,7 @@ _MOST_WAITING = 100  # with so many tasks that wait for another attempt no new o
 class TaskQueue:
     """Tasks that can start."""
 
-    def __init__(self, job: TolerantJob) -> None:
+    def __init__(self, job: RetryingJob) -> None:
         self._job = job
         self._sources = [iter(job.tasks())]
         self._next: Task | None = None
@@ -68,9 +68,9 @@ class TaskQueue:
         """Tell in how many seconds a task that failed is to be tried again, None where there is none."""
         return max(0.0, self._later[0][0] - time.monotonic()) if self._later else None
 
-    def end(self, task: Task, outcome: Result | Failed) -> bool:
+    def end(self, task: Task, outcome: Result | FailedAttempt) -> bool:
         """Hand on what became of a task."""
-        if not isinstance(outcome, Failed):
+        if not isinstance(outcome, FailedAttempt):
             self.add(self._job.receive(task, outcome))
             return False
         pause = self._job.fail(task, outcome)

@@ -24,12 +24,12 @@ from wkwdask.graphs.runners import active_client, check_reachable, memory_per_ta
 from wkwdask.model.receipts import Receipt
 from wkwdask.plans.chunks import plan_parts
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.job import FlatJob, Result, Task, give_up
+from wkwdask.runs.job import FlatJob, Result, Task, mark_final
 from wkwdask.runs.journal import Journal, entry_of
-from wkwdask.runs.parts import set_aside, tally_of
+from wkwdask.runs.parts import tally_of, write_scratch
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import format_nbytes
-from wkwdask.runs.tolerant import Failed, Tolerance, TolerantJob
+from wkwdask.runs.retries import FailedAttempt, FailurePolicy, RetryingJob
 from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.placement import Placement
     from wkwdask.plans.chunks import PartPlan
-    from wkwdask.runs.parts import Piece
+    from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
 
@@ -100,7 +100,7 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
             on_value(item)
         found.extend(result.value)
 
-    with TolerantJob(FlatJob(lambda: iter(()), len(futures), take), progress, Tolerance()) as job:
+    with RetryingJob(FlatJob(lambda: iter(()), len(futures), take), progress, FailurePolicy()) as job:
         try:
             for future in _as_completed(futures, client):
                 _deliver(job, future)
@@ -111,7 +111,7 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
     return found
 
 
-def _deliver(job: TolerantJob, future: Any) -> None:
+def _deliver(job: RetryingJob, future: Any) -> None:
     """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
     task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
@@ -119,8 +119,8 @@ def _deliver(job: TolerantJob, future: Any) -> None:
         future.release()
         return
     error = future.exception()
-    give_up(error)
-    job.fail(task, Failed(error, gethostname()))
+    mark_final(error)
+    job.fail(task, FailedAttempt(error, gethostname()))
 
 
 def _run_by_the_cluster(spec: None) -> Result:
@@ -201,7 +201,9 @@ def write_shards(array: da.Array, target: Placement, title: str, folder: str, do
     if not plan.scratch_nbytes:
         compute_receipts(_without(build_write_graph(array, target), target, done), title, take, folder)
         return ""
-    found: list[tuple[Piece, ...]] = compute_values([_cutting_graph(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder)
+    found: list[tuple[ScratchPiece, ...]] = compute_values(
+        [_cutting_graph(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder
+    )
     pieces = [piece for of_chunk in found for piece in of_chunk]
     run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
     return (
@@ -243,7 +245,7 @@ def _set_aside(
                 inside = cell_box(part, part_shape, box).intersection(box)
                 yield part, inside, (channel, channel + voxels.shape[0]), part_of_array(voxels, inside, box.topleft)
 
-    return _object(set_aside(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
+    return _object(write_scratch(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
 
 
 def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
@@ -315,18 +317,18 @@ class ArrayWrite(Plan):
     """What is written."""
     array: da.Array | npt.NDArray[Any]
     """The voxels, shape (c, x, y, z); an array in memory is written by this process."""
-    trusted: str
+    trust_note: str
     """Why files of an interrupted start are believed to be those of this array."""
 
     def finished_before(self, report: Report) -> Report:
         """Say why the array is believed to be the same."""
-        return replace(report, note=f"{report.note}; {self.trusted}") if report.note else report
+        return replace(report, note=f"{report.note}; {self.trust_note}") if report.note else report
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Write the files that are not there yet."""
         staged, (target,), array = self.staged, self.staged.targets, self.array
         receipts = staged.known_shards()
-        notes = [f"{len(receipts)} files had been finished before; {self.trusted}"] if receipts else []
+        notes = [f"{len(receipts)} files had been finished before; {self.trust_note}"] if receipts else []
         done, title = set(receipts), f"writing {staged.folders[0]}"
         with Journal(staged.root) as journal:
 
@@ -342,9 +344,9 @@ class ArrayWrite(Plan):
         return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))
 
 
-def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str, *, compute: bool) -> Any:
+def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool) -> Any:
     """Write an array, or build a graph that does; a Report, or a Delayed whose result is one."""
-    return run_plan(ArrayWrite(staged, array, trusted)) if compute else delayed_write(staged, array)
+    return run_plan(ArrayWrite(staged, array, trust_note)) if compute else delayed_write(staged, array)
 
 
 def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:

@@ -12,7 +12,7 @@ from wkwdask.formats.webknossos.dataset import listed_layer
 from wkwdask.model.image import Found
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
-from wkwdask.runs.tolerant import NO_RESULT, Tolerance
+from wkwdask.runs.retries import NO_RESULT, FailurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -166,5 +166,5 @@ class SurveyWork(Work[Any]):
     def phases(self) -> Generator[Phase, str, Any]:
         """Look at all regions; gives what the findings say in the end."""
         job = SurveyJob(self._survey)
-        yield Phase(job, self._title, Tolerance(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
+        yield Phase(job, self._title, FailurePolicy(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
         return job.findings.found()

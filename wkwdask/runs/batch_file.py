@@ -106,7 +106,7 @@ def write_batch(root: str, batch: Batch) -> None:
     publish_bytes(f"{root}/{BATCH_NAME}", format_job_record(batch.to_json()))
 
 
-class HandedOver(BaseException):
+class HandedToSlurm(BaseException):
     """Not an error: the batch system goes on with the job, and nothing is left to do for this process."""
 
     def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
@@ -119,7 +119,7 @@ class HandedOver(BaseException):
 _INDEX_SUFFIX = ".index"
 
 
-def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
+def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
     """Write tasks down; the file appears whole, and its index after it."""
     offset, index = 0, []
     waiting, key = iter(tasks), user_key(make=True)
@@ -133,7 +133,7 @@ def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[A
     return sum(count for _, _, count, _ in index)
 
 
-class Share:
+class ElementTasks:
     """What one element of an array is to do."""
 
     def __init__(self, path: str, element: int, elements: int) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from wkwdask.errors import SpaceWarning
-from wkwdask.runs.batch_file import HandedOver
+from wkwdask.runs.batch_file import HandedToSlurm
 from wkwdask.runs.journal import Journal
-from wkwdask.runs.tolerant import Tolerance
+from wkwdask.runs.retries import FailurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -33,7 +33,7 @@ class Phase:
     job: Any
     """The tasks: a Job. In a plan, a ResumableJob."""
     title: str
-    tolerance: Tolerance = field(default_factory=Tolerance)
+    failure_policy: FailurePolicy = field(default_factory=FailurePolicy)
     """Number of failures after which the phase ends."""
     here: bool = False
     """True where tasks hold arrays and must stay in this process."""
@@ -57,7 +57,7 @@ class Work(ABC, Generic[R]):
     def phases(self) -> Generator[Phase, str, R]:
         """Yield the phases, each when those before it are done, and return the result."""
 
-    def leave(self, error: BaseException) -> None:
+    def suspend(self, error: BaseException) -> None:
         """End an attempt that failed."""
 
 
@@ -70,14 +70,14 @@ def drive(work: Work[R], run: Callable[..., None]) -> R:
         with contextlib.closing(work.phases()) as phases:
             phase, result = _advance(phases)
             while phase is not None:
-                run(phase.job, phase.title, here=phase.here, tolerance=phase.tolerance, folder=phase.folder)
+                run(phase.job, phase.title, here=phase.here, failure_policy=phase.failure_policy, folder=phase.folder)
                 phase, result = _advance(phases, "")
             made: R = result
             return made
-    except HandedOver:
+    except HandedToSlurm:
         raise
     except BaseException as error:
-        work.leave(error)
+        work.suspend(error)
         raise
 
 
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class Plan(ABC):
-    """The part of a verb in a job that makes mags. :class:`Making` is the rest."""
+    """The part of a verb in a job that makes mags. :class:`WriteMags` is the rest."""
 
     __slots__ = ()
 
@@ -128,7 +128,7 @@ class Plan(ABC):
         return
 
 
-class Making(Work["Report"]):
+class WriteMags(Work["Report"]):
     """A job that makes mags, new or resumed."""
 
     __slots__ = ("_plan",)
@@ -164,6 +164,6 @@ class Making(Work["Report"]):
         self._plan.check_unchanged()
         return staged.publish(outcome.tallies, outcome.note)
 
-    def leave(self, error: BaseException) -> None:
+    def suspend(self, error: BaseException) -> None:
         """Keep what was finished for the next attempt."""
-        self._plan.staged.leave(error)
+        self._plan.staged.suspend(error)

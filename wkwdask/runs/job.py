@@ -97,25 +97,25 @@ def run_task(task: Task) -> Result:
         raise
 
 
-def give_up(error: Exception) -> None:
+def mark_final(error: Exception) -> None:
     """Mark an error that its task has tried to get around often enough: it is not tried again. The user's part of its traceback is kept."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
-    error._wkwdask_trace = outer_trace(error)  # type: ignore[attr-defined]
+    error._wkwdask_trace = format_user_trace(error)  # type: ignore[attr-defined]
 
 
-def take_marks(error: Exception, other: Exception) -> Exception:
-    """Give an error that stands for another one its notes and what :func:`give_up` marked."""
+def copy_marks(error: Exception, other: Exception) -> Exception:
+    """Give an error that stands for another one its notes and what :func:`mark_final` marked."""
     error.__dict__.update(vars(other))
     return error
 
 
-def kept_trace(error: Exception) -> str:
-    """Return the traceback that :func:`give_up` kept, empty without one."""
+def user_trace(error: Exception) -> str:
+    """Return the traceback that :func:`mark_final` kept, empty without one."""
     trace: str = getattr(error, "_wkwdask_trace", "")
     return trace
 
 
-def outer_trace(error: BaseException) -> str:
+def format_user_trace(error: BaseException) -> str:
     """Format the part of a traceback that begins where this package called code of others; empty where there is none."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, _IMPORTLIB, "<frozen importlib")):
@@ -125,6 +125,6 @@ def outer_trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
-def is_given_up(error: Exception) -> bool:
-    """Tell whether an error was marked by :func:`give_up`."""
+def is_final(error: Exception) -> bool:
+    """Tell whether an error was marked by :func:`mark_final`."""
     return getattr(error, "_wkwdask_is_given_up", False)

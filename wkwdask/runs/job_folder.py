@@ -21,7 +21,7 @@ from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
 from wkwdask.model.parsing import reason_of
 from wkwdask.runs import job_records
 from wkwdask.runs.batch_file import read_batch
-from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_go_on, check_records, holds_locks, targets_of
+from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume, check_records, holds_locks, targets_of
 from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
@@ -49,7 +49,7 @@ class NewMag:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class Publisher:
     """The publication of the mags that are built in a job's folder."""
 
     paths: RecordPaths
@@ -82,7 +82,7 @@ class Publication:
         if publication is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
         if publication.removed is not None:
-            self.set_aside()
+            self.hide_removed()
         for staged, folder in publication.mags:
             if read_provenance(folder).get("publication") != publication.mark:
                 files.publish_folder(staged, folder)
@@ -93,7 +93,7 @@ class Publication:
             files.fsync(root)
         self.discard()
 
-    def set_aside(self) -> None:
+    def hide_removed(self) -> None:
         """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left."""
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None or publication.removed is None:
@@ -165,7 +165,7 @@ class JobFolder:
                     }
                     publish_bytes(f"{self.root}/{PLAN_NAME}", format_job_record(record))
         except BaseException:
-            self.leave()
+            self.suspend()
             raise
         return None
 
@@ -188,7 +188,7 @@ class JobFolder:
         """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes."""
         paths = self._paths(self.root)
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
-        Publication(paths).set_aside()
+        Publisher(paths).hide_removed()
 
     def end(self) -> None:
         """Delete the job's folder after :meth:`remove`, as far as it is still there."""
@@ -197,11 +197,11 @@ class JobFolder:
         finally:
             self._release()
 
-    def leave(self) -> bool:
+    def suspend(self) -> bool:
         """End this process's work; what a later start of the same job can build on stays."""
         try:
             publication = self._publication(self.root)
-            stays = publication.is_prepared or can_go_on(self.root)
+            stays = publication.is_prepared or can_resume(self.root)
             if not stays:
                 publication.discard()
         finally:
@@ -228,8 +228,8 @@ class JobFolder:
         """Let the records of a job name what this one itself may change."""
         return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
 
-    def _publication(self, root: str) -> Publication:
-        return Publication(self._paths(root))
+    def _publication(self, root: str) -> Publisher:
+        return Publisher(self._paths(root))
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
@@ -258,8 +258,8 @@ class JobFolder:
             publication.publish()
             release_locks_of(job, targets)
             return {job}
-        if can_go_on(root):
-            if not set(self.targets) & set(targets) or not locks.share_shards(self.region, job_records.region_of(root)):
+        if can_resume(root):
+            if not set(self.targets) & set(targets) or not locks.regions_overlap(self.region, job_records.region_of(root)):
                 return set()
             if existing != "overwrite" and job_records.is_kept_for_later(root):
                 raise ResumeError(
@@ -318,7 +318,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
     """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
     roots: list[str] = []
     targets: list[str] = []
-    if not files.isdir(parent) or (job_records.is_untouched(parent, ()) and not locks.locked_folders(parent)):
+    if not files.isdir(parent) or (job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)):
         return roots, targets
     with guarded(parent):
         for root, job in job_folders(parent):
@@ -329,7 +329,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
             publication = read_publication(paths)
             if publication is not None and publication.removed is not None:
                 check_records(paths)
-                Publication(paths).set_aside()
+                Publisher(paths).hide_removed()
                 roots.append(root)
                 targets += targets_of(root)
                 release_locks_of(job, targets_of(root))
@@ -344,7 +344,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
 
 def end_removal(root: str) -> None:
     """Remove what is left of a folder that :func:`find_removals` found."""
-    Publication(RecordPaths(root)).publish()
+    Publisher(RecordPaths(root)).publish()
 
 
 def discard_dead_jobs(parent: str) -> None:

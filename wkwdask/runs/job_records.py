@@ -37,7 +37,7 @@ _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedJob:
+class InterruptedJob:
     """A job that was interrupted and can go on."""
 
     job: str
@@ -59,23 +59,23 @@ class JobState(Enum):
     DEAD = "ended"
 
 
-def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
+def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | None:
     """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
     return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
 
 
-def find_left(parent: str, targets: Sequence[str], region: ShardBox | None) -> UnfinishedJob | None:
+def find_interrupted_array(parent: str, targets: Sequence[str], region: ShardBox | None) -> InterruptedJob | None:
     """Find an interrupted job that writes just these folders, or these shards of one, and goes on where that is asked for."""
     left = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
     return next((job for job in left if job.targets == tuple(targets) and region_of(job.root) == region), None)
 
 
-def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[UnfinishedJob]:
+def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[InterruptedJob]:
     for root, job in job_folders(parent):
-        if not files.exists(f"{root}/{RECORD_NAME}") and can_go_on(root):
+        if not files.exists(f"{root}/{RECORD_NAME}") and can_resume(root):
             record = read_plan(root)
             if record is not None and set(targets_of(root)) & set(targets):
-                yield UnfinishedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
+                yield InterruptedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
 
 
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
@@ -88,7 +88,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.REFUSED
         elif files.exists(f"{root}/{RECORD_NAME}"):
             yield root, JobState.UNPUBLISHED
-        elif can_go_on(root):
+        elif can_resume(root):
             yield root, JobState.CAN_GO_ON
         elif owner is None and age_seconds(root) <= OWNERLESS_SECONDS:
             yield root, JobState.RUNNING  # it may be about to say whose it is
@@ -123,7 +123,7 @@ def job_owner(root: str) -> Owner | None:
         return None
 
 
-def is_untouched(parent: str, targets: Sequence[str]) -> bool:
+def has_no_jobs(parent: str, targets: Sequence[str]) -> bool:
     """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
     return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
 
@@ -154,7 +154,7 @@ def age_seconds(root: str) -> float:
         return 0.0
 
 
-def can_go_on(root: str) -> bool:
+def can_resume(root: str) -> bool:
     """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
     return files.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or files.exists(f"{root}/{BATCH_NAME}"))
 

@@ -25,7 +25,7 @@ from wkwdask.runs.report import MagReport
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
-from wkwdask.store.records import RECORD_COLUMNS
+from wkwdask.store.records import FILE_RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -124,7 +124,7 @@ def join_key(level: int, shard: Vec3) -> str:
     return "join {} {},{},{}".format(level, *shard)
 
 
-class Gathering:
+class ReceiptCollector:
     """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there."""
 
     def __init__(self, targets: Sequence[Placement]) -> None:
@@ -175,7 +175,7 @@ def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScratchPiece:
     """Voxels of one chunk of an array that belong to one part."""
 
     part: Vec3
@@ -189,7 +189,7 @@ class Piece:
     """Compressed length [bytes]."""
 
 
-def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[Piece, ...]:
+def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[ScratchPiece, ...]:
     """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
     path = f"{folder}/{name}"
     files.make_folders_below(dirname(folder), folder)
@@ -201,12 +201,12 @@ def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, 
                 continue
             data = lz4.block.compress(values, store_size=True)
             file.write(data, offset)
-            found.append(Piece(part, box, channels, path, offset, len(data)))
+            found.append(ScratchPiece(part, box, channels, path, offset, len(data)))
             offset += len(data)
     return tuple(found)
 
 
-def read_piece(piece: Piece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Read the voxels of a piece."""
     with files.open_stream(piece.path) as file:
         file.seek(piece.offset)
@@ -252,12 +252,12 @@ class ShardTally:
     @property
     def is_complete(self) -> bool:
         """Whether all receipts have come."""
-        return len(self._rows) == self.expected * RECORD_COLUMNS
+        return len(self._rows) == self.expected * FILE_RECORD_COLUMNS
 
     @property
     def shards(self) -> npt.NDArray[np.int64]:
         """One row per shard that a receipt came for, see ``wkwdask.store.records``."""
-        return np.array(self._rows, np.int64).reshape(-1, RECORD_COLUMNS)
+        return np.array(self._rows, np.int64).reshape(-1, FILE_RECORD_COLUMNS)
 
     def check(self) -> None:
         """Make sure that each shard came once."""
@@ -285,7 +285,7 @@ def tally_of(target: Placement, receipts: Iterable[Receipt]) -> ShardTally:
     return tally
 
 
-def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
+def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
     """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):

@@ -49,7 +49,7 @@ class Failure:
     host: str
 
 
-class Lines:
+class LineFile:
     """Appends lines to a file, which is made with the first of them, as long as that works."""
 
     def __init__(self, path: str, prefix: str = "") -> None:
@@ -242,9 +242,9 @@ class Progress:
         self._started = time.monotonic()
         self._is_quiet = os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
         self._interval = _chosen_seconds()
-        self._files = [] if folder is None else [Lines(folder, _PROGRESS)]
+        self._files = [] if folder is None else [LineFile(folder, _PROGRESS)]
         if os.environ.get(FILE_VARIABLE):
-            self._files.append(Lines(os.environ[FILE_VARIABLE]))
+            self._files.append(LineFile(os.environ[FILE_VARIABLE]))
         self._has_printed = False
         self._bar: Bar | None = None
         self._stop = threading.Event()
@@ -280,9 +280,9 @@ class Progress:
         now = time.monotonic()
         if now >= self._total_due or self._done >= self._total:
             self._total_due = now + _TOTAL_SECONDS
-            self.look_at(job)
+            self.update_total(job)
 
-    def look_at(self, job: Job) -> None:
+    def update_total(self, job: Job) -> None:
         """See how many tasks there will be."""
         self.set_total(job.num_tasks, getattr(job, "num_known", 0))
 

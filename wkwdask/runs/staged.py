@@ -14,15 +14,15 @@ from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.runs.job_folder import JobFolder, NewMag
-from wkwdask.runs.job_records import JobState, find_left, find_unfinished, is_untouched, job_states, targets_of
+from wkwdask.runs.job_records import JobState, find_interrupted, find_interrupted_array, has_no_jobs, job_states, targets_of
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal, receipts_of
-from wkwdask.runs.parts import ladder_records
+from wkwdask.runs.parts import pyramid_records
 from wkwdask.runs.progress import keep_progress
 from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename
-from wkwdask.store.records import PROVENANCE_NAME, RECORD_NAME, read_provenance, write_record
+from wkwdask.store.records import FILE_RECORD_NAME, PROVENANCE_NAME, read_provenance, write_file_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
-    from wkwdask.runs.job_records import UnfinishedJob
+    from wkwdask.runs.job_records import InterruptedJob
     from wkwdask.runs.journal import ResumableJob
     from wkwdask.runs.parts import ShardTally
     from wkwdask.store.locks import ShardBox
@@ -65,13 +65,13 @@ class StagedMags:
     """``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where targets are the living mags."""
     plan: dict[str, Any] | None = None
     """What a later start of the job must not decide anew."""
-    is_ladder: bool = False
+    is_pyramid: bool = False
     """Whether each mag from the second on is made from the one before it, and not from what the job reads."""
-    goes_on_by_itself: bool = True
+    resumes_automatically: bool = True
     """Whether the same call goes on with an interrupted job; else only ``existing="resume"`` does, and any other job takes its place."""
-    made: dict[str, Any] | None = None
+    voxel_provenance: dict[str, Any] | None = None
     """Provenance of the voxels, where this job only stores them anew."""
-    not_compared: tuple[str, ...] = ()
+    ignored_settings: tuple[str, ...] = ()
     """Settings that may differ where a job goes on."""
     task_nbytes: int = 256 << 20
     """Memory of one task, about."""
@@ -90,7 +90,7 @@ class StagedMags:
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
 
-        if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None and not self._was_publishing():
+        if self.existing != "resume" and find_interrupted(self.parent, self.folders) is None and not self._was_publishing():
             check_targets(self.folders, self.existing)
         self._check_metadata()
 
@@ -102,7 +102,7 @@ class StagedMags:
     def remove_leftovers(self) -> None:
         """Remove what dead jobs left in the layer, where this one has nothing to do."""
         with contextlib.suppress(OSError):
-            if not is_untouched(self.parent, ()):
+            if not has_no_jobs(self.parent, ()):
                 job_folder = replace(self, folders=())._job_folder()
                 job_folder.start("update", {})
                 job_folder.discard()
@@ -137,14 +137,14 @@ class StagedMags:
             if self.edit is not None:
                 self.edit.check_current()
         except BaseException:
-            if not self._job_folder().leave():
+            if not self._job_folder().suspend():
                 with contextlib.suppress(OSError):  # it is not empty
                     files.rmdir(self.parent)
             raise
 
     def done(self) -> Report | None:
         """Give the report of an equal job that was finished before, where that is asked for; else None."""
-        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
             return self._finished_before()
         return None
 
@@ -163,7 +163,7 @@ class StagedMags:
             if "settings" not in provenance:
                 what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
-            check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
+            check_same_settings(folder, self.settings, provenance["settings"], self.ignored_settings)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
     def num_done(self) -> int:
@@ -188,11 +188,11 @@ class StagedMags:
             tally.check()
         if self.edit is not None:
             self.edit.check_current()
-        rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
+        rows_of_all = pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
         for tally, rows in zip(tallies, rows_of_all, strict=True):
-            for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here
+            for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here
                 files.remove_temporaries(tally.target.folder, name)
-            write_record(tally.target.folder, rows)
+            write_file_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = time.time() - job_folder.started_at()
@@ -204,7 +204,7 @@ class StagedMags:
         new_mags = [
             NewMag(basename(target.folder), folder, (*box.topleft, *box.size)) for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
         ]
-        provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})}
+        provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.voxel_provenance} if self.voxel_provenance else {})}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         return report
 
@@ -213,20 +213,20 @@ class StagedMags:
         if self.edit is None:
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
-        return self.edit.with_maxima(maxima, is_new_content=self.made is None and is_taken(self.folders[0]))
+        return self.edit.with_maxima(maxima, is_new_content=self.voxel_provenance is None and is_taken(self.folders[0]))
 
     def discard(self) -> None:
         """End the job without publishing anything."""
         self._job_folder().discard()
 
-    def leave(self, error: BaseException) -> None:
+    def suspend(self, error: BaseException) -> None:
         """End this attempt; what its journal tells stays for the next one, and the error says so."""
-        if self._job_folder().leave():
-            error.add_note(_RESUME_NOTE if self.goes_on_by_itself else _KEPT_NOTE)
+        if self._job_folder().suspend():
+            error.add_note(_RESUME_NOTE if self.resumes_automatically else _KEPT_NOTE)
 
     def _job_folder(self) -> JobFolder:
         datasets = () if self.edit is None else tuple(self.edit.folders().values())
-        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself, datasets=datasets)
+        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.resumes_automatically, datasets=datasets)
 
 
 def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
@@ -238,7 +238,7 @@ def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> 
 def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:
     """Tell whether some jobs of a call were finished by one with the same settings, and others, or what comes after them, perhaps not: it goes on."""
     done = [job.is_finished() for job in jobs]
-    return any(done) and (goes_on or not all(done) or not all(is_untouched(job.parent, job.folders) for job in jobs))
+    return any(done) and (goes_on or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
@@ -256,9 +256,9 @@ def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, A
     raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" to start anew')
 
 
-def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
+def finish_interrupted_publication(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
     """Finish the publishing of an earlier start that was killed there, before what is there is looked at."""
-    if is_untouched(parent, (folder,)):
+    if has_no_jobs(parent, (folder,)):
         return
     job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,), datasets=[*filter(None, [dataset])])
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
@@ -267,7 +267,7 @@ def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | 
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ArrayContent:
     """What is written, and by what it is known again."""
 
     shape: tuple[int, int, int, int]
@@ -288,12 +288,12 @@ class Content:
         return {"dtype": str(self.dtype), "channels": self.shape[0], "token": self.token, "input": self.fingerprint}
 
     @property
-    def not_compared(self) -> tuple[str, ...]:
+    def ignored_settings(self) -> tuple[str, ...]:
         """Settings that may differ where a job goes on: an arbitrary graph is another one in each process."""
         return () if self.in_memory and self.token is None else ("input",)
 
     @property
-    def trusted(self) -> str:
+    def trust_note(self) -> str:
         """Say what is trusted where a job goes on."""
         if self.token is not None:
             return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
@@ -352,16 +352,16 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
     return Draft(owner, parent, tuple(folders), settings, existing, None if interrupted is None else interrupted.plan)
 
 
-def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content) -> Draft:
+def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: ArrayContent) -> Draft:
     """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same."""
     check_existing(existing)
     settings = {**settings, **content.settings}
-    is_free = not any(lock.stands_in_the_way(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_left(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
+    is_free = not any(lock.conflicts_with(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
+    left = find_interrupted_array(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
     if left is not None and existing == "error" and settings != left.settings:
         left = None  # the new job takes its place
     if left is not None:
-        check_same_settings(left.root, settings, left.settings, content.not_compared)
+        check_same_settings(left.root, settings, left.settings, content.ignored_settings)
     return Draft(Owner.this_process(command, None if left is None else left.job), parent, (folder,), settings, existing, None)
 
 
@@ -371,11 +371,11 @@ def check_existing(existing: str) -> None:
         raise ValueError(f"existing must be {' or '.join(map(repr, EXISTING))}, got {existing!r}")
 
 
-def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
+def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> InterruptedJob | None:
     """Find the interrupted job that a new one is to go on with."""
     if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
         return None  # a job that is running is told apart when the locks are taken
-    unfinished = find_unfinished(parent, folders)
+    unfinished = find_interrupted(parent, folders)
     if unfinished is not None:
         check_same_settings(unfinished.root, settings, unfinished.settings)
     return unfinished

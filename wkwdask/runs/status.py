@@ -66,7 +66,7 @@ class FoundJob:
         arrays = [self.batch.rounds[-1].array] if self.batch is not None else []
         return [*arrays, *([owner.number] if owner is not None else [])]
 
-    def left_arrays(self) -> list[str]:
+    def orphaned_arrays(self) -> list[str]:
         """Give the id of its last array where that waits or runs though nobody goes on with the job."""
         if self.is_running or self.batch is None:
             return []
@@ -235,7 +235,7 @@ class FinishedJob:
         return {"state": "finished", "command": self.command, "report": self.report.to_json()}
 
 
-def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
+def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
     """List the finished jobs that made what a mag, a layer or a dataset holds."""
     path = abspath(local_path(location_of(url)))
     found: dict[str, FinishedJob] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import relpath
 
 if TYPE_CHECKING:
@@ -173,4 +173,4 @@ class _Section(io.RawIOBase):
         return b"".join(parts)
 
 
-_zips: Lru[Zip] = Lru(_OPEN_ZIPS)
+_zips: LruCache[Zip] = LruCache(_OPEN_ZIPS)

@@ -274,7 +274,7 @@ def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
-def nameless(folder: str) -> tuple[Output, OpenFile]:
+def unnamed_file(folder: str) -> tuple[Output, OpenFile]:
     """Open a new file of a folder for writing and reading, which goes when both are closed."""
     path = f"{folder}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     output = create(path)

@@ -187,12 +187,12 @@ class Lock:
     region: ShardBox | None
     """The shards that it is about; None for all of the mag."""
 
-    def stands_in_the_way(self, region: ShardBox | None) -> bool:
+    def conflicts_with(self, region: ShardBox | None) -> bool:
         """Tell whether it is about shards that another job wants, None for all."""
-        return share_shards(self.region, region)
+        return regions_overlap(self.region, region)
 
 
-def share_shards(first: ShardBox | None, second: ShardBox | None) -> bool:
+def regions_overlap(first: ShardBox | None, second: ShardBox | None) -> bool:
     """Tell whether any shard of a mag lies in both boxes; None stands for all of the mag."""
     if first is None or second is None:
         return True
@@ -241,7 +241,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     path = lock_path(target, None if region is None else owner.job)
     files.makedirs(dirname(target))
     files.remove_temporaries(dirname(target), f".{basename(target)}")  # of any lock of it: who makes one is guarded too
-    others = [lock for lock in locks_of(target) if lock.stands_in_the_way(region)]
+    others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
     for lock in others:
@@ -258,10 +258,10 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
 
 
 @contextlib.contextmanager
-def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Iterator[None]:
+def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iterator[None]:
     """Let one process at a time change a file: a lock beside it that only one can make, on any file system."""
     lock, owner = lock_path(path), Owner.this_process(command)
-    data, until = _format_lock(owner, lock), time.monotonic() + patience_seconds
+    data, until = _format_lock(owner, lock), time.monotonic() + timeout_seconds
     try:
         while not create_whole(lock, data):
             if not _break_dead(lock):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 _Value = TypeVar("_Value")
-_caches: weakref.WeakSet[Lru] = weakref.WeakSet()  # type: ignore[type-arg]
+_caches: weakref.WeakSet[LruCache] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
-class Lru(Generic[_Value]):
+class LruCache(Generic[_Value]):
     """Keeps the values that were used last."""
 
     def __init__(self, most: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:

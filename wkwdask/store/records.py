@@ -35,7 +35,7 @@ def read_provenance(folder: str) -> dict[str, Any]:
     return value if all(isinstance(part, dict) and isinstance(part.get("settings", {}), dict) for part in parts) else {}
 
 
-def read_making(folder: str) -> dict[str, Any]:
+def read_creation_settings(folder: str) -> dict[str, Any]:
     """Read the settings of the job that made a mag's voxels, whatever stored them anew since; an empty record where nobody knows."""
     provenance = read_provenance(folder)
     settings: dict[str, Any] = provenance.get("made", provenance).get("settings", {})
@@ -55,21 +55,21 @@ def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
     publish_bytes(f"{folder}/{PROVENANCE_NAME}", json.dumps(provenance, indent=1).encode())
 
 
-RECORD_NAME = ".wkwdask-files.npy"
-RECORD_COLUMNS = 6
+FILE_RECORD_NAME = ".wkwdask-files.npy"
+FILE_RECORD_COLUMNS = 6
 """Index of a file along x, y, z, its size [bytes], its time of modification [ns], digest of the files of the finer mag that it was made from."""
 
 
-def write_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
     """Keep the record of a mag."""
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
-    publish_bytes(f"{folder}/{RECORD_NAME}", memory.getvalue())
+    publish_bytes(f"{folder}/{FILE_RECORD_NAME}", memory.getvalue())
 
 
-def read_record(folder: str) -> npt.NDArray[np.int64] | None:
+def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
     """Read the record of a mag, None where there is none."""
-    path = f"{folder}/{RECORD_NAME}"
+    path = f"{folder}/{FILE_RECORD_NAME}"
     try:
         rows = np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False)
     except FileNotFoundError:
@@ -78,31 +78,31 @@ def read_record(folder: str) -> npt.NDArray[np.int64] | None:
         raise
     except Exception as error:  # numpy's reader raises whatever its parsing of a damaged header raises
         raise CorruptError(f"{path}: no record of files ({error}); remove it, or build the mag anew") from None
-    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != RECORD_COLUMNS:
-        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {RECORD_COLUMNS})")
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
+        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
     return rows  # type: ignore[no-any-return]
 
 
-def merge_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
     """Bring the record of a mag up to date about some of its files; a mag without one gets none, since it would say that all other files are empty."""
-    before = read_record(folder)
+    before = read_file_record(folder)
     if before is None:
         return
     known = {tuple(row[:3]): row for row in before.tolist()}
     known.update({tuple(row[:3]): row for row in rows.tolist()})
-    write_record(folder, np.array(list(known.values()), np.int64).reshape(-1, RECORD_COLUMNS))
+    write_file_record(folder, np.array(list(known.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS))
 
 
 def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
     """Read size and time that a mag's record has of files, where it keeps one."""
-    rows = read_record(folder)
+    rows = read_file_record(folder)
     wanted = set(shards)
     return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
 
 
-def patch_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
+def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
     """Take note of files that a repair changed, where the mag keeps a record: size (0 for one that is gone), time, and digest of sources that changed."""
-    rows = read_record(folder)
+    rows = read_file_record(folder)
     if rows is None or not states:
         return
     changed = rows.copy()
@@ -110,4 +110,4 @@ def patch_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]
         state = states.get((int(row[0]), int(row[1]), int(row[2])))
         if state is not None:
             row[3 : 3 + len(state)] = state
-    write_record(folder, changed.reshape(-1, RECORD_COLUMNS))
+    write_file_record(folder, changed.reshape(-1, FILE_RECORD_COLUMNS))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from wkwdask.errors import AccessWarning, CorruptError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class RemoteStore:
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
     """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
     witness: tuple[str, str] | None = None
-    """URL of the folder and name of what must be readable for refused files to count as absent, see :func:`trusting`; None where they are errors."""
+    """URL of the folder and name of what must be readable for refused files to count as absent, see :func:`with_witness`; None where they are errors."""
     is_local: ClassVar = False
     files_at_once: ClassVar = 32
     gap_nbytes: ClassVar = 128 << 10  # unread bytes that cost less than another request
@@ -167,7 +167,7 @@ class RemoteStore:
         return isinstance(self._found([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
 
 
-_reached: Lru[bool] = Lru(256)
+_reached: LruCache[bool] = LruCache(256)
 """Servers that have answered in this process."""
 
 
@@ -273,7 +273,7 @@ class RemoteFile:
         """There is nothing to close."""
 
 
-_warned: Lru[bool] = Lru(1024)
+_warned: LruCache[bool] = LruCache(1024)
 """Places of which it was said that refused files are taken to be absent."""
 
 

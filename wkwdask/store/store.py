@@ -38,7 +38,7 @@ def remote_options(location: str) -> dict[str, Any]:
     return {} if isinstance(store, FolderStore) else store.fsspec_arguments()
 
 
-def trusting(store: Store, name: str) -> Store:
+def with_witness(store: Store, name: str) -> Store:
     """Give a store in which files that a server refuses to give (403) count as absent, as long as it gives a certain one.
 
     Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused

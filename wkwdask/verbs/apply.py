@@ -13,8 +13,8 @@ from wkwdask.model.place import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.retries import FailurePolicy
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.runs.tolerant import Tolerance
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob, TrialSpec, function_name, is_finer
 from wkwdask.verbs.sources import SourceVolume, TargetRequest, box_setting, open_source_volume, source_token, stage_level, where_box
 
@@ -82,7 +82,7 @@ class Apply(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Make the mag; tasks that fail are listed when all others are done."""
         job = ApplyJob(self.application, self.target)
-        note = yield Phase(job, f"applying to {self.staged.folders[0]}", Tolerance(self.most_failures, lists_always=True))
+        note = yield Phase(job, f"applying to {self.staged.folders[0]}", FailurePolicy(self.most_failures, lists_always=True))
         return Outcome(job.tallies, note)
 
 

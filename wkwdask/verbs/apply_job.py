@@ -16,10 +16,10 @@ from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.runs.drive import Phase, Work
-from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
+from wkwdask.runs.job import Result, Task, mark_final, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter
 from wkwdask.runs.report import counted
-from wkwdask.runs.tolerant import NO_RESULT, Tolerance
+from wkwdask.runs.retries import NO_RESULT, FailurePolicy
 from wkwdask.verbs.region_job import RegionJob, SourceSpec
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class AppliedFunction:
                 return self.function(*arrays, **keywords)
             except Exception as error:
                 if attempt == self.attempts or isinstance(error, _LASTING_ERRORS):
-                    give_up(error)
+                    mark_final(error)
                     error.add_note(f"box {box}" + (f", tried {attempt} times" if attempt > 1 else ""))
                     raise
             attempt += 1
@@ -433,7 +433,7 @@ class ReduceWork(Work[Any]):
 
     def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
         self._application, self._combine = application, combine
-        self._tolerance = Tolerance(most_failures, lists_always=True, ending=NO_RESULT)
+        self._tolerance = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
 
     def phases(self) -> Generator[Phase, str, Any]:
         """Reduce all regions."""

@@ -188,7 +188,7 @@ class Export(Work[Report]):
         """Give the lock back."""
         release_lock(self.target, self.owner)
 
-    def leave(self, error: BaseException) -> None:
+    def suspend(self, error: BaseException) -> None:
         """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
         try:
             if next(read_journal(self.root), None) is None:

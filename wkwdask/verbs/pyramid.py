@@ -25,10 +25,10 @@ from wkwdask.plans.pyramid import check_steps, plan_framed_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.runs.parts import BrickWriter, ReceiptCollector, source_changed, states_of_part
 from wkwdask.runs.report import Report, space_problems
 from wkwdask.runs.staged import settings_of, stage
-from wkwdask.store.records import RECORD_COLUMNS, read_record
+from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.region_job import SourceSpec
 from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
@@ -147,7 +147,7 @@ class PyramidJob:
     def __init__(self, source: Volume, targets: Sequence[Placement], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
         self.targets = tuple(targets)
-        self._gathering = Gathering(targets)
+        self._gathering = ReceiptCollector(targets)
         self.tallies = self._gathering.tallies
         self._method = method
         self._ignore_zero = ignore_zero
@@ -233,7 +233,7 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made."""
     target, finer = mag.target, mag.finer
     now = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
-    record = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+    record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
     then = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
     touched = cell_range(target.box, target.shard_shape)
     changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
@@ -356,7 +356,7 @@ class Pyramid(Plan):
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             published = target.built_in(folder)
-            changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
+            changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_file_record(folder), None))
             if changed:
                 raise ResumeError(
                     f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
@@ -387,7 +387,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     passes = tuple(plan_framed_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": occupancy_digest(source, [one.source_region_shape for one in passes[:1]])}
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
-    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_ladder=True, task_nbytes=task_nbytes)
+    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_pyramid=True, task_nbytes=task_nbytes)
     return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)
 
 

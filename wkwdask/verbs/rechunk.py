@@ -199,7 +199,7 @@ def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: Rec
     job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command)
     before = read_provenance(source.name)
     made = before.get("made", before) if options.command != "merge" and options.box is None else None
-    return replace(job, staged=replace(job.staged, made=made))
+    return replace(job, staged=replace(job.staged, voxel_provenance=made))
 
 
 def _place(its_format: ArrayFormat, move: Move, options: RechunkOptions) -> Place:

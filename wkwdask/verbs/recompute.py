@@ -17,7 +17,7 @@ from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
-from wkwdask.store.records import read_making
+from wkwdask.store.records import read_creation_settings
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.compare import Differences, find_differences
 
@@ -186,7 +186,7 @@ def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) ->
 
 def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
     """Read from a level's provenance how it was made; None where it has none, or one that makes no sense."""
-    settings: Any = read_making(scope.folder)
+    settings: Any = read_creation_settings(scope.folder)
     try:
         if settings["command"] != "build_pyramid":
             return None

@@ -12,7 +12,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.runs.job import Result, Task, voxel_nbytes
-from wkwdask.runs.parts import BrickWriter, Gathering, JoinSpec, source_changed, states_of_part
+from wkwdask.runs.parts import BrickWriter, JoinSpec, ReceiptCollector, source_changed, states_of_part
 from wkwdask.streams.upsample import UpsampleStream
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RegionJob:
 
     def __init__(self, targets: Sequence[Placement], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
         self._plans, self._occupied, self._spec_of = plans, occupied, spec_of
-        self._gathering = Gathering(targets)
+        self._gathering = ReceiptCollector(targets)
         self.tallies = self._gathering.tallies
         self.num_tasks = 0
         for tally, plan, regions in zip(self.tallies, plans, occupied, strict=True):

@@ -130,7 +130,7 @@ class Removal:
         try:
             folder.remove(self.edit)
         except BaseException:
-            folder.leave()
+            folder.suspend()
             raise
         return folder
 
@@ -198,7 +198,7 @@ class RemovalWork(Work[tuple[int, int]]):
                 if removal.is_whole:
                     removal.format.clear(removal.parent)  # while the job's folder says that more is to be done
             except BaseException:
-                folder.leave()
+                folder.suspend()
                 raise
             folder.end()
             removal.clear()

@@ -11,7 +11,7 @@ from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
-from wkwdask.store.records import patch_record, recorded_states
+from wkwdask.store.records import patch_file_record, recorded_states
 from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
     changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}
     changed |= {shard for _, shard, _ in plan.aside if shard is not None}
     states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
-    patch_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
+    patch_file_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
     for path, shard, why in plan.aside:
         set_aside(path, folder, path[len(folder) + 1 :], why)
         if shard is not None and not plan.scope.files_of(shard):
@@ -152,4 +152,4 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
     try:
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
     finally:
-        patch_record(folder, states)
+        patch_file_record(folder, states)

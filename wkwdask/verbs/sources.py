@@ -19,7 +19,7 @@ from wkwdask.model.converted import converted
 from wkwdask.model.place import Destination
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import SparseCells
-from wkwdask.runs.staged import finish_what_was_left, stage
+from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def open_base_level(
     except ReplacedError:
         left = find(url).choose(name)
         for level in left.levels:
-            finish_what_was_left(*format_of_image(left).hold(left, level), option)
+            finish_interrupted_publication(*format_of_image(left).hold(left, level), option)
         image, volume = open_it()
     if image.container is None and (format_of(url) or fallback()) is fallback():
         raise UnsupportedError(

@@ -34,7 +34,16 @@ from wkwdask.runs.report import Report, counted
 from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.store.paths import is_remote
-from wkwdask.store.records import PROVENANCE_NAME, RECORD_COLUMNS, RECORD_NAME, read_making, read_provenance, read_record, write_provenance, write_record
+from wkwdask.store.records import (
+    FILE_RECORD_COLUMNS,
+    FILE_RECORD_NAME,
+    PROVENANCE_NAME,
+    read_creation_settings,
+    read_file_record,
+    read_provenance,
+    write_file_record,
+    write_provenance,
+)
 from wkwdask.verbs.pyramid import ExistingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
 from wkwdask.verbs.sources import box_setting, open_base_level, source_fingerprint
 
@@ -135,10 +144,10 @@ class UpdateJob:
         mag, fresh = self._mags[level], self.tallies[level].shards
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
             return  # a record of some files would say that all others are empty
-        old = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+        old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
         made = {tuple(row) for row in fresh[:, :3].tolist()}
-        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, RECORD_COLUMNS)
-        write_record(mag.target.folder, np.concatenate([kept, fresh]))
+        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+        write_file_record(mag.target.folder, np.concatenate([kept, fresh]))
         self._saved = time.monotonic()
 
 
@@ -168,7 +177,7 @@ class Update(Work[Report]):
             if now.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:
-                for name in (RECORD_NAME, PROVENANCE_NAME):  # of an update that was killed
+                for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # of an update that was killed
                     files.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
@@ -190,7 +199,7 @@ class Update(Work[Report]):
         mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
         return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
 
-    def leave(self, error: BaseException) -> None:
+    def suspend(self, error: BaseException) -> None:
         """Keep what is known of the files that were made."""
         self.job.save_record()
         self.folder.discard()
@@ -198,7 +207,7 @@ class Update(Work[Report]):
     def _keep_box(self, mag: ExistingMag) -> None:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
-        settings = read_making(mag.target.folder)
+        settings = read_creation_settings(mag.target.folder)
         if settings.get("command") == "build_pyramid":
             with reading(f"{mag.target.folder}/{PROVENANCE_NAME}", "record"):
                 origin = Mag.parse(settings["source"])
@@ -233,7 +242,7 @@ def lay_out_update(
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
         stored.check_links(layer, folder)
-        volume, record, settings = layer.find(mag).open(), read_record(folder), read_making(folder)
+        volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
@@ -262,7 +271,7 @@ def _check_options(options: PyramidOptions) -> None:
 
 def _settings(image: Image, mag: Mag) -> dict[str, Any]:
     folder = image.mags.get(mag)
-    return {} if folder is None or is_remote(folder) else read_making(folder)
+    return {} if folder is None or is_remote(folder) else read_creation_settings(folder)
 
 
 def _ladder(settings: dict[str, Any]) -> list[Mag]:

@@ -21,7 +21,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, settings_of, stage
 from wkwdask.store.paths import is_remote
-from wkwdask.store.records import RECORD_COLUMNS, read_provenance, read_record
+from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record, read_provenance
 from wkwdask.verbs.region_job import UpsampleJob, is_current
 from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
 
@@ -88,8 +88,8 @@ class Upsample(Plan):
     def finished_before(self, report: Report) -> Report:
         """Make sure that the mags, finished before, are those of the source as it is now; that of another source is told by the settings."""
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
-            record = read_record(folder)
-            if self.source.is_regular and not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
+            record = read_file_record(folder)
+            if self.source.is_regular and not is_current(self.source, target, np.empty((0, FILE_RECORD_COLUMNS), np.int64) if record is None else record):
                 raise ResumeError(f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" makes the finer mags anew')
         return report
 

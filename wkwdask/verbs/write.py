@@ -19,13 +19,13 @@ from wkwdask.model.place import LevelSpec
 from wkwdask.model.placement import InPlace
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
-from wkwdask.runs.job_folder import JobFolder, Publication
-from wkwdask.runs.parts import Gathering, ShardTally, read_piece
+from wkwdask.runs.job_folder import JobFolder, Publisher
+from wkwdask.runs.parts import ReceiptCollector, ShardTally, read_scratch
 from wkwdask.runs.report import Report
-from wkwdask.runs.staged import StagedMags, check_existing, finish_what_was_left, settings_of, stage_array
+from wkwdask.runs.staged import StagedMags, check_existing, finish_interrupted_publication, settings_of, stage_array
 from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
-from wkwdask.store.records import RECORD_NAME, merge_record
+from wkwdask.store.records import FILE_RECORD_NAME, merge_file_record
 from wkwdask.verbs.sources import box_setting
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.runs.parts import Piece
-    from wkwdask.runs.staged import Content
+    from wkwdask.runs.parts import ScratchPiece
+    from wkwdask.runs.staged import ArrayContent
 
 PART_NBYTES = 128 << 20
 _REGION = "to_wkw region"
@@ -77,7 +77,7 @@ class PartSpec:
     """Index of the part."""
     part_shape: Vec3
     """Its shape [voxels]."""
-    content: npt.NDArray[Any] | tuple[Piece, ...]
+    content: npt.NDArray[Any] | tuple[ScratchPiece, ...]
     """Its voxels, shape (c, x, y, z), or what of them is not zero in scratch files."""
 
     def task(self) -> Task:
@@ -90,7 +90,7 @@ class PartSpec:
         if isinstance(voxels, tuple):
             pieces, voxels = voxels, np.zeros((target.num_channels, *box.size), target.dtype, order="F")
             for piece in pieces:
-                part_of_array(voxels[slice(*piece.channels)], piece.box, box.topleft)[...] = read_piece(piece, target.dtype)
+                part_of_array(voxels[slice(*piece.channels)], piece.box, box.topleft)[...] = read_scratch(piece, target.dtype)
         return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
 
 
@@ -98,13 +98,13 @@ class WriteJob:
     """Write one mag from an array, or from the pieces of one in scratch files."""
 
     def __init__(
-        self, target: Placement, content: npt.NDArray[Any] | Iterable[Piece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
+        self, target: Placement, content: npt.NDArray[Any] | Iterable[ScratchPiece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
         part_shape: Vec3 | None = None,
     ) -> None:  # fmt: skip
         self._target, self._content, self._take = target, content, take
         self._part_shape = part_shape or target.part_shape(PART_NBYTES)
-        self._gathering = Gathering([target])
-        self._pieces: dict[Vec3, list[Piece]] = {}
+        self._gathering = ReceiptCollector([target])
+        self._pieces: dict[Vec3, list[ScratchPiece]] = {}
         if not isinstance(content, np.ndarray):
             for piece in content:
                 self._pieces.setdefault(piece.part, []).append(piece)
@@ -119,7 +119,7 @@ class WriteJob:
     def _num_parts(self, level: int, shard: Vec3) -> int:
         return sum(1 for _ in self._parts(shard))
 
-    def _content_of(self, part: Vec3) -> npt.NDArray[Any] | tuple[Piece, ...]:
+    def _content_of(self, part: Vec3) -> npt.NDArray[Any] | tuple[ScratchPiece, ...]:
         if not isinstance(self._content, np.ndarray):
             return tuple(self._pieces.get(part, ()))
         box = self._target.box
@@ -151,7 +151,7 @@ class Creation(Plan):
         return Outcome([ShardTally(self.staged.targets[0], 0)])
 
 
-def lay_out_write(place: Place, topleft: Vec3, content: Content, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
+def lay_out_write(place: Place, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
     """Check and lay out the writing of an array as one level, with what a user should know of it."""
     check_existing(existing)
     spec = LevelSpec(BoundingBox(topleft, content.shape[1:], place.mag), content.dtype, content.shape[0])
@@ -159,7 +159,7 @@ def lay_out_write(place: Place, topleft: Vec3, content: Content, options: Any, e
     (folder,) = levels.folders
     settings = {**settings_of(command, folder=folder, box=spec.box), **levels.settings}
     draft = stage_array(f"{command} into {folder}", levels.parent, folder, settings, existing, content)
-    staged = draft.mags(levels.staged(draft.root), spec.nbytes, levels.edit, goes_on_by_itself=False, not_compared=content.not_compared)
+    staged = draft.mags(levels.staged(draft.root), spec.nbytes, levels.edit, resumes_automatically=False, ignored_settings=content.ignored_settings)
     return staged, levels.warnings
 
 
@@ -201,8 +201,8 @@ class StagedRegion(StagedMags):
         (tally,), (folder,) = tallies, self.folders
         tally.check()
         with guarded(self.parent):  # other jobs may write other files
-            files.remove_temporaries(folder, RECORD_NAME)  # of one that was killed right here
-            merge_record(folder, tally.shards)
+            files.remove_temporaries(folder, FILE_RECORD_NAME)  # of one that was killed right here
+            merge_file_record(folder, tally.shards)
         made = tally.report(folder, whole=False)
         if self.edit is not None and isinstance(made.maximum, int):
             try:
@@ -218,7 +218,7 @@ class StagedRegion(StagedMags):
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
 
 
-def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: Content, level: int | None, existing: str) -> StagedRegion:
+def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent, level: int | None, existing: str) -> StagedRegion:
     """Check and lay out the writing of an array into a part of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)
@@ -231,19 +231,19 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     stored.check_links(image, folder, shards)
     dataset = None if image.container is None else image.container.dataset_folder
-    if any(Publication(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
-        finish_what_was_left(parent, folder, _REGION, dataset)
+    if any(Publisher(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
+        finish_interrupted_publication(parent, folder, _REGION, dataset)
         raise ReplacedError(f"{folder}: the job that was killed while it replaced the mag is completed now; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
     target = stored.living(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
-        draft.owner, parent, (target,), draft.folders, nbytes, stored.note_of_part(image), draft.settings, existing, goes_on_by_itself=False,
-        not_compared=content.not_compared, region=shards, dataset=dataset, volume=volume,
+        draft.owner, parent, (target,), draft.folders, nbytes, stored.note_of_part(image), draft.settings, existing, resumes_automatically=False,
+        ignored_settings=content.ignored_settings, region=shards, dataset=dataset, volume=volume,
     )  # fmt: skip
 
 
-def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: Content) -> None:
+def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent) -> None:
     if region.size != content.shape[1:]:
         raise ValueError(f"the region {region} has the shape {region.size}, the array {content.shape[1:]}")
     has_box = image.container is None or image.container.record is not None

@@ -24,7 +24,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename
-from wkwdask.store.store import open_store, trusting
+from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -86,14 +86,14 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
         raise MissingError(f"{location}: no N5 dataset here")
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
     letters = axes(dataset.dimensions, axis_names(document, len(dataset.dimensions)))
-    return n5_array(trusting(store, FILE_NAME), dataset, letters)
+    return n5_array(with_witness(store, FILE_NAME), dataset, letters)
 
 
 def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
     """Make the layer of a dataset, which may be one of the levels of the group above it."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
-        above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
+        above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
         layer = _group_image(above, read_attributes(above) or {}, basename(folder))
         if layer is not None and any(level.key == name for level in layer.levels):
             return replace(layer, key=name)
@@ -126,7 +126,7 @@ def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str,
     for name in names:
         document = read_attributes(store, name)
         if document is not None:
-            store = trusting(store, f"{name}/{FILE_NAME}")
+            store = with_witness(store, f"{name}/{FILE_NAME}")
             yield name, document
         elif not listed and not count:
             return
@@ -151,7 +151,7 @@ def _image_from_datasets(
         if isinstance(placed, UnsupportedError):
             broken[key] = placed
             continue
-        volume = n5_array(trusting(store.below(key) if key else store, FILE_NAME), dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm)
+        volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm)
         levels.append(array_level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(broken.values()))

@@ -22,7 +22,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, ReadyVolume
 from wkwdask.store import files
 from wkwdask.store.files import file_states
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import abspath, basename, dirname, is_below, join
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Reach:
 
 _WHOLE = 1 << 40  # more than any box
 _HDF5_CACHE_NBYTES = 64 << 20
-_open_files: Lru[Any] = Lru(4)
+_open_files: LruCache[Any] = LruCache(4)
 
 
 @dataclass(frozen=True, slots=True)

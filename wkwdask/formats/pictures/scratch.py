@@ -25,7 +25,7 @@ class Scratch:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._output, self._file = files.nameless(folder)
+        self._output, self._file = files.unnamed_file(folder)
         self._places: dict[Hashable, tuple[int, int, tuple[int, ...], np.dtype[Any]]] = {}
         self._end = 0
 

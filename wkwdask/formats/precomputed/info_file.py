@@ -12,7 +12,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE_FILE_NAME, pa
 from wkwdask.model.json_text import format_json
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file, remove_dead_lock, update_json
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import dirname
 from wkwdask.store.store import FolderStore
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LARGEST_INFO = 64 << 20
 
 
-_infos: Lru[VolumeInfo] = Lru(16)
+_infos: LruCache[VolumeInfo] = LruCache(16)
 
 
 def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:

@@ -22,7 +22,7 @@ from wkwdask.model.image import Image, Level
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, is_remote, split
 from wkwdask.store.records import read_provenance
-from wkwdask.store.store import open_store, trusting
+from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
     import os
@@ -117,7 +117,7 @@ def _followed(store: Store) -> tuple[Store, VolumeInfo]:
     while True:
         info = read_info(store)
         if info.redirect is None:
-            return trusting(store, FILE_NAME), info
+            return with_witness(store, FILE_NAME), info
         store = open_store(_target(store, info.redirect))
         if store.url in seen:
             raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")

@@ -28,7 +28,7 @@ from wkwdask.formats.precomputed.sharding import (
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.extras import need
 from wkwdask.model.layout import HELD_NBYTES, Shards, SingleFiles, StoredChunk
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -45,8 +45,8 @@ _MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
 _PAGE_ENTRIES = 1024  # of a shard index, read at once
 _KEPT_NBYTES = 64 << 20
 
-_tables: Lru[npt.NDArray[np.uint64]] = Lru(_KEPT_NBYTES, lambda table: table.nbytes + 256)
-_suffixes: Lru[str] = Lru(1024)
+_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_KEPT_NBYTES, lambda table: table.nbytes + 256)
+_suffixes: LruCache[str] = LruCache(1024)
 """The ending of the file that was found last in a scale's folder."""
 
 

@@ -33,7 +33,7 @@ from wkwdask.model.faults import Fault, Findings
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
-from wkwdask.store.records import RECORD_NAME, read_provenance, read_record
+from wkwdask.store.records import FILE_RECORD_NAME, read_file_record, read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -387,9 +387,9 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
         faults.append(Fault("mag.empty", folder, "0 files"))
     record = None
     try:
-        record = read_record(folder)
+        record = read_file_record(folder)
     except (CorruptError, OSError) as error:
-        faults.append(Fault("record.broken", f"{folder}/{RECORD_NAME}", str(error).removeprefix(f"{folder}/{RECORD_NAME}: ")))
+        faults.append(Fault("record.broken", f"{folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: ")))
     if record is not None:
         faults += _lost(folder, listing, record)
     box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None

@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import Fault
 from wkwdask.store import files
-from wkwdask.store.records import PROGRESS_NAME, PROVENANCE_NAME, RECORD_NAME, read_box
+from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME, read_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,7 +127,7 @@ def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     return BoundingBox.from_corners([a * edge for a in low], [b * edge for b in high], mag)
 
 
-_KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
+_KNOWN = (HEADER_NAME, PROVENANCE_NAME, FILE_RECORD_NAME, PROGRESS_NAME)
 _NAMES = (re.compile(r"z(0|[1-9]\d*)", re.ASCII), re.compile(r"y(0|[1-9]\d*)", re.ASCII), re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII))
 _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
 

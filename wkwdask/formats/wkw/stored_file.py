@@ -22,7 +22,7 @@ from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
 from wkwdask.kernels.blocks.locate import Located, locate_blocks
 from wkwdask.store import files
 from wkwdask.store.local import ABSENT
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class WkwFile:
         self.mag_header = mag_header
         self.header = parse_header(file.read_some(HEADER_NBYTES, 0), file.name, is_data_file=True)
         mag_header.check_same_mag(self.header, file.name)
-        self._pages: Lru[npt.NDArray[np.int64]] = Lru(_PAGES_PER_FILE)
+        self._pages: LruCache[npt.NDArray[np.int64]] = LruCache(_PAGES_PER_FILE)
 
     def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box that lie in one page of the jump table."""
@@ -163,7 +163,7 @@ class WkwFile:
         return page
 
 
-_open_files: Lru[tuple[tuple[int, int, int], WkwFile]] = Lru(_OPEN_FILES)
+_open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FILES)
 
 
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:

@@ -26,7 +26,7 @@ from wkwdask.model.layout import ShardLayout, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 from wkwdask.store import files
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import is_memory, relpath
 from wkwdask.store.store import remote_options
 
@@ -66,7 +66,7 @@ class _FolderMapping(Mapping[str, Any]):
 _IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
-_open_arrays: Lru[Any] = Lru(16)
+_open_arrays: LruCache[Any] = LruCache(16)
 
 
 @dataclass(frozen=True, slots=True)

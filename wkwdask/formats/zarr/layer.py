@@ -23,7 +23,7 @@ from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
 from wkwdask.store.remote import RemoteStore
-from wkwdask.store.store import open_store, trusting
+from wkwdask.store.store import open_store, with_witness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -105,11 +105,15 @@ def read_node(location: str) -> Node | None:
             raise CorruptError(f"{store.path_of('zarr.json')}: not readable as Zarr array or group: expected an array or a group of version 3, found {what}")
         inside = (document.get("consolidated_metadata") or {}).get("metadata")
         return Node(
-            trusting(store, "zarr.json"), "zarr.json", document, _checked_attributes(document.get("attributes"), store, "zarr.json"), _direct_members(inside)
+            with_witness(store, "zarr.json"),
+            "zarr.json",
+            document,
+            _checked_attributes(document.get("attributes"), store, "zarr.json"),
+            _direct_members(inside),
         )
     for record, raw in zip(_DOCUMENTS[1:3], store.read_whole(_DOCUMENTS[1:3], _MAX_DOCUMENT_NBYTES), strict=True):
         if raw is not None:
-            trusted = trusting(store, record)
+            trusted = with_witness(store, record)
             attributes, listing = trusted.read_whole(_DOCUMENTS[3:], _MAX_DOCUMENT_NBYTES)
             listed = {} if listing is None else _parse_document(listing, store, ".zmetadata").get("metadata")
             members = _direct_members({name.rpartition("/")[0]: None for name in listed} if isinstance(listed, dict) else None)

@@ -12,7 +12,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.zarr.codec import CHECKSUM_NBYTES, crc32c
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.layout import Shards
-from wkwdask.store.lru import Lru
+from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,7 +26,7 @@ _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
 
-_index_cache: Lru[npt.NDArray[np.uint64]] = Lru(_CACHE_NBYTES, lambda table: table.nbytes + 256)
+_index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda table: table.nbytes + 256)
 
 
 @dataclass(frozen=True, slots=True)

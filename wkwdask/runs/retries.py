@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.runs import job as jobs
-from wkwdask.runs.job import is_given_up, kept_trace, take_marks
-from wkwdask.runs.progress import FAILURES, Failure, Lines
+from wkwdask.runs.job import copy_marks, is_final, user_trace
+from wkwdask.runs.progress import FAILURES, Failure, LineFile
 from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
+class FailurePolicy:
     """What a job bears, and what it says in the end."""
 
     most_failures: int = 1000
@@ -53,7 +53,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempt:
     """What an attempt gives in place of a result."""
 
     error: Exception
@@ -64,20 +64,20 @@ class Failed:
     """How often the task was tried by then."""
 
 
-def attempt(run: Callable[[Task], Result], task: Task) -> Result | Failed:
+def attempt(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt:
     """Run a task in this process, and give its result or its error."""
     begin = time.perf_counter()
     try:
         return replace(run(task), seconds=time.perf_counter() - begin)
     except Exception as error:
         _let_go(error)
-        return Failed(error, socket.gethostname())
+        return FailedAttempt(error, socket.gethostname())
 
 
-def attempt_away(run: Callable[[Task], Result], task: Task) -> Result | Failed:
+def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt:
     """Run a task for another process: an error that would not get there becomes one that does."""
     outcome = attempt(run, task)
-    if not isinstance(outcome, Failed):
+    if not isinstance(outcome, FailedAttempt):
         return outcome
     error = outcome.error
     trace = "".join(traceback.format_exception(error))
@@ -86,7 +86,7 @@ def attempt_away(run: Callable[[Task], Result], task: Task) -> Result | Failed:
     except Exception:
         same = False
     if not same:
-        error = take_marks(TaskFailedError(f"{type(error).__name__}: {error}"), error)
+        error = copy_marks(TaskFailedError(f"{type(error).__name__}: {error}"), error)
     return replace(outcome, error=error, trace=trace)
 
 
@@ -107,18 +107,18 @@ class _RaisedElsewhereError(WkwDaskError):
         return f"\n{self.args[0]}"
 
 
-class TolerantJob:
+class RetryingJob:
     """Wraps a job."""
 
-    def __init__(self, job: Job, progress: Progress, tolerance: Tolerance, folder: str | None = None) -> None:
+    def __init__(self, job: Job, progress: Progress, failure_policy: FailurePolicy, folder: str | None = None) -> None:
         self.progress = progress
         self._job = job
-        self._tolerance = tolerance
+        self._tolerance = failure_policy
         self._folder = folder
-        self._lines: Lines | None = None
+        self._lines: LineFile | None = None
         self._has_succeeded = False
         self._tried: dict[str, int] = {}
-        self._first: Failed | None = None
+        self._first: FailedAttempt | None = None
         self._errors: set[str] = set()  # two are enough to tell that they differ
         self._kinds: set[type] = set()
         self._listed: list[Failure] = []
@@ -133,14 +133,14 @@ class TolerantJob:
         """Give the tasks to start with."""
         return self._job.tasks()
 
-    def attempt(self, task: Task) -> Result | Failed:
+    def attempt(self, task: Task) -> Result | FailedAttempt:
         """Run a task in this thread."""
         return attempt(jobs.run_task, task)
 
     @property
-    def attempt_away(self) -> Callable[[Task], Result | Failed]:
+    def attempt_remotely(self) -> Callable[[Task], Result | FailedAttempt]:
         """What runs a task in another process."""
-        return partial(attempt_away, jobs.run_task)
+        return partial(attempt_remotely, jobs.run_task)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a result."""
@@ -149,7 +149,7 @@ class TolerantJob:
         self.progress.count(self._job, result)
         return follow
 
-    def fail(self, task: Task, failed: Failed) -> float | None:
+    def fail(self, task: Task, failed: FailedAttempt) -> float | None:
         """Take a failure."""
         error = failed.error
         if isinstance(error, _HOPELESS_ERRORS) or (isinstance(error, OSError) and error.errno in _HOPELESS_CODES):
@@ -163,7 +163,7 @@ class TolerantJob:
             raise self._error("too many failed, so the others were not tried")
         return None
 
-    def _note(self, task: Task, failed: Failed, tried: int) -> None:
+    def _note(self, task: Task, failed: FailedAttempt, tried: int) -> None:
         error = failed.error
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()) if note != f"while working on {task.name}")
         failure = Failure(task.key, task.name, f"{type(error).__name__}: {error}{notes}", tried, round(time.time(), 1), failed.host)
@@ -175,7 +175,7 @@ class TolerantJob:
         if len(self._listed) < _LISTED:
             self._listed.append(failure)
         if self._folder is not None:
-            self._lines = self._lines or Lines(self._folder, FAILURES)
+            self._lines = self._lines or LineFile(self._folder, FAILURES)
             self._lines.append(asdict(failure))
         self.progress.count_failure()
 
@@ -183,7 +183,7 @@ class TolerantJob:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.progress.look_at(self._job)
+        self.progress.update_total(self._job)
         if self._lines is not None:
             self._lines.close()
 
@@ -207,7 +207,7 @@ class TolerantJob:
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
         where = f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
         more = f"\n  and {self._num_failed - _LISTED} more{where}" if self._num_failed > _LISTED else ""
-        trace = "" if self._first is None else kept_trace(self._first.error)
+        trace = "" if self._first is None else user_trace(self._first.error)
         failed = TaskFailedError(f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
         failed.__cause__ = None if self._first is None else _as_raised(self._first)
         return failed
@@ -215,12 +215,12 @@ class TolerantJob:
 
 def _may_pass(error: Exception) -> bool:
     """Tell whether an error may be gone at the next attempt; what is wrong in the data stays wrong."""
-    if is_given_up(error):
+    if is_final(error):
         return False
     return isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_CODES)
 
 
-def _as_raised(failed: Failed) -> Exception:
+def _as_raised(failed: FailedAttempt) -> Exception:
     """Give an error so that its traceback shows where it was raised in another process."""
     if failed.trace:
         failed.error.__cause__ = _RaisedElsewhereError(failed.trace)
