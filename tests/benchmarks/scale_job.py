@@ -94,7 +94,7 @@ def result_of(spec: Any) -> Result:
     receipts = []
     for number, (level, target) in enumerate(zip(spec.plan.levels, spec.targets, strict=True)):
         region = cell_box(spec.region, level.region_shape, level.box).intersection(level.box)
-        part = None if spec.plan.writes_whole(number, target.shard_shape) else spec.region
+        part = None if spec.plan.writes_whole_shards(number, target.shard_shape) else spec.region
         for shard in cells(region, target.shard_shape):
             box = cell_box(shard, target.shard_shape, region).intersection(region)
             receipts.append((spec.first_level + number, _stored(Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box), part)))

@@ -17,7 +17,7 @@ from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.plans.pyramid import check_steps, choose_region, plan_pass, plan_passes
+from wkwdask.plans.pyramid import choose_region, plan_pass, plan_passes, step_factors
 from wkwdask.plans.regions import Tiling
 
 STEPS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 2), (1, 2, 2)]
@@ -187,11 +187,11 @@ def test_every_shard_has_its_regions(case, seed, share):
         ranges = cell_range(level.box, case.shard)
         assert found.shape == tuple(len(r) for r in ranges)
         for shard in cells(level.box, case.shard):
-            slices = plan.levels[number].regions_of(shard, case.shard)
+            slices = plan.levels[number].regions_in_shard(shard, case.shard)
             assert occupied[slices].size == len(places[shard])
             assert occupied[slices].sum() == parts[shard]
             assert found[tuple(i - r.start for i, r in zip(shard, ranges, strict=True))] == (parts[shard] > 0)
-        if plan.writes_whole(number, case.shard):
+        if plan.writes_whole_shards(number, case.shard):
             assert level.in_order or all(n % edge == 0 for n, edge in zip(level.brick_shape, case.shard, strict=True))
             assert {len(regions) for regions in places.values()} == {1}
 
@@ -293,8 +293,8 @@ def test_one_file_of_the_first_coarser_mag_is_a_task():
     assert plan.source_brick_shape == (256,) * 3
     assert plan.source_region((1, 0, 1)) == BoundingBox((2048, 0, 2048), (2048,) * 3)
     assert len(list(plan.regions(np.ones((2, 2, 2), bool)))) == 8
-    assert [plan.writes_whole(n, (1024,) * 3) for n in range(3)] == [True, False, False]
-    assert [plan.levels[n].regions_of((0, 0, 0), (1024,) * 3) for n in range(3)] == [(slice(0, 1),) * 3, (slice(0, 2),) * 3, (slice(0, 2),) * 3]
+    assert [plan.writes_whole_shards(n, (1024,) * 3) for n in range(3)] == [True, False, False]
+    assert [plan.levels[n].regions_in_shard((0, 0, 0), (1024,) * 3) for n in range(3)] == [(slice(0, 1),) * 3, (slice(0, 2),) * 3, (slice(0, 2),) * 3]
 
 
 def test_more_workers_make_smaller_regions():
@@ -344,11 +344,11 @@ def test_anisotropic_steps_are_not_in_order():
 
 
 def test_check_steps():
-    assert check_steps(Mag.parse(1), _ladder(Mag.parse(1), STEPS + JUMPS)[1:]) == STEPS + JUMPS
+    assert step_factors(Mag.parse(1), _ladder(Mag.parse(1), STEPS + JUMPS)[1:]) == STEPS + JUMPS
     for names in (["2", "2-2-1"], ["1", "2-2-1", "4-4-2", "8-8-1"]):
         finest, *mags = map(Mag.parse, names)
         with pytest.raises(ValueError, match=f"mag {names[-1]} is not coarser than mag {names[-2]} on every axis"):
-            check_steps(finest, mags)
+            step_factors(finest, mags)
         with pytest.raises(ValueError, match="on every axis"):
             plan_passes(BoundingBox((0, 0, 0), (9, 9, 9), finest), mags, [Tiling((1,) * 3, (2,) * 3, 1)] * len(mags), 1)
 

@@ -54,7 +54,7 @@ def test_every_voxel_once(case):
 def test_whole_files_come_in_their_order(case):
     """Where parts are not joined, each file's blocks come in Morton order, and no file is opened twice."""
     plan, block, file_vx = case
-    if not plan.holds_whole((file_vx,) * 3):
+    if not plan.contains_whole_shards((file_vx,) * 3):
         assert all(n <= m for n, m in zip(plan.brick_shape, (file_vx,) * 3, strict=True))
         return
     assert all(n % file_vx == 0 for n in plan.region_shape)

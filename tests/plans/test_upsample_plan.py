@@ -73,7 +73,7 @@ def test_memory(case):
     assert math.prod(plan.brick_shape) * case.voxel_nbytes <= max(BUDGET, least)
     for region in case.some_regions():
         for reading in list(plan.readings(region))[:20]:
-            share = plan.source_of(plan.reading_box(reading))
+            share = plan.source_box_of(plan.reading_box(reading))
             assert share.volume * case.voxel_nbytes <= max(BUDGET, least)
             assert (share.volume + math.prod(plan.brick_shape)) * case.voxel_nbytes <= plan.memory_nbytes(case.voxel_nbytes)
 
@@ -117,7 +117,7 @@ def test_occupied_regions(case, seed, share):
     occupied = plan.occupied(cells_with_data)
     assert occupied.shape == tuple(len(r) for r in ranges)
     for region in cells(plan.box, plan.region_shape):
-        touched = cell_range(plan.source_of(plan.region_box(region)), plan.source_cell_shape)
+        touched = cell_range(plan.source_box_of(plan.region_box(region)), plan.source_cell_shape)
         slices = tuple(slice(t.start - r.start, t.stop - r.start) for t, r in zip(touched, cell_ranges, strict=True))
         assert occupied[tuple(i - r.start for i, r in zip(region, ranges, strict=True))] == cells_with_data[slices].any()
     assert sum(plan.region_box(region).volume for region in plan.regions(np.ones_like(occupied))) == plan.box.volume
@@ -127,9 +127,9 @@ def test_occupied_regions(case, seed, share):
 def test_source_of_all_regions(case):
     """What is read lies in the source's box, and all of it is read."""
     plan = case.plan
-    assert plan.source_of(plan.box) == case.source_box
+    assert plan.source_box_of(plan.box) == case.source_box
     for region in case.some_regions():
-        assert case.source_box.contains(plan.source_of(plan.region_box(region)))
+        assert case.source_box.contains(plan.source_box_of(plan.region_box(region)))
 
 
 @given(cases(), st.integers(1, 1000))
@@ -143,7 +143,7 @@ def test_one_file_is_a_task():
     """The usual case: 1024^3 files, LZ4 blocks of 32, from mag 4."""
     plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(4), Tiling((32,) * 3, (1024,) * 3, 1), 1)
     assert plan.region_shape == (1024,) * 3
-    assert plan.holds_whole((1024,) * 3)
+    assert plan.contains_whole_shards((1024,) * 3)
     assert plan.source_cell_shape == (256,) * 3
     assert plan.brick_shape == (128,) * 3
     assert plan.reading_shape == (512,) * 3  # 2 MiB of the source
@@ -170,8 +170,8 @@ def test_readings_hold_chunks_of_the_source(source_chunk, reading):
 def test_a_layer_of_one_file_is_cut_for_its_workers():
     plan = plan_upsampling(BoundingBox((0, 0, 0), (1000, 900, 800)), Mag.parse("4-4-1"), Tiling((32,) * 3, (1024,) * 3, 1), 16)
     assert plan.region_shape == (256,) * 3
-    assert not plan.holds_whole((1024,) * 3)
-    assert plan.regions_of((0, 0, 0), (1024,) * 3) == (slice(0, 4),) * 3
+    assert not plan.contains_whole_shards((1024,) * 3)
+    assert plan.regions_in_shard((0, 0, 0), (1024,) * 3) == (slice(0, 4),) * 3
 
 
 def test_a_voxel_that_spans_regions():

@@ -313,7 +313,7 @@ def test_memory_is_what_the_plan_says(monkeypatch, steps):
             allocated.append(memory.nbytes)
             return memory
 
-        monkeypatch.setattr(stream_module, "_kept", threading.local())
+        monkeypatch.setattr(stream_module, "_brick_pools", threading.local())
         monkeypatch.setattr(PyramidStream, "_planar", counted)
         _stream(plan, np.ones((1, *plan.source_box.size), np.uint8), "max", sparse=False)
         assert sum(allocated) <= plan.memory_nbytes(1) * (1 if orderly else 4)

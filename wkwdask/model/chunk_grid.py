@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.plans.chunks import group_of_chunks
+from wkwdask.plans.chunks import chunk_group_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ class ChunkGrid:
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     """Choose a group of files that are handled together, about 64 MiB [voxels]."""
     counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
-    group = group_of_chunks((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
+    group = chunk_group_shape((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
 
 

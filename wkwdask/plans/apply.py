@@ -33,10 +33,10 @@ class BrickPlan(RegionGrid):
         """Give the indices of the regions that touch the box, along x, y, z."""
         return cell_range(self.box, self.region_shape)
 
-    def holds_whole(self, shard_shape: Vec3) -> bool:
+    def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Tell whether a region makes whole shards, one after the other, with their chunks in order: for that, bricks have the form of shards."""
         cubes = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
-        return cubes and RegionGrid.holds_whole(self, shard_shape)
+        return cubes and RegionGrid.contains_whole_shards(self, shard_shape)
 
     def touched_regions(self, part: BoundingBox) -> CellMap:
         """Tell which regions touch a part of the box, shape (x, y, z)."""

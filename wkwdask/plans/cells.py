@@ -101,7 +101,7 @@ def count_cells(box: BoundingBox, cell: Sequence[int]) -> int:
     return math.prod(map(_length, cell_range(box, cell)))
 
 
-def is_large(box: BoundingBox, cell: Sequence[int]) -> bool:
+def needs_sparse(box: BoundingBox, cell: Sequence[int]) -> bool:
     """Tell whether a box touches more cells than an array of all of them can have."""
     return count_cells(box, cell) > _LARGEST_ARRAY
 
@@ -117,7 +117,7 @@ def cell_map(box: BoundingBox, cell: Sequence[int], name: str, *, fill: bool = F
     return found
 
 
-def in_either(first: CellMap, second: CellMap) -> CellMap:
+def union_cells(first: CellMap, second: CellMap) -> CellMap:
     """Give the marks of two maps of one grid."""
     if isinstance(first, SparseCells) or isinstance(second, SparseCells):
         assert isinstance(first, SparseCells)
@@ -131,7 +131,7 @@ def marked_cells(found: CellMap) -> npt.NDArray[np.int64]:
     return found.places() if isinstance(found, SparseCells) else np.argwhere(found)
 
 
-def moved_marks(found: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
+def project_cells(found: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
     """Mark the cells of another size that hold voxels of marked ones."""
     x, y, z = map(_length, cell_range(box, other))
     moved = SparseCells((x, y, z), found.name if isinstance(found, SparseCells) else str(box))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _SHARD_NBYTES = 512 << 20
 
 
-def shard_cells(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
+def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
     """Choose how many chunks are stored or written together.
 
     Examples
     --------
-    >>> shard_cells((5000, 5000, 100), (64, 64, 64), 1, is_sharded=True)
+    >>> default_chunks_per_shard((5000, 5000, 100), (64, 64, 64), 1, is_sharded=True)
     (32, 32, 2)
     """
     most = _SHARD_NBYTES if is_sharded else _GROUP_NBYTES
@@ -40,7 +40,7 @@ def shard_cells(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is
     return cells[0], cells[1], cells[2]
 
 
-def given_cells(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
+def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
     """Give the chunks of a shard that a user asks for."""
     cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
     if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
@@ -127,7 +127,7 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
     return shape
 
 
-def group_of_chunks(grid: Vec3, chunk_nbytes: int) -> Vec3:
+def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
     """Say how many chunks that are files of their own are best handled together."""
     cells, nbytes = [1, 1, 1], chunk_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]

@@ -33,7 +33,7 @@ def default_coarsest(box: BoundingBox) -> Mag:
     return Mag.parse(min(LARGEST, max(4, 1 << max(0, math.ceil(math.log2(longest / 100))))))
 
 
-def listed_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
+def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
     """Take the mags that a user lists to be made from another one, which an option names; finest first."""
     if origin in mags:
         raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")

@@ -89,18 +89,18 @@ class Pass:
                 if x + dx in inside[0] and y + dy in inside[1] and z + dz in inside[2]:
                     yield x + dx, y + dy, z + dz
 
-    def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
+    def writes_whole_shards(self, level: int, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
         here = self.levels[level]
         brick_holds_whole = all(n % edge == 0 for n, edge in zip(here.brick_shape, shard_shape, strict=True))
-        return (here.in_order or brick_holds_whole) and here.holds_whole(shard_shape)
+        return (here.in_order or brick_holds_whole) and here.contains_whole_shards(shard_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Add up the memory of all bricks of a task [bytes]: one of the source, one open and one cut at the border for each mag."""
         return voxel_nbytes * (math.prod(self.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in self.levels))
 
 
-def check_steps(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
+def step_factors(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
     """Give the factor of each step of a ladder."""
     return [before.step_to(mag) for before, mag in pairwise([finest, *mags])]
 
@@ -116,7 +116,7 @@ def plan_passes(
     passes: list[Pass] = []
     done = 0
     while done < len(mags):
-        factors = check_steps(source_box.mag, mags[done:])
+        factors = step_factors(source_box.mag, mags[done:])
         first_box = source_box.in_mag(mags[done])
         tiling = tilings[done]
         region_shape = choose_region(first_box, factors[0], tiling, workers) if region_shapes is None else region_shapes[len(passes)]
@@ -126,7 +126,7 @@ def plan_passes(
     return passes
 
 
-def plan_framed_passes(
+def plan_offset_passes(
     source_box: BoundingBox,
     mags: Sequence[Mag],
     origins: Sequence[Vec3],
@@ -173,7 +173,7 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
 
 def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, voxel_nbytes: int, region_shape: Vec3) -> Pass:
     """Plan one pass: how many mags a region can make, and the bricks."""
-    factors = check_steps(source_box.mag, mags)
+    factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:
         if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):

@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.vectors import ceil_divide, doubled
-from wkwdask.plans.cells import SparseCells, count_cells, is_large, marked_cells, moved_marks
+from wkwdask.plans.cells import SparseCells, count_cells, marked_cells, needs_sparse, project_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ class RegionGrid:
             if x in x_range and y in y_range and z in z_range:
                 yield x, y, z
 
-    def regions_of(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
+    def regions_in_shard(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
         """Give the place of the regions that make a shard in the array of all regions that touch the box."""
         first = cell_range(self.box, self.region_shape)
         ranges = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
@@ -93,9 +93,9 @@ class RegionGrid:
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
         """Tell which shards that touch the box have data."""
         few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
-        if isinstance(occupied, SparseCells) or (few and is_large(self.box, shard_shape)):
+        if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
-            return moved_marks(occupied, first, self.region_shape, self.box, shard_shape)
+            return project_cells(occupied, first, self.region_shape, self.box, shard_shape)
         for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
             cell, shard = self.region_shape[axis], shard_shape[axis]
             if cell <= shard:
@@ -105,7 +105,7 @@ class RegionGrid:
                 occupied = np.take(occupied, [n * shard // cell - cells.start for n in shards], axis=axis)
         return occupied
 
-    def holds_whole(self, shard_shape: Vec3) -> bool:
+    def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard that it touches."""
         return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
 

@@ -15,7 +15,7 @@ from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.mag import vec3
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import morton_order
-from wkwdask.plans.upsample import Upsampling
+from wkwdask.plans.upsample import UpsamplePlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _DOUBLINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Slabs(Upsampling):
+class SlabPlan(UpsamplePlan):
     """A mag that is made from a source of the same voxels, whatever its pieces are."""
 
     shard_shape: Vec3
@@ -42,7 +42,7 @@ class Slabs(Upsampling):
     in_order: bool
     """Whether bricks come file by file, in the order of each."""
 
-    def holds_whole(self, shard_shape: Vec3) -> bool:
+    def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Tell whether a region writes whole files; else it writes parts of files, be they all of one."""
         del shard_shape
         return self.in_order
@@ -58,7 +58,7 @@ class Slabs(Upsampling):
             yield x, y, z
 
 
-def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> Slabs:
+def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> SlabPlan:
     """Plan how a mag is made from a source of any pieces.
 
     Examples
@@ -77,7 +77,7 @@ def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers
     region, reading = shapes
     is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
     in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
-    return Slabs(box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order)
+    return SlabPlan(box, region, _brick(reading, tiling, in_order), reading, box.mag, shard_shape, in_order)
 
 
 def _is_multiple(outer: Vec3, inner: Vec3) -> bool:

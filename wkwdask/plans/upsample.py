@@ -14,7 +14,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.vectors import ceil_divide, doubled, times
-from wkwdask.plans.cells import SparseCells, is_large, moved_marks
+from wkwdask.plans.cells import SparseCells, needs_sparse, project_cells
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
 
@@ -32,7 +32,7 @@ _LARGEST_READING_NBYTES = 128 << 20  # where the source decodes large chunks
 
 
 @dataclass(frozen=True, slots=True)
-class Upsampling(RegionGrid):
+class UpsamplePlan(RegionGrid):
     """One finer mag that is made from a coarse one."""
 
     reading_shape: Vec3
@@ -50,15 +50,15 @@ class Upsampling(RegionGrid):
         """Share of one region in the source [voxels of the source]; one voxel may be that of several regions."""
         return ceil_divide(self.region_shape, self.factor)
 
-    def source_of(self, box: BoundingBox) -> BoundingBox:
+    def source_box_of(self, box: BoundingBox) -> BoundingBox:
         """Give the source voxels of a part of the box."""
         return box.in_mag(self.source_mag)
 
     def occupied(self, source_cells: CellMap) -> CellMap:
         """Tell which regions that touch the box have data."""
-        if isinstance(source_cells, SparseCells) or is_large(self.box, self.region_shape):
+        if isinstance(source_cells, SparseCells) or needs_sparse(self.box, self.region_shape):
             cell = times(self.source_cell_shape, self.factor)
-            return moved_marks(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
+            return project_cells(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
         for axis, regions in enumerate(cell_range(self.box, self.region_shape)):
             per_cell = self.source_cell_shape[axis] * self.factor[axis] // self.region_shape[axis]
             source_cells = np.take(source_cells, [region // per_cell - regions.start // per_cell for region in regions], axis=axis)
@@ -83,7 +83,7 @@ class Upsampling(RegionGrid):
 
 def plan_upsampling(
     box: BoundingBox, source_mag: Mag, tiling: Tiling, workers: int, region_shape: Vec3 | None = None, source_chunk: Vec3 = (1, 1, 1)
-) -> Upsampling:
+) -> UpsamplePlan:
     """Plan how one finer mag is made."""
     factor = box.mag.step_to(source_mag)
     if region_shape is None:
@@ -96,7 +96,7 @@ def plan_upsampling(
         return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
     reading = _grown(brick, region_shape, fits)
-    return Upsampling(box, region_shape, brick, reading, source_mag)
+    return UpsamplePlan(box, region_shape, brick, reading, source_mag)
 
 
 def _grown(shape: Vec3, limit: Vec3, fits: Callable[[Vec3], bool]) -> Vec3:

@@ -41,7 +41,7 @@ class Brick:
 
 
 @dataclass(slots=True)
-class _Open:
+class _PendingBrick:
     """A brick that waits for more."""
 
     memory: npt.NDArray[Any] | None
@@ -50,7 +50,7 @@ class _Open:
     """Bricks of the finer mag that have not come."""
 
 
-_kept = threading.local()
+_brick_pools = threading.local()
 
 
 class PyramidStream:
@@ -62,8 +62,8 @@ class PyramidStream:
         self._ignore_zero = ignore_zero
         self._dtype = dtype
         self._channels = num_channels
-        self._open: list[dict[Vec3, _Open]] = [{} for _ in plan.levels]
-        pools: dict[Any, dict[Vec3, list[npt.NDArray[Any]]]] = _kept.__dict__.setdefault("pools", {})
+        self._open: list[dict[Vec3, _PendingBrick]] = [{} for _ in plan.levels]
+        pools: dict[Any, dict[Vec3, list[npt.NDArray[Any]]]] = _brick_pools.__dict__.setdefault("pools", {})
         self._free = pools.setdefault((dtype.str, num_channels), {})
         self._source_shape = plan.source_brick_shape
         self.source_memory = self._take(self._source_shape)
@@ -138,14 +138,14 @@ class PyramidStream:
             part_of_array(opened.memory, box.in_mag(here.box.mag), target_corner)[...] = 0
         yield from self._settle(opened, level, index)
 
-    def _opened(self, level: int, index: Vec3) -> _Open:
+    def _opened(self, level: int, index: Vec3) -> _PendingBrick:
         """Give the brick that waits, or begin it."""
         opened = self._open[level].get(index)
         if opened is None:
-            opened = self._open[level][index] = _Open(None, self._waits_for(level, index))
+            opened = self._open[level][index] = _PendingBrick(None, self._waits_for(level, index))
         return opened
 
-    def _memory_of(self, opened: _Open, level: int, index: Vec3) -> npt.NDArray[Any]:
+    def _memory_of(self, opened: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
         """Give the voxels of a brick that waits; those that came before its memory was needed are zero."""
         if opened.memory is None:
             opened.memory = self._take(self._plan.levels[level].brick_shape)
@@ -153,7 +153,7 @@ class PyramidStream:
                 opened.memory[...] = 0
         return opened.memory
 
-    def _settle(self, opened: _Open, level: int, index: Vec3) -> Iterator[Brick]:
+    def _settle(self, opened: _PendingBrick, level: int, index: Vec3) -> Iterator[Brick]:
         """Count one more brick of the finer mag that has come; give the brick where that was the last."""
         opened.waits_for -= 1
         if opened.waits_for == 0:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.plans.upsample import Upsampling
+    from wkwdask.plans.upsample import UpsamplePlan
 
 
 class UpsampleStream:
     """Turns what is read of the source into the bricks of a finer mag."""
 
-    def __init__(self, plan: Upsampling, dtype: np.dtype[Any], num_channels: int) -> None:
+    def __init__(self, plan: UpsamplePlan, dtype: np.dtype[Any], num_channels: int) -> None:
         self._plan = plan
         self._channels = num_channels
         self._unsigned = np.dtype(f"u{dtype.itemsize}")
@@ -32,13 +32,13 @@ class UpsampleStream:
 
     def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
         """Give memory for the source voxels of a reading."""
-        box = self._plan.source_of(self._plan.reading_box(reading))
+        box = self._plan.source_box_of(self._plan.reading_box(reading))
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
         """Make all bricks of a reading: their indices, and their voxels inside the box (c, x, y, z), until the next is asked for; None: all are zero."""
-        corner = self._plan.source_of(self._plan.reading_box(reading)).topleft
+        corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
 
@@ -47,7 +47,7 @@ class UpsampleStream:
         plan = self._plan
         cell = cell_box(index, plan.brick_shape, plan.box)
         box = cell.intersection(plan.box)
-        share = plan.source_of(box)
+        share = plan.source_box_of(box)
         planes = part_of_array(source, share, corner).transpose(0, 3, 2, 1)
         if not planes.view(self._unsigned).any():  # every bit, so that -0.0 stays what it is
             return None

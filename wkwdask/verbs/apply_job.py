@@ -311,7 +311,7 @@ class ApplySpec(SourceSpec):
         """Compute and write all bricks of the region."""
         application, plan = self.application, self.application.plan
         states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
-        writer = BrickWriter(self.target, plan.brick_shape, None if plan.holds_whole(self.target.shard_shape) else self.region)
+        writer = BrickWriter(self.target, plan.brick_shape, None if plan.contains_whole_shards(self.target.shard_shape) else self.region)
         try:
             for brick in plan.bricks(self.region):
                 writer.put(brick, application.voxels(plan.brick_box(brick), self.target))

@@ -11,7 +11,7 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import digest
-from wkwdask.plans.cells import in_either
+from wkwdask.plans.cells import union_cells
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class CompareJob(FlatJob):
     spec: type[CompareSpec] = CompareSpec
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
-        occupied = in_either(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
+        occupied = union_cells(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
         self.found = Differences()
 
         def tasks() -> Iterator[Task]:

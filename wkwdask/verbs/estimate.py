@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
+from wkwdask.plans.cells import cell_map, count_cells, marked_cells, project_cells
 from wkwdask.runs.report import counted, format_nbytes, space_problems
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.image_import import Import
@@ -169,7 +169,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
             files = target.most_files(shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
-            if shards and not one.writes_whole(level, target.shard_shape):
+            if shards and not one.writes_whole_shards(level, target.shard_shape):
                 joins += shards
                 scratch += 2 * nbytes // shards
         passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
@@ -257,7 +257,7 @@ def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3)
     number = len(before.levels) - 1
     made = before.levels[number].occupied_shards(shard_shape, occupied)
     first = [cells.start for cells in cell_range(before.levels[number].box, shard_shape)]
-    return moved_marks(made, first, shard_shape, one.source_box, one.source_region_shape)
+    return project_cells(made, first, shard_shape, one.source_box, one.source_region_shape)
 
 
 def _occupied_voxels(one: Pass, occupied: CellMap) -> int:
@@ -367,7 +367,7 @@ def _of_job(job: Import | Rechunk) -> ConvertedMag:
     target, staged = job.target, job.staged
     made = job.job()
     shards = made.tallies[0].expected
-    joins = 0 if plan.holds_whole(target.shard_shape) else shards
+    joins = 0 if plan.contains_whole_shards(target.shard_shape) else shards
     regions = made.num_tasks - joins
     share = regions / max(1, count_cells(plan.box, plan.region_shape))
     voxel_nbytes = int(plan.box.volume * source.num_channels * source.dtype.itemsize * share)

@@ -13,7 +13,7 @@ from wkwdask.model.converted import Converted
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import Volume, in_frame
 from wkwdask.plans.regions import Tiling
-from wkwdask.plans.slabs import Slabs, plan_slabs
+from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.region_job import RegionJob, UpsampleSpec
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.place import Place
     from wkwdask.model.placement import Placement
-    from wkwdask.plans.slabs import Slabs
+    from wkwdask.plans.slabs import SlabPlan
     from wkwdask.runs.job import Result
     from wkwdask.runs.staged import StagedMags
 
@@ -52,7 +52,7 @@ class ConvertSpec(UpsampleSpec):
     __slots__ = ()
 
     source: ImportSource
-    plan: Slabs
+    plan: SlabPlan
 
     def run(self) -> Result:
         """Read the region and write it."""
@@ -63,7 +63,7 @@ class ConvertSpec(UpsampleSpec):
 class ConvertJob(RegionJob):
     """One mag of a source of another format; each region gets its part of the source."""
 
-    def __init__(self, source: ImportSource, target: Placement, plan: Slabs) -> None:
+    def __init__(self, source: ImportSource, target: Placement, plan: SlabPlan) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
@@ -93,7 +93,7 @@ class Import(Plan):
 
     source: ImportSource
     """What is read, in the coordinates of the target."""
-    plan: Slabs
+    plan: SlabPlan
     """Regions, readings and bricks."""
     target: Placement
     """What is written."""

@@ -20,8 +20,8 @@ from wkwdask.model.pieces import MEMORY_NBYTES
 from wkwdask.model.place import LevelSpec, NewLevels
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
-from wkwdask.plans.pyramid import check_steps, plan_framed_passes
+from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
+from wkwdask.plans.pyramid import plan_offset_passes, step_factors
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
@@ -125,7 +125,7 @@ class RegionSpec(SourceSpec):
 
     def _writer(self, level: int) -> BrickWriter:
         target = self.targets[level]
-        part = None if self.plan.writes_whole(level, target.shard_shape) else self.region
+        part = None if self.plan.writes_whole_shards(level, target.shard_shape) else self.region
         return BrickWriter(target, self.plan.levels[level].brick_shape, part)
 
     def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
@@ -171,7 +171,7 @@ class PyramidJob:
 
     def _joined_levels(self, p: int) -> list[int]:
         plan = self._passes[p]
-        return [n for n in range(len(plan.levels)) if not plan.writes_whole(n, self._target(p, n).shard_shape)]
+        return [n for n in range(len(plan.levels)) if not plan.writes_whole_shards(n, self._target(p, n).shard_shape)]
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of the next pass, and of those after it that have nothing to wait for."""
@@ -199,7 +199,7 @@ class PyramidJob:
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that make a file."""
         p = max(n for n, first in enumerate(self._firsts) if first <= level)
-        regions = self._passes[p].levels[level - self._firsts[p]].regions_of(shard, self.targets[level].shard_shape)
+        regions = self._passes[p].levels[level - self._firsts[p]].regions_in_shard(shard, self.targets[level].shard_shape)
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -372,7 +372,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     place = place_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
-    check_steps(source.box.mag, mags)
+    step_factors(source.box.mag, mags)
     specs = [LevelSpec.like(source, source.box.in_mag(mag)) for mag in mags]
     levels = place.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(
@@ -384,7 +384,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     origins = [(0, 0, 0), *(target.origin for target in targets)]
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
-    passes = tuple(plan_framed_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
+    passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": occupancy_digest(source, [one.source_region_shape for one in passes[:1]])}
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_pyramid=True, task_nbytes=task_nbytes)
@@ -405,7 +405,7 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
             raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
-        return listed_mags(options.mags, finest, "finest")
+        return sorted_mags(options.mags, finest, "finest")
     box = image_box(image, source)
     sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(box)

@@ -10,7 +10,7 @@ from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.place import LevelSpec
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.regions import Tiling, plan_splicing
-from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import check_existing, settings_of
 from wkwdask.store import files
@@ -94,7 +94,7 @@ class Rechunk(Plan):
     volume: Volume
     """What is read, in the coordinates of the target."""
     plan: RegionGrid
-    """The regions; an :class:`Upsampling` by 1 where chunks are decoded."""
+    """The regions; an :class:`UpsamplePlan` by 1 where chunks are decoded."""
     target: Any
     """What is written, a Target; a Spliceable where chunks are not decoded."""
     staged: StagedMags
@@ -113,10 +113,10 @@ class Rechunk(Plan):
     @property
     def decodes(self) -> bool:
         """Whether chunks are decoded and encoded, and not copied as they are stored."""
-        return isinstance(self.plan, Upsampling)
+        return isinstance(self.plan, UpsamplePlan)
 
     def job(self) -> SpliceJob | UpsampleJob:
-        if isinstance(self.plan, Upsampling):
+        if isinstance(self.plan, UpsamplePlan):
             return UpsampleJob([self.volume], [self.target], [self.plan])
         return SpliceJob(self.volume, self.target, self.plan)
 

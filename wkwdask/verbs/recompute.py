@@ -14,7 +14,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.volume import in_frame
-from wkwdask.plans.pyramid import plan_framed_passes
+from wkwdask.plans.pyramid import plan_offset_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
 from wkwdask.store.records import read_creation_settings
@@ -161,7 +161,7 @@ def plan_rebuild(scope: LevelScope, made: Provenance, lost: Iterable[Vec3] = ())
     coarser = in_frame(stored.cropped(box), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
-    (plan,) = plan_framed_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
+    (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
     finer = source.moved(plan.source_shift)
     factor = finer.box.mag.step_to(coarser.box.mag)
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.plans.upsample import Upsampling
+    from wkwdask.plans.upsample import UpsamplePlan
 
 
 class RegionJob:
@@ -40,7 +40,7 @@ class RegionJob:
         for tally, plan, regions in zip(self.tallies, plans, occupied, strict=True):
             shard_shape = tally.target.shard_shape
             tally.expected = int(plan.occupied_shards(shard_shape, regions).sum())
-            self.num_tasks += int(regions.sum()) + (0 if plan.holds_whole(shard_shape) else tally.expected)
+            self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions that have data, mag by mag."""
@@ -54,7 +54,7 @@ class RegionJob:
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that make a file."""
-        regions = self._plans[level].regions_of(shard, self._gathering.targets[level].shard_shape)
+        regions = self._plans[level].regions_in_shard(shard, self._gathering.targets[level].shard_shape)
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
@@ -130,7 +130,7 @@ class UpsampleSpec(SourceSpec):
 
     source: Volume
     """What is read."""
-    plan: Upsampling
+    plan: UpsamplePlan
     """Box, factor, readings and bricks."""
     target: Placement
     """What is written."""
@@ -143,13 +143,13 @@ class UpsampleSpec(SourceSpec):
         return Task(name, key, type(self).run, self)
 
     def states(self) -> States:
-        return self.source.shard_states(self.plan.source_of(self.plan.region_box(self.region)))
+        return self.source.shard_states(self.plan.source_box_of(self.plan.region_box(self.region)))
 
     def run(self) -> Result:
         """Read the region's share of the source and write the region."""
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
-        part = None if self.plan.holds_whole(self.target.shard_shape) else self.region
+        part = None if self.plan.contains_whole_shards(self.target.shard_shape) else self.region
         writer = BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region))
         try:
             for reading in self.plan.readings(self.region):
@@ -163,7 +163,7 @@ class UpsampleSpec(SourceSpec):
             writer.discard()
             raise
         made = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
-        return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_of(self.plan.region_box(self.region))))
+        return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_box_of(self.plan.region_box(self.region))))
 
     def _sources_of(self, receipt: Receipt, states: States) -> int:
         """Sum up the files that a shard or part is made from."""
@@ -171,7 +171,7 @@ class UpsampleSpec(SourceSpec):
         shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
         if receipt.part is not None:
             return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
-        share = self.plan.source_of(shard)
+        share = self.plan.source_box_of(shard)
         files = self.source.shard_shape
         low = [t // n for t, n in zip(share.topleft, files, strict=True)]
         high = [-(-t // n) for t, n in zip(share.bottomright, files, strict=True)]
@@ -181,7 +181,7 @@ class UpsampleSpec(SourceSpec):
 class UpsampleJob(RegionJob):
     """Finer mags of one coarse mag, each made from it directly."""
 
-    def __init__(self, sources: Sequence[Volume], targets: Sequence[Placement], plans: Sequence[Upsampling]) -> None:
+    def __init__(self, sources: Sequence[Volume], targets: Sequence[Placement], plans: Sequence[UpsamplePlan]) -> None:
         occupied = [plan.occupied(source.occupied(plan.source_cell_shape)) for source, plan in zip(sources, plans, strict=True)]
         super().__init__(targets, plans, occupied, lambda level, region: UpsampleSpec(sources[level], plans[level], targets[level], level, region))
 

@@ -25,7 +25,7 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.placement import InPlace
 from wkwdask.model.states import grouped_digests
 from wkwdask.model.volume import in_frame
-from wkwdask.plans.pyramid import check_steps, plan_pass
+from wkwdask.plans.pyramid import plan_pass, step_factors
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
@@ -299,7 +299,7 @@ def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: Py
     """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:
-        check_steps(before, [mag])
+        step_factors(before, [mag])
         return before, choose_method(layer, source, options), options.ignore_zero
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:

@@ -14,9 +14,9 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.place import LevelSpec, NewLevels
 from wkwdask.model.volume import in_frame
-from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
+from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling
-from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, settings_of, stage
@@ -58,7 +58,7 @@ class Upsample(Plan):
 
     source: Volume
     """The coarse mag."""
-    plans: tuple[Upsampling, ...]
+    plans: tuple[UpsamplePlan, ...]
     """How each mag is made."""
     staged: StagedMags
     """What is written; no targets where all mags are there already."""
@@ -128,7 +128,7 @@ def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleO
     if options.mags is not None:
         if options.finest is not None:
             raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
-        mags = listed_mags(options.mags, source, "source")
+        mags = sorted_mags(options.mags, source, "source")
         for mag in mags:
             mag.step_to(source)
         return mags

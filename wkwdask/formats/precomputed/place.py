@@ -21,7 +21,7 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
-from wkwdask.plans.chunks import given_cells
+from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
 from wkwdask.store.store import open_store
@@ -227,7 +227,7 @@ def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: Vol
 def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
     """Choose the sharding whose shards have a shape [voxels], or hold the whole scale along the axes where it is shorter."""
     grid = scale.grid
-    x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(given_cells(shape, scale.chunk_size), grid, strict=True))
+    x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(chunks_per_shard(shape, scale.chunk_size), grid, strict=True))
     possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
     if (x, y, z) not in possible:
         shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)

@@ -23,7 +23,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import same_as
-from wkwdask.plans.cells import cell_map, in_either
+from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
 from wkwdask.store.archive import ArchiveFile, Folder, Zip
 from wkwdask.store.paths import basename, local_path
@@ -332,7 +332,7 @@ class MergedVolume:
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
-        return in_either(self.base.cropped(self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
+        return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for."""

@@ -21,7 +21,7 @@ from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.voxel_type import holds_ids
-from wkwdask.plans.chunks import given_cells, shard_cells
+from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.store import open_store
@@ -216,9 +216,9 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
             raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
-        cells = shard_cells(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
+        cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
     else:
-        cells = given_cells(stored.shard_shape, stored.chunk_shape)
+        cells = chunks_per_shard(stored.shard_shape, stored.chunk_shape)
     level, number = options.level_of(compression), 3 if version == "0.5" else 2
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
