@@ -275,7 +275,7 @@ def _published(store, receipt):
 class MemoryPartWriter:
     """Gathers the voxels of a part in an array of the size of its shard, a ``PartWriter``; each voxel must come once."""
 
-    gathered_nbytes = 0
+    buffered_nbytes = 0
 
     def __init__(self, target, shard, part):
         self._target, self._shard, self._part = target, shard, part

@@ -19,9 +19,9 @@ from wkwdask.formats.wkw.array import wkw_array, wkw_placement
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
-from wkwdask.model.placement import Placement
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
@@ -51,7 +51,7 @@ class _Volume(StoredArray):
         return np.ones([len(r) for r in cell_range(self.box, cell_shape)], bool)
 
 
-class _Target(Placement):
+class _Target(TargetArray):
     """A mag whose files are said to be written."""
 
     __slots__ = ()

@@ -373,7 +373,7 @@ def test_parts_of_other_files_stay(tmp_path):
 def test_an_equal_file_is_left_alone(tmp_path):
     """In an update: other programs see by its time that nothing has changed."""
     array = voxels((1, 16, 16, 16))
-    target = replace(make_target(tmp_path, array), is_living=True)
+    target = replace(make_target(tmp_path, array), is_in_place=True)
     target.prepare()
 
     def write(content):

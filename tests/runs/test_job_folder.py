@@ -382,7 +382,7 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
     for part in (None, (0, 0, 0)):
         begun = target.open_part((0, 0, 0), part)
         begun.append(voxels, (0, 0, 0))
-        output = begun._output if part else begun._shard_file.pieces
+        output = begun._output if part else begun._shard_file.buffer
         output.close()
         assert any(name.endswith(files.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
         output.file._output.close()

@@ -9,7 +9,10 @@ from wkwdask.api import layers
 from wkwdask.formats.pictures import outputs
 from wkwdask.graphs import job_array, runners, write
 from wkwdask.ids import find_components, id_map, id_source
-from wkwdask.model import placement, stored_array
+from wkwdask.model import (
+    stored_array,
+    target_array,
+)
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
@@ -40,7 +43,7 @@ _LIMITS = {
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
-    "shard_nbytes": [(placement, "HELD_NBYTES")],  # of a shard that is written in pieces
+    "shard_nbytes": [(target_array, "HELD_NBYTES")],  # of a shard that is written in pieces
 }
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import MissingError, TruncatedError
-from wkwdask.formats.described import DescribedByJson, look, text_of
+from wkwdask.formats.array_images import array_image, array_level, found_images
 from wkwdask.formats.format import ArrayFormat, LevelRemoval
-from wkwdask.formats.leveled import array_image, array_level, found_images
+from wkwdask.formats.identity import JsonIdentity, look, text_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
 from wkwdask.model.codec import ChunkCodec
@@ -21,9 +21,9 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.options import StorageOptions, choice, shape
 from wkwdask.model.parsing import reading
-from wkwdask.model.place import Destination, FolderPlace, NewLevels
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
+from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
 from wkwdask.store.json_record import read_record
 from wkwdask.store.locks import update_json
@@ -71,7 +71,7 @@ def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = Fal
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
         dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = DescribedByJson(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), text_of(said))
+    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), text_of(said))
     return StoredArray(
         store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others
     )
@@ -95,7 +95,7 @@ class ToyEdit(LevelRemoval):
 
 
 @dataclass(frozen=True, slots=True)
-class ToyPlace(FolderPlace):
+class ToyPlace(TargetFolder):
     """A folder in which levels are or will be."""
 
     prefix: ClassVar[str] = "toy://"
@@ -108,7 +108,7 @@ class ToyPlace(FolderPlace):
         for spec, folder in zip(specs, folders, strict=True):
             said = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk], "compression": compression}
             array = toy_array(folder, spec.box.mag, said, is_new=True).moved(spec.box.topleft)
-            targets.append(Placement(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
+            targets.append(TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
             levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
         size = self.wanted.given_nm or self.wanted.found_nm
         new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import check_names_format, open_stored, recent_stored
+from wkwdask.formats.opening import check_names_format, open_cached, open_stored
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.model.image import check_inside, mag_or_key, part_of
@@ -148,19 +148,19 @@ def read(
     [5, 6, 7]
     """
     parsed_mag = mag_or_key(mag)
-    volume = recent_stored(url, layer, parsed_mag)
+    volume = open_cached(url, layer, parsed_mag)
     if box is None:
-        volume = recent_stored(url, layer, parsed_mag, anew=True)
+        volume = open_cached(url, layer, parsed_mag, anew=True)
         asked = volume.box
     else:
         asked = voxel_box(box, volume.box.mag)
         if not volume.box.contains(asked):
-            volume = recent_stored(url, layer, parsed_mag, anew=True)
+            volume = open_cached(url, layer, parsed_mag, anew=True)
             check_inside(volume.name, volume.box, asked)
     try:
         return _read_box(volume, asked)
     except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_box(recent_stored(url, layer, parsed_mag, anew=True), asked)
+        return _read_box(open_cached(url, layer, parsed_mag, anew=True), asked)
 
 
 def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
@@ -223,7 +223,7 @@ def sample(
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
-    volume = recent_stored(url, layer, mag_or_key(mag), anew=True)
+    volume = open_cached(url, layer, mag_or_key(mag), anew=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import MagLike, parse_mags, positive_lengths
-from wkwdask.formats.mending import REBUILD, RepairOptions
 from wkwdask.formats.registry import location_of
+from wkwdask.formats.repair import REBUILD, RepairOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.store.paths import local_path

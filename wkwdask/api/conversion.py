@@ -23,7 +23,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import length_nm, ratio_of
 from wkwdask.model.options import check
-from wkwdask.model.place import Destination
+from wkwdask.model.target_image import Destination
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.model.image import Found, Image
+    from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.verbs.estimate import ConversionPlan
     from wkwdask.verbs.rechunk import CopySource, Rechunk
 
@@ -189,7 +189,7 @@ def convert(
         check_named(target)
         check_suffix(target)
     asked = {"category": category, "pyramid": pyramid}
-    refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.not_asked})
+    refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
     if not is_dataset:
         check(its_format.options, **options)  # before anything is opened
     find_it = _find_layers if is_dataset else _find_source
@@ -282,7 +282,7 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     return lengths[0], lengths[1], lengths[2]
 
 
-def _find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
+def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
     """Find the layers with mags that a source is; None where it is images or an array."""
     if not isinstance(source, (str, os.PathLike)):
         return None
@@ -298,7 +298,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
     return found if found.layers or found.odd else None
 
 
-def _find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
+def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
     """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file."""
     if not isinstance(source, (str, os.PathLike)) or (not whole_images and holds_plain_arrays(source)):
         return None
@@ -314,7 +314,7 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
         raise
 
 
-def _choose_layer_of(found: Found, layer: str | None) -> tuple[Image, str | None]:
+def _choose_layer_of(found: ResolvedUrl, layer: str | None) -> tuple[Image, str | None]:
     """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one."""
     if any(one.container is not None for one in found.layers):
         chosen = found.choose(layer)

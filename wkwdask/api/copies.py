@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wkwdask.formats.format import ArrayFormat
-    from wkwdask.model.place import Move
+    from wkwdask.model.target_image import LevelCopy
     from wkwdask.verbs.rechunk import Rechunk
 
 
@@ -141,7 +141,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
 
 
 def _store_anew(
-    its_format: ArrayFormat, find: Callable[[], list[Move]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
+    its_format: ArrayFormat, find: Callable[[], list[LevelCopy]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
 ) -> list[Report]:
     """Store levels anew, one after the other; gives the reports of those that were not stored like that."""
     from wkwdask.graphs.job_array import check_restartable
@@ -150,7 +150,7 @@ def _store_anew(
     moves = find()
     in_place = [move for move in moves if move.wanted is None]
     for move in in_place:
-        parent, folder = its_format.hold(move.image, move.level)
+        parent, folder = its_format.job_folders(move.image, move.level)
         finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
         moves = find()
@@ -159,7 +159,7 @@ def _store_anew(
             raise ValueError("several layers list the same mag: name one of them with layer=")
     workers = num_workers()
 
-    def stage(move: Move, existing: str) -> Rechunk | None:
+    def stage(move: LevelCopy, existing: str) -> Rechunk | None:
         return lay_out_rechunk(its_format, move, options, existing, workers)
 
     check_restartable(len(moves), overwrites="level" in options.stored.given() if in_place else existing == "overwrite")
@@ -259,7 +259,7 @@ def copy(
     named = [layer] if isinstance(layer, str) else layer
     layers = its_format.copied(url) if named is None else named
     find = partial(its_format.moves, url, target, layers, parse_levels(mags))
-    left = its_format.not_moved(url, find(), layers)
+    left = its_format.copy_warnings(url, find(), layers)
     report = merge_reports(_store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
     return replace(report, note="; ".join(filter(None, (report.note, *left))))
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord
     from wkwdask.formats.webknossos.layer_metadata import Attachment, Axis
-    from wkwdask.model.image import OddLayer
+    from wkwdask.model.image import InvalidLayer
     from wkwdask.model.stored_array import StoredArray
 
 
@@ -255,7 +255,7 @@ def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
     )
 
 
-def odd_layer(dataset: str, odd: OddLayer) -> Layer:
+def odd_layer(dataset: str, odd: InvalidLayer) -> Layer:
     """Give a layer of which the JSON says something impossible."""
     said = odd.entry if isinstance(odd.entry, dict) else {}
     category, elements, stored = (str(said.get(key, "")) for key in ("category", "elementClass", "dataFormat"))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import Destination
+    from wkwdask.model.target_image import Destination
     from wkwdask.runs.report import Report
     from wkwdask.runs.staged import StagedMags
 

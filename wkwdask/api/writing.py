@@ -23,7 +23,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.extras import need
 from wkwdask.model.options import check
-from wkwdask.model.place import Destination
+from wkwdask.model.target_image import Destination
 from wkwdask.verbs.write import Creation, lay_out_write
 
 if TYPE_CHECKING:

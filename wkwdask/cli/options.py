@@ -185,7 +185,7 @@ def _flag(name: str) -> str:
 
 def _metavar(name: str, option: Option) -> str:
     if option.kind == "shape":
-        return "|".join(["X,Y,Z", *(WORDS if option.takes_words else ())])
+        return "|".join(["X,Y,Z", *(WORDS if option.accepts_bool else ())])
     if option.kind == "choice":
         return f"[{'|'.join(option.choices)}]"
     return "" if option.kind == "flag" else _METAVARS.get(name, "N" if option.bounds is None else f"{option.bounds[0]}..{option.bounds[1]}")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.inspection import inspect_arrays
-from wkwdask.formats.mending import DocumentRepair
+from wkwdask.formats.repair import DocumentRepair
 from wkwdask.model.options import StorageOptions
-from wkwdask.model.place import Destination, Move
-from wkwdask.model.placement import InPlace, living_placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import InPlace, in_place_target
+from wkwdask.model.target_image import Destination, LevelCopy
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.inspection import Scope
-    from wkwdask.formats.mending import RepairOptions
+    from wkwdask.formats.repair import RepairOptions
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.faults import Findings
-    from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.place import Place
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
     Url = str | os.PathLike[str]
 
 # our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
-LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+IGNORED_NAMES = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 class MetadataEdit(Protocol):
@@ -132,7 +132,7 @@ class ArrayFormat:
     """Names of the other files and folders in a level, as a regular expression."""
     ending: ClassVar[str] = ""
     """How names of its folders end, where nothing else may be written to a folder of such a name."""
-    not_asked: ClassVar[tuple[str, ...]] = ()
+    unsupported_options: ClassVar[tuple[str, ...]] = ()
     """What cannot be asked of a conversion into it: ``category``, ``pyramid``."""
 
     def recognise(self, path: str) -> bool:
@@ -151,7 +151,7 @@ class ArrayFormat:
         """Tell whether a local folder that another format recognises belongs to an image of this one."""
         return False
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         """Find the images that a path or URL can mean; raises FormatError or MissingError."""
         raise NotImplementedError
 
@@ -159,41 +159,41 @@ class ArrayFormat:
         """Tell whether what is to be written is named as of the format."""
         return self.url_name.is_in(url)
 
-    def place(self, wanted: Destination) -> Place:
+    def place(self, wanted: Destination) -> TargetImage:
         """Find out what is where a user wants levels; raises ExistsError, FormatError or MissingError."""
         raise UnsupportedError(f"{wanted.url}: {self.name} is not written")
 
-    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Give the place where levels of an image that is there are made from one of its levels."""
         raise UnsupportedError(f"{image.folder}: levels of {self.options.title} are not made from each other yet; convert() it to WKW or precomputed")
 
     def moves(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
-    ) -> list[Move]:
+    ) -> list[LevelCopy]:
         """List the levels that a user means, and where they are stored anew: in an image of the same format, by default in their place."""
         del allow_external
         found = self.find(url)
         image = found.choose(None if layers is None else layers[0])
-        chosen = image.meant if levels is None else tuple(map(image.find, levels))
+        chosen = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
             for level in image.levels:
                 if level.problem:
                     level.open()  # says it
         folder = None if target is None else files.realpath(self.url_name.location(target))
         if folder is None or folder == files.realpath(image.folder):
-            return [Move(image, level) for level in chosen]
+            return [LevelCopy(image, level) for level in chosen]
         together = tuple(level.mag for level in chosen if level.mag is not None)
         wanted = Destination(
             f"{self.name}://{folder}", together=together, category=image.category, found_nm=image.voxel_size_nm, names_image=True
         )  # fmt: skip
-        return [Move(image, level, replace(wanted, mag=level.mag)) for level in chosen]
+        return [LevelCopy(image, level, replace(wanted, mag=level.mag)) for level in chosen]
 
     def copied(self, url: Url) -> list[str] | None:
         """Name the layers that a copy takes where none are named; None for all."""
         del url
         return None
 
-    def not_moved(self, url: Url, moves: Sequence[Move], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Say what a copy leaves behind, and what else a user should know of it."""
         del url, moves, layers
         return []
@@ -201,7 +201,7 @@ class ArrayFormat:
     def prepare_copy(self, url: Url, target: Url | None) -> None:
         """Make what levels of a copy are put into, where they cannot do so themselves."""
 
-    def hold(self, image: Image, level: Level) -> tuple[str, str]:
+    def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
         """Give the folder in which a job on a level that is there works, and the level's own."""
         return image.folder, level.folder
 
@@ -210,14 +210,14 @@ class ArrayFormat:
         del folders
         return image.folder
 
-    def living(self, volume: StoredArray, how: InPlace) -> Placement:
+    def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
         """Give a level that is there as what is written in its place."""
-        return living_placement(volume, how)
+        return in_place_target(volume, how)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
         """Refuse to change files of a level, all or some shards, where links in it lead to files of somebody else."""
 
-    def note_of_part(self, image: Image) -> MetadataEdit | None:
+    def partial_write_edit(self, image: Image) -> MetadataEdit | None:
         """Give what changes in the documents of an image when a part of a level is written, by :meth:`MetadataEdit.with_maxima`."""
         return None
 
@@ -262,7 +262,7 @@ class ArrayFormat:
             return False
         with files.scandir(folder) as entries:
             names = (entry.name for entry in entries if entry.name != self.level_record)
-            return all(re.fullmatch(self.level_entries, name) or LEFT_BY_SOFTWARE.fullmatch(name) for name in names)
+            return all(re.fullmatch(self.level_entries, name) or IGNORED_NAMES.fullmatch(name) for name in names)
 
     def record_of(self, folder: str) -> str | None:
         """Name the file that says that a folder is a level, None where it is none; its mode stands for those of all."""
@@ -294,7 +294,7 @@ class ArrayFormat:
 
     # -------------------------------------------------------------------------------------------- removing
 
-    def find_removable(self, url: Url, *, allow_external: bool) -> Found:
+    def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
         """Find the images whose levels can be removed; raises FormatError or MissingError."""
         del allow_external
         return self.find(url)

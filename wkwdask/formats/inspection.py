@@ -13,7 +13,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, box_cells, read_located
-from wkwdask.model.placement import Placement
+from wkwdask.model.target_array import TargetArray
 from wkwdask.model.volume import in_frame
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.mending import LevelMending
+    from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.chunk_grid import Vec4
-    from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.naming import Listed
+    from wkwdask.model.image import Image, Level, ResolvedUrl
+    from wkwdask.model.naming import ListedFile
     from wkwdask.model.store import StoredFile
     from wkwdask.model.stored_array import StoredArray
 
@@ -109,7 +109,7 @@ class LevelScope(Protocol):
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the files of a shard that are there, as :meth:`check` takes them."""
 
-    def mending(self) -> LevelMending | None:
+    def mending(self) -> LevelRepair | None:
         """Say how broken shards are mended with what is sound in them, None where nothing of them is kept."""
         return None
 
@@ -117,7 +117,7 @@ class LevelScope(Protocol):
         """Pick those of the faults of its document that a new one mends."""
         return []
 
-    def mended_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
+    def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
         """Give a new document, and for people where it is from; None where nothing says what it should hold."""
         return None
 
@@ -294,7 +294,7 @@ class ArrayScope(LevelScope):
         """Its mag, or else its key."""
         return self.level.key if self.mag is None else self.mag.name
 
-    def _listed(self) -> list[Listed]:
+    def _listed(self) -> list[ListedFile]:
         naming = self.array.naming
         c, x, y, z = map(range, self.array.grid.file_counts)
         return [] if naming is None else list(naming.listed(self.array.store, (c, x, y, z)))
@@ -337,11 +337,11 @@ class ArrayScope(LevelScope):
         places = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
         return [self.array.store.path_of(name) for file in places for name in naming.names(file)]
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Placement:
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         """Give what writes single shards of it anew in their place, or in another folder."""
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
-        return Placement(array, self.array.store.at(parts_folder), is_living=True)
+        return TargetArray(array, self.array.store.at(parts_folder), is_in_place=True)
 
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the files of a shard that are there."""
@@ -394,18 +394,18 @@ class ArrayScope(LevelScope):
                     yield Fault("name.stray", path, "a file")
 
 
-def inspect_arrays(found: Found, mags: Sequence[Mag] | None, method: Any, known: Sequence[str], document_of: Any) -> Scope:
+def inspect_arrays(found: ResolvedUrl, mags: Sequence[Mag] | None, method: Any, known: Sequence[str], document_of: Any) -> Scope:
     """Find out what is to be checked of images whose levels are stored arrays."""
     faults: list[Fault] = []
     layers, folders = [], []
     for image in found.layers:
-        listed = {level.mag for level in image.meant}
+        listed = {level.mag for level in image.selected}
         for mag in mags or ():
             if mag not in listed:
                 raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
         scopes = [
             scope
-            for level in image.meant
+            for level in image.selected
             if mags is None or level.mag in mags
             if (scope := _array_scope(image, level, None if image.category is None else method(image.category), document_of(level.folder), faults)) is not None
         ]

@@ -41,7 +41,7 @@ def temporary_fault(path: str) -> Fault | None:
     return None
 
 
-def is_foreign_temporary(path: str) -> bool:
+def is_external_temporary(path: str) -> bool:
     """Tell whether other software writes files of this name: that it has ended is known by its age alone."""
     return not path.endswith(files.TEMPORARY_SUFFIX)
 
@@ -70,7 +70,7 @@ def describe_age(path: str) -> str:
 def set_aside(path: str, level_folder: str, inside: str, why: str, *, keep: bool = False) -> str:
     """Move what is broken into the quarantine beside its level, under its name inside of that, with a text that says why."""
     parent, level = split(level_folder)
-    place = free_place(f"{parent}/{QUARANTINE_NAME}/{level}/{inside}")
+    place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{inside}")
     files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:
@@ -83,7 +83,7 @@ def set_aside(path: str, level_folder: str, inside: str, why: str, *, keep: bool
     return place
 
 
-def free_place(path: str) -> str:
+def free_path(path: str) -> str:
     """Give a path that is not taken."""
     number, place = 0, path
     while files.lexists(place):

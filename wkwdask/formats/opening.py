@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Found, Image
+    from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.options import StorageOptions
-    from wkwdask.model.place import Destination, Place
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_image import Destination, TargetImage
     from wkwdask.model.volume import Volume
 
 _LARGEST_RECORD = 16 << 20
 _REMOTE_SECONDS = 60.0  # for which the records of a remote volume are believed between two reads
 
 
-def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Found:
+def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Find out what a path or URL is."""
     found = format_of(url) or fallback()
     if chunk_size is not None and not found.has_chunk_sizes:
@@ -97,7 +97,7 @@ class _Recent(NamedTuple):
 _recent: LruCache[_Recent] = LruCache(128)
 
 
-def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:
+def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:
     """Open the level that a user names, or give it again without reading any record, as long as none of them has changed."""
     key = (anchored(os.fspath(url)), layer, mag)
     kept = _recent.get(key)
@@ -133,12 +133,12 @@ def format_of_target(url: object) -> ArrayFormat:
     return next((one for one in formats() if one.names_target(url)), fallback())
 
 
-def place_for(wanted: Destination) -> Place:
+def place_for(wanted: Destination) -> TargetImage:
     """Find out what is where a user wants levels."""
     return format_of_target(wanted.url).place(wanted)
 
 
-def place_in(image: Image, allow_external: bool) -> Place:
+def place_in(image: Image, allow_external: bool) -> TargetImage:
     """Give the place where levels of an image that is there are made from one of its levels."""
     return format_of_image(image).place_in(image, allow_external=allow_external)
 

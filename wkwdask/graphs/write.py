@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.plans.chunks import PartPlan
     from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.report import Report
@@ -158,7 +158,7 @@ class WritePlan:
     """Where the chunks that a part touches do not fit into memory: what goes through scratch files, before compression [bytes]; else 0."""
 
 
-def plan_write(array: da.Array, target: Placement) -> WritePlan:
+def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
     """Choose how an array is written, so that memory stays bounded by its chunks and by parts of the target."""
     budget = memory_per_task() // _SHARE_OF_MEMORY
     plan = _parts(array, target, budget)
@@ -168,12 +168,12 @@ def plan_write(array: da.Array, target: Placement) -> WritePlan:
     return WritePlan(target.part_shape(min(PART_NBYTES, budget)), math.prod(array.shape) * array.dtype.itemsize)
 
 
-def _parts(array: da.Array, target: Placement, budget: int) -> PartPlan:
+def _parts(array: da.Array, target: TargetArray, budget: int) -> PartPlan:
     voxel_nbytes = target.dtype.itemsize * target.num_channels
     return plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
 
 
-def build_write_graph(array: da.Array, target: Placement, prepare: Callable[[], object] | None = None) -> da.Array:
+def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[], object] | None = None) -> da.Array:
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
@@ -195,7 +195,7 @@ def build_write_graph(array: da.Array, target: Placement, prepare: Callable[[], 
     return joined
 
 
-def write_shards(array: da.Array, target: Placement, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
+def write_shards(array: da.Array, target: TargetArray, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
     """Write the shards of an array that are not done yet."""
     plan = plan_write(array, target)
     if not plan.scratch_nbytes:
@@ -212,7 +212,7 @@ def write_shards(array: da.Array, target: Placement, title: str, folder: str, do
     )
 
 
-def _without(receipts: da.Array, target: Placement, done: set[Vec3]) -> list[da.Array]:
+def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[da.Array]:
     """Leave out the shards that are done; what only they need is not computed."""
     if not done:
         return [receipts]
@@ -221,7 +221,7 @@ def _without(receipts: da.Array, target: Placement, done: set[Vec3]) -> list[da.
     return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in left]
 
 
-def _cutting_graph(array: da.Array, target: Placement, part_shape: Vec3, done: set[Vec3]) -> da.Array:
+def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]) -> da.Array:
     """Build the graph that cuts each chunk of an array into pieces of parts and sets them aside."""
     borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
     pieces: da.Array = da.map_blocks(
@@ -232,7 +232,7 @@ def _cutting_graph(array: da.Array, target: Placement, part_shape: Vec3, done: s
 
 
 def _set_aside(
-    voxels: npt.NDArray[Any], *, target: Placement, part_shape: Vec3, borders_of: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
+    voxels: npt.NDArray[Any], *, target: TargetArray, part_shape: Vec3, borders_of: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
 ) -> npt.NDArray[Any]:
     channel, x, y, z = (axis[n] for axis, n in zip(borders_of, block_id, strict=True))
     channels, width, height, depth = (axis[n + 1] - axis[n] for axis, n in zip(borders_of, block_id, strict=True))
@@ -269,7 +269,7 @@ def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> npt.N
     return np.full((1, 1, 1, 1), None, object)
 
 
-def _encode(voxels: npt.NDArray[Any], *_: Any, target: Placement, part_shape: Vec3, block_id: Sequence[int]) -> npt.NDArray[Any]:
+def _encode(voxels: npt.NDArray[Any], *_: Any, target: TargetArray, part_shape: Vec3, block_id: Sequence[int]) -> npt.NDArray[Any]:
     """Encode one chunk; dask calls this once for each."""
     low = target.box.topleft
     part = (low[0] // part_shape[0] + block_id[1], low[1] // part_shape[1] + block_id[2], low[2] // part_shape[2] + block_id[3])
@@ -278,7 +278,7 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: Placement, part_shape: Ve
     return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
-def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: Placement) -> npt.NDArray[Any]:
+def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray) -> npt.NDArray[Any]:
     """Make sure that a chunk is what its array says, and give it in native byte order."""
     if isinstance(voxels, np.ma.MaskedArray):
         raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
@@ -289,7 +289,7 @@ def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: Pla
     return voxels.astype(target.dtype, copy=False)
 
 
-def _join(receipts: npt.NDArray[Any], *, target: Placement) -> npt.NDArray[Any]:
+def _join(receipts: npt.NDArray[Any], *, target: TargetArray) -> npt.NDArray[Any]:
     parts: list[Receipt] = list(receipts.ravel())
     joined = target.join_shard(parts[0].shard, parts)
     target.remove_parts(parts[0].shard)

@@ -14,7 +14,7 @@ from wkwdask.formats.opening import open_source
 from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
-from wkwdask.model.place import LevelSpec
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.place import NewLevels
+    from wkwdask.model.target_image import NewLevels
     from wkwdask.model.volume import Volume
 
 _COMMAND = "components"

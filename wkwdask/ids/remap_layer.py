@@ -16,7 +16,7 @@ from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.kernels.labels.values import map_ids
-from wkwdask.model.place import LevelSpec
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
 
 
@@ -138,7 +138,7 @@ class Remap(Plan):
     """The mapping."""
     application: AppliedFunction
     """What is done to which bricks, but for the table."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     staged: StagedMags
     """How it appears."""

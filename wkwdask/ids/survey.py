@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import MissingError
 from wkwdask.formats.opening import find
 from wkwdask.formats.webknossos.dataset import listed_layer
-from wkwdask.model.image import Found
+from wkwdask.model.image import ResolvedUrl
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.retries import NO_RESULT, FailurePolicy
@@ -53,7 +53,7 @@ def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | s
     """Open a layer that is read together with another one."""
     dataset = first.layer.container
     named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
-    found = find(color) if named is None else Found(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
+    found = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
     layer = found.choose(None)
     if mag is not None or found.mag is not None:
         return OpenedMag(*found.open(None, mag))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.file_buffer import FileBuffer
 
 Reframe = Callable[[bytes, Vec4, str, int], bytes]
 """Turns the stored bytes of a chunk into those of another codec, given its lengths, its file and where it begins there."""
@@ -74,7 +74,7 @@ class ChunkCodec(ABC):
         return (lambda data, *_: data) if source == self else None
 
     def encode_batch(
-        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: Pieces, source: str, *, stores_zeros: bool
+        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Encode chunks of an array from their corners on and append them: sizes (0 of zeros that are not stored), and how many are not all zero."""
         sizes, nonzero = np.zeros(len(corners), np.int64), 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConvertedVolume:
     """A ``Volume`` made of another one while it is read."""
 
     source: Any
@@ -65,16 +65,16 @@ class Converted:
         """Values that change when the volume holds something else."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
 
-    def moved(self, shift: Vec3) -> Converted:
+    def moved(self, shift: Vec3) -> ConvertedVolume:
         """Give the volume at another place."""
         return replace(self, source=self.source.moved(shift))
 
-    def cropped(self, box: BoundingBox) -> Converted:
+    def cropped(self, box: BoundingBox) -> ConvertedVolume:
         """Give a part of the volume."""
         return replace(self, source=self.source.cropped(box))
 
     @contextmanager
-    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[Converted]:
+    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ConvertedVolume]:
         """Decode each piece of the source once."""
         with self.source.held(reading_shape, scratch) as source:
             yield replace(self, source=source)
@@ -106,7 +106,7 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
     stored = by_dtype(dtype or volume.dtype).dtype.newbyteorder("=")
     if value_range is not None and not (value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])):
         raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
-    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else Converted(volume, chosen, stored, value_range)
+    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else ConvertedVolume(volume, chosen, stored, value_range)
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:

@@ -155,13 +155,13 @@ class Fault:
     """Where in the file [bytes]."""
     more: int = 0
     """How many more of this kind in the same file are not listed one by one."""
-    graver: str = ""
+    severity_override: str = ""
     """A severity in place of the kind's, where more is known than the kind says."""
 
     @property
     def severity(self) -> str:
         """``"error"``, ``"warning"`` or ``"note"``."""
-        return self.graver or KINDS[self.kind][0]
+        return self.severity_override or KINDS[self.kind][0]
 
     @property
     def meaning(self) -> str:
@@ -226,7 +226,7 @@ class FaultList:
     def __bool__(self) -> bool:
         return bool(self._faults)
 
-    def wants(self, kind: str) -> bool:
+    def count(self, kind: str) -> bool:
         """Count a fault, and tell whether it is still to be listed."""
         self._counts[kind] += 1
         return self._counts[kind] <= _LISTED
@@ -234,7 +234,7 @@ class FaultList:
     def add(self, *faults: Fault) -> None:
         """List faults."""
         for fault in faults:
-            if self.wants(fault.kind):
+            if self.count(fault.kind):
                 self._faults.append(fault)
 
     def listed(self, fault: Fault) -> None:

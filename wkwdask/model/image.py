@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class OddLayer:
+class InvalidLayer:
     """A layer of a dataset of which the JSON says something impossible; the others can be used."""
 
     name: str
@@ -104,7 +104,7 @@ class Image:
         return {mag: folders[mag] for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors))}
 
     @property
-    def meant(self) -> tuple[Level, ...]:
+    def selected(self) -> tuple[Level, ...]:
         """The levels that are meant: one, where the path is that of one, else all."""
         return tuple(level for level in self.levels if self.key in (None, level.key))
 
@@ -116,7 +116,7 @@ class Image:
     def find(self, asked: Mag | str | int | None = None) -> Level:
         """Find the level that a user names by its mag, or else by its key; by default the first of those that are meant."""
         if asked is None:
-            chosen = next(iter(self.meant), None)
+            chosen = next(iter(self.selected), None)
         else:
             mag = mag_or_key(asked)
             chosen = next((level for level in self.levels if level.mag == mag and not level.problem), None)
@@ -165,7 +165,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Found:
+class ResolvedUrl:
     """What a path or URL turned out to be."""
 
     path: str
@@ -174,7 +174,7 @@ class Found:
     """The images that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
-    odd: tuple[OddLayer, ...] = ()
+    odd: tuple[InvalidLayer, ...] = ()
     """Layers of a dataset that cannot be used."""
 
     def choose(self, layer: str | None) -> Image:

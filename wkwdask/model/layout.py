@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.codec import ChunkCodec
+    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.naming import KeyNaming
-    from wkwdask.model.pieces import Pieces
     from wkwdask.model.store import Store, StoredFile
 
 HELD_NBYTES = 64 << 20
@@ -31,7 +31,7 @@ _REMOTE_BATCHES = 8  # requests at once
 _HASHED_CELLS = (1, 64, 64, 64)  # that are located at once where shards are no boxes
 
 
-class Parts(Protocol):
+class ChunkSource(Protocol):
     """What a layout needs of a stored array to read chunks."""
 
     @property
@@ -63,12 +63,12 @@ class StoredChunk(NamedTuple):
 class ShardFile(Protocol):
     """A new shard, to which chunks are appended."""
 
-    pieces: Pieces
+    buffer: FileBuffer
 
-    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Write what comes before the first of some chunks, and return how many of them can be appended to ``pieces`` next."""
+    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+        """Write what comes before the first of some chunks, and return how many of them can be appended to ``buffer`` next."""
 
-    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Take note of chunks that were appended."""
 
     def finish(self) -> bytes:
@@ -90,7 +90,7 @@ class ShardLayout(ABC):
     """Whether files are cubes of powers of two from voxel 0 on."""
 
     @abstractmethod
-    def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Read the stored chunks of a box, in any order; absent ones are left out."""
 
     @abstractmethod
@@ -122,7 +122,7 @@ class SingleFiles(ShardLayout):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Read chunks, several at once where that is better."""
         store, naming = array.store, array.naming
         assert naming is not None
@@ -173,7 +173,7 @@ class Shards(ShardLayout):
         """Return how many codes a file has."""
 
     @abstractmethod
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> ShardFile:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> ShardFile:
         """Start a shard, given its first chunk."""
 
     @property
@@ -194,7 +194,7 @@ class Shards(ShardLayout):
     def expected_nbytes(self, files: int, chunks: int) -> int:
         """Estimate the bytes of the tables of files, which hold some chunks."""
 
-    def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Read chunks shard by shard."""
         store, naming, grid = array.store, array.naming, array.grid
         assert naming is not None

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
     from wkwdask.model.store import Store, StoredEntry
 
-    Wants = Callable[[Mapping[str, int]], bool]
+    FolderFilter = Callable[[Mapping[str, int]], bool]
 
 _AXES = {"c": 0, "x": 1, "y": 2, "z": 3}
 _NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
 
-class Listed(NamedTuple):
+class ListedFile(NamedTuple):
     """One file of an array that is stored."""
 
     file: Vec4
@@ -34,7 +34,7 @@ class Listed(NamedTuple):
     """Which of the names that the file may have."""
 
 
-class Found(NamedTuple):
+class FileVariant(NamedTuple):
     """State of one file that is stored."""
 
     variant: int
@@ -55,7 +55,7 @@ class KeyNaming(ABC):
         """Name the file of a place."""
 
     @abstractmethod
-    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box, in no order; folders of files are left out that are not wanted, of which the numbers along some axes are known."""
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
@@ -77,11 +77,11 @@ class KeyNaming(ABC):
         """Return all names that the file of a place may have, that of :meth:`key` first."""
         return (self.key(file),)
 
-    def found(self, store: Store, file: Vec4) -> Iterator[Found]:
+    def found(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
         """Look at the file of a place; nothing where it is absent."""
         for variant, state in enumerate(store.states(self.names(file))):
             if state is not None:
-                yield Found(variant, state.nbytes, state.mtime_ns)
+                yield FileVariant(variant, state.nbytes, state.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class GridNaming(KeyNaming):
             numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
-    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box, in no order, see :meth:`KeyNaming.listed`."""
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # of an axis without a number, the 0 behind all numbers
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
             places = (*numbers, 0)
-            yield Listed((places[c], places[x], places[y], places[z]), entry)
+            yield ListedFile((places[c], places[x], places[y], places[z]), entry)
 
-    def numbered(self, store: Store, ranges: Sequence[range], wants: Wants | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+    def numbered(self, store: Store, ranges: Sequence[range], wants: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         """List the numbers of the files that are stored, each in its range, and what their folders say of them."""
         folder, _, stem = self.prefix.rpartition("/")
         if self.separator == "/":
@@ -127,7 +127,7 @@ class GridNaming(KeyNaming):
         return self._flat(store, folder, stem, ranges)
 
     def _nested(
-        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], wants: Wants | None
+        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], wants: FolderFilter | None
     ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         axis = len(above)
         start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1

@@ -36,7 +36,7 @@ class Option:
     """Values of a choice."""
     bounds: tuple[int, int] | None = None
     """Least and greatest number."""
-    takes_words: bool = False
+    accepts_bool: bool = False
     """Whether a shape may also be True or False."""
 
     def checked(self, value: Any, what: str, name: str) -> Any:
@@ -48,7 +48,7 @@ class Option:
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
                 raise ValueError(f"{what} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
             return number
-        if self.kind == "shape" and not (self.takes_words and not hasattr(value, "__len__")):
+        if self.kind == "shape" and not (self.accepts_bool and not hasattr(value, "__len__")):
             lengths = vec3(value if hasattr(value, "__len__") else (), what)
             if min(lengths) < 1:
                 raise ValueError(f"{what} must be positive, got {lengths}")
@@ -61,7 +61,7 @@ class Option:
         if self.kind == "choice":
             return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
-            return f"sequence of 3 int{' or bool' if self.takes_words else ''}, optional"
+            return f"sequence of 3 int{' or bool' if self.accepts_bool else ''}, optional"
         return "bool" if self.kind == "flag" else "int, optional"
 
     @property
@@ -84,9 +84,9 @@ def _whole(value: Any, what: str) -> int:
         raise ValueError(f"{what} must be a whole number, got {value!r}") from None
 
 
-def shape(doc: str, default: Any = None, default_doc: str = "", *, takes_words: bool = False) -> Any:
+def shape(doc: str, default: Any = None, default_doc: str = "", *, accepts_bool: bool = False) -> Any:
     """Declare an option that is a shape."""
-    return _declared(Option(doc, "shape", default, default_doc, takes_words=takes_words))
+    return _declared(Option(doc, "shape", default, default_doc, accepts_bool=accepts_bool))
 
 
 def choice(doc: str, choices: Sequence[str], default: str | None = None, default_doc: str = "") -> Any:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.layout import ShardFile
-    from wkwdask.model.pieces import Pieces
     from wkwdask.model.store import Store, StoredFile
 
 _MAGIC = b"WKWRUN01"
@@ -145,7 +145,7 @@ def open_run(file: StoredFile) -> Run:
     return Run(parse_run_tail(file.read_end(tail) or b"", file.name), file)
 
 
-def close_part(output: Pieces, table: RunTable) -> tuple[int, int]:
+def close_part(output: FileBuffer, table: RunTable) -> tuple[int, int]:
     """Write the tail of a part file and publish it: its size and checksum."""
     output.append(np.frombuffer(format_run_tail(table), np.uint8))
     output.close().publish()
@@ -177,23 +177,23 @@ def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Seg
     """Append chunks whose codes follow each other, from several places, as far at a time as nothing comes between them in the shard."""
     left = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
     while len(codes):
-        count = shard.stretch(codes)
+        count = shard.start_stretch(codes)
         wanted = int(sizes[:count].sum())
         while wanted:
             file, offset, nbytes = left.pop()
             now = min(nbytes, wanted)
-            shard.pieces.copy(file, offset, now)
+            shard.buffer.copy(file, offset, now)
             wanted -= now
             if now < nbytes:
                 left.append((file, offset + now, nbytes - now))
-        shard.took(codes[:count], sizes[:count])
+        shard.record(codes[:count], sizes[:count])
         codes, sizes = codes[count:], sizes[count:]
 
 
-def publish_shard(shard: ShardFile, *, is_living: bool) -> None:
+def publish_shard(shard: ShardFile, *, is_in_place: bool) -> None:
     """Write the tables of a shard and publish it."""
     head = shard.finish()
-    file = shard.pieces.close()
+    file = shard.buffer.close()
     if head:
         file.write(head, 0)
-    file.publish(flush_folder=is_living, keep_equal=True)
+    file.publish(flush_folder=is_in_place, keep_equal=True)

@@ -20,9 +20,9 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, counted_from, move
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.vectors import plus
 from wkwdask.model.codec import clip
-from wkwdask.model.naming import Found
+from wkwdask.model.naming import FileVariant
 from wkwdask.model.states import summed_states
-from wkwdask.model.volume import ReadyVolume
+from wkwdask.model.volume import RandomAccessVolume
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.model.codec import ChunkCodec
     from wkwdask.model.layout import ShardLayout
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.naming import KeyNaming, Listed, Wants
+    from wkwdask.model.naming import FolderFilter, KeyNaming, ListedFile
     from wkwdask.model.states import States
     from wkwdask.model.store import Store
     from wkwdask.plans.cells import CellMap
@@ -81,7 +81,7 @@ class BoxCodec(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredArray(ReadyVolume):
+class StoredArray(RandomAccessVolume):
     """One mag, scale, dataset or level. Holds no open file and is small to pickle."""
 
     store: Store
@@ -276,7 +276,7 @@ class StoredArray(ReadyVolume):
         """Whether its files can be listed; else all are taken to exist."""
         return self.naming is not None and self.store.is_local
 
-    def _listed(self, wants: Wants | None = None) -> Iterator[Listed]:
+    def _listed(self, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files that hold parts of the box."""
         assert self.naming is not None
         return self.naming.listed(self.store, self._files(self.box), wants)
@@ -397,7 +397,7 @@ class StoredArray(ReadyVolume):
         x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], self.grid.file[1:], self.grid.unit, strict=True))
         return x, y, z
 
-    def _found(self, files: Ranges) -> Iterator[tuple[Vec4, Found]]:
+    def _found(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Look at files, one by one; absent files are left out."""
         if self.grid.file is None:
             yield from self._found_by_listing(files)
@@ -407,7 +407,7 @@ class StoredArray(ReadyVolume):
         every = [(c, x, y, z) for z, y, x, c in product(*files[::-1])]
         if not self._has_variants:
             found = self.store.states(map(naming.key, every))
-            yield from ((file, Found(0, *state)) for file, state in zip(every, found, strict=True) if state is not None)
+            yield from ((file, FileVariant(0, *state)) for file, state in zip(every, found, strict=True) if state is not None)
             return
         for file in every:
             for one in naming.found(self.store, file):
@@ -418,7 +418,7 @@ class StoredArray(ReadyVolume):
         """Whether a file may have one of several names."""
         return self.naming is not None and len(self.naming.names((0, 0, 0, 0))) > 1
 
-    def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, Found]]:
+    def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Look at files as their folders list them."""
         assert self.naming is not None
         for file, entry, variant in self.naming.listed(self.store, files):
@@ -426,9 +426,9 @@ class StoredArray(ReadyVolume):
                 status = entry.stat()
             except FileNotFoundError:  # removed meanwhile
                 continue
-            yield file, Found(variant, status.st_size, status.st_mtime_ns)
+            yield file, FileVariant(variant, status.st_size, status.st_mtime_ns)
 
-    def _states(self, found: Iterator[tuple[Vec4, Found]]) -> States:
+    def _states(self, found: Iterator[tuple[Vec4, FileVariant]]) -> States:
         """Return a row for each shard: of one that is one file its size and time, else what sums up those of its files."""
         grid = self.grid
         if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants:

@@ -82,7 +82,7 @@ def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> Vo
     """Summarise arrays; only metadata are read, but files are counted where they can be."""
     volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
-    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.meant]
+    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.selected]
     dtypes = {volume.dtype.name for volume in volumes}
     path = str(url) if several else layers[0].folder
     kind = "container" if several else layers[0].category or "volume"

@@ -111,7 +111,7 @@ def same_as(part: str, name: str) -> Any:
     return property(attrgetter(f"{part}.{name}"))
 
 
-class ReadyVolume:
+class RandomAccessVolume:
     """What an import asks of a source whose pieces can be read in any order: nothing is held until it is read, and nothing filled with zeros."""
 
     __slots__ = ()

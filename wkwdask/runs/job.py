@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
 
 _PACKAGE = str(Path(__file__).parents[1])
@@ -83,7 +83,7 @@ class FlatJob:
         return ()
 
 
-def voxel_nbytes(volume: Volume | Placement, box: BoundingBox) -> int:
+def voxel_nbytes(volume: Volume | TargetArray, box: BoundingBox) -> int:
     """Count the bytes of the voxels of a box, decoded."""
     return box.volume * volume.num_channels * volume.dtype.itemsize
 

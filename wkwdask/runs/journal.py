@@ -21,7 +21,7 @@ from wkwdask.store import files
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.runs.job import Task
 
 
@@ -95,7 +95,7 @@ class JournaledJob:
     append: Callable[[dict[str, Any]], None]
     lines: InitVar[Iterable[bytes]]
     """What the journal of an earlier start tells."""
-    targets: Sequence[Placement]
+    targets: Sequence[TargetArray]
     folder: str | None = None
     nbytes_in: int = 0
     """Voxel bytes that are read."""
@@ -150,14 +150,14 @@ def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
     return (key for key, _, _ in _keyed(lines))
 
 
-def receipts_of(lines: Iterable[bytes], targets: Sequence[Placement]) -> Iterator[tuple[int, Receipt]]:
+def receipts_of(lines: Iterable[bytes], targets: Sequence[TargetArray]) -> Iterator[tuple[int, Receipt]]:
     """Go through all receipts that a journal keeps, with the index of their target."""
     for _, _, line in _keyed(lines):
         result = _result_of(line, targets)
         yield from () if result is None else result.receipts
 
 
-def _result_of(line: bytes, targets: Sequence[Placement]) -> Result | None:
+def _result_of(line: bytes, targets: Sequence[TargetArray]) -> Result | None:
     """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
     try:
         with reading("a journal", "record"):
@@ -169,7 +169,7 @@ def _result_of(line: bytes, targets: Sequence[Placement]) -> Result | None:
         return None
 
 
-def _receipt(target: Placement, values: dict[str, Any]) -> Receipt:
+def _receipt(target: TargetArray, values: dict[str, Any]) -> Receipt:
     receipt = Receipt.from_json(values, target.box.mag)
     return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.placement import Placement, Writer
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
+    from wkwdask.model.target_array import TargetArray, Writer
     from wkwdask.model.volume import Volume
 
 
@@ -46,7 +46,7 @@ _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
 class BrickWriter:
     """Hands the bricks of one mag to the writers of their files or parts."""
 
-    def __init__(self, target: Placement, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
+    def __init__(self, target: TargetArray, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
         self._brick_shape = brick_shape
         self._part = part
@@ -67,7 +67,7 @@ class BrickWriter:
             else:
                 writer.append(part_of_array(voxels, inside, brick.topleft), inside.topleft)
             self._close_if_whole(shard, inside)
-        if len(self._open) > 1 and sum(writer.gathered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
+        if len(self._open) > 1 and sum(writer.buffered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
             for writer in self._open.values():
                 writer.flush()
 
@@ -106,7 +106,7 @@ class BrickWriter:
 class JoinSpec:
     """Join the parts of one file."""
 
-    target: Placement
+    target: TargetArray
     level: int
     """Index of the mag in the job."""
     shard: Vec3
@@ -127,7 +127,7 @@ def join_key(level: int, shard: Vec3) -> str:
 class ReceiptCollector:
     """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there."""
 
-    def __init__(self, targets: Sequence[Placement]) -> None:
+    def __init__(self, targets: Sequence[TargetArray]) -> None:
         self.targets = tuple(targets)
         self.tallies = [ShardTally(target, 0) for target in targets]
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
@@ -221,7 +221,7 @@ def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 class ShardTally:
     """Adds up the receipts of the shards of a target."""
 
-    def __init__(self, target: Placement, expected: int) -> None:
+    def __init__(self, target: TargetArray, expected: int) -> None:
         self.target = target
         self.expected = expected
         self._rows = array("q")
@@ -277,7 +277,7 @@ class ShardTally:
         return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, nonzero)
 
 
-def tally_of(target: Placement, receipts: Iterable[Receipt]) -> ShardTally:
+def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
     """Add up the receipts of a target of which every shard is written."""
     tally = ShardTally(target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape)))
     for receipt in receipts:

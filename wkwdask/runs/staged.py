@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.runs.job_records import InterruptedJob
     from wkwdask.runs.journal import ResumableJob
     from wkwdask.runs.parts import ShardTally
@@ -51,7 +51,7 @@ class StagedMags:
     owner: Owner
     parent: str
     """The layer's folder, in which the job's folder is made."""
-    targets: tuple[Placement, ...]
+    targets: tuple[TargetArray, ...]
     """What tasks write, finest first."""
     folders: tuple[str, ...]
     """Where each is to appear."""
@@ -336,7 +336,7 @@ class Draft:
         """Return the shapes that the interrupted start chose, one per mag or pass; None for a new job."""
         return None if self.before is None else [vec3(shape) for shape in self.before["regions"]]
 
-    def mags(self, targets: Sequence[Placement], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
+    def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
         """Stage the mags."""
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import moved
-from wkwdask.model.place import LevelSpec
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
     from wkwdask.runs.job import Task
 
@@ -72,7 +72,7 @@ class Apply(Plan):
 
     application: AppliedFunction
     """What is applied to what."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     staged: StagedMags
     """How it appears."""
@@ -205,7 +205,7 @@ def lay_out_apply(
     return Apply(application, made, staged, options.most_failures)
 
 
-def _task_nbytes(application: AppliedFunction, made: Placement) -> int:
+def _task_nbytes(application: AppliedFunction, made: TargetArray) -> int:
     """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
     voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)

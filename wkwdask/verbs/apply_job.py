@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.place import LevelSpec
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
 
-    Stored = Placement | LevelSpec
+    Stored = TargetArray | LevelSpec
 
 
 def is_finer(mag: Mag, other: Mag) -> bool:
@@ -289,7 +289,7 @@ class ApplySpec(SourceSpec):
 
     application: Computation
     """What makes it."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     region: Vec3
 
@@ -327,7 +327,7 @@ class ApplySpec(SourceSpec):
 class ApplyJob(RegionJob):
     """One volume computed from others."""
 
-    def __init__(self, application: Computation, target: Placement) -> None:
+    def __init__(self, application: Computation, target: TargetArray) -> None:
         plan = application.plan
         super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
-    from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
 
     AnyVolume = StoredArray | ArrayVolume | ImageStack
@@ -250,7 +250,7 @@ def _ratios(layer: Image) -> dict[_Ratio, Level]:
         return {}
     base = layer.voxel_size_nm or (1, 1, 1)
     found = {}
-    for level in layer.meant:
+    for level in layer.selected:
         if level.problem and not issubclass(level.error, MissingError):
             level.open()  # says why it cannot be compared
         if level.mag is None and level.lengths_nm is not None:
@@ -271,7 +271,7 @@ def _stage_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: Bo
 _Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
-def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+def _layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
     """Pair layers by their names; single ones whatever they are called."""
     if layer is not None:
         there = [any(one.name == layer for one in found.layers) for found in (first, second)]

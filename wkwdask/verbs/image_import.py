@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.formats.pictures.sources import PlainOptions, PlainSource, open_plain
-from wkwdask.model.converted import Converted
-from wkwdask.model.place import LevelSpec
+from wkwdask.model.converted import ConvertedVolume
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import Volume, in_frame
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.place import Place
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import TargetImage
     from wkwdask.plans.slabs import SlabPlan
     from wkwdask.runs.job import Result
     from wkwdask.runs.staged import StagedMags
@@ -63,7 +63,7 @@ class ConvertSpec(UpsampleSpec):
 class ConvertJob(RegionJob):
     """One mag of a source of another format; each region gets its part of the source."""
 
-    def __init__(self, source: ImportSource, target: Placement, plan: SlabPlan) -> None:
+    def __init__(self, source: ImportSource, target: TargetArray, plan: SlabPlan) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
             return ConvertSpec(source.cropped(plan.region_box(region)), plan, target, level, region)
 
@@ -95,7 +95,7 @@ class Import(Plan):
     """What is read, in the coordinates of the target."""
     plan: SlabPlan
     """Regions, readings and bricks."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     staged: StagedMags
     """How it appears."""
@@ -140,7 +140,7 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
     return OpenedImport(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
 
 
-def lay_out_import(place: Place, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
+def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
     """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
     absolute = imported.source
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
@@ -150,7 +150,7 @@ def lay_out_import(place: Place, imported: OpenedImport, options: Any, existing:
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
     own_nbytes = LevelSpec.like(source).voxel_nbytes
-    memory_nbytes = own_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, Converted) else 0)  # of a voxel, while it is read
+    memory_nbytes = own_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0)  # of a voxel, while it is read
     plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + own_nbytes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
@@ -165,7 +165,7 @@ def _notes_folder(staged: StagedMags) -> str:
 
 def _with_notes(source: Any, folder: str) -> ImportSource:
     """Let slices that cannot be decoded become zeros, with a note in a folder."""
-    if isinstance(source, Converted):
+    if isinstance(source, ConvertedVolume):
         return replace(source, source=_with_notes(source.source, folder))
     changed: ImportSource = source.with_notes(folder)
     return changed

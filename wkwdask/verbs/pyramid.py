@@ -15,11 +15,11 @@ from wkwdask.formats.opening import aligned_mags, default_method, image_box, pla
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
+from wkwdask.model.file_buffer import MEMORY_NBYTES
 from wkwdask.model.levels import ratio_of
-from wkwdask.model.pieces import MEMORY_NBYTES
-from wkwdask.model.place import LevelSpec, NewLevels
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
 from wkwdask.plans.pyramid import plan_offset_passes, step_factors
 from wkwdask.plans.regions import Tiling
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
@@ -58,7 +58,7 @@ class RegionSpec(SourceSpec):
     """What is read."""
     plan: Pass
     """Mags, boxes and bricks."""
-    targets: tuple[Placement, ...]
+    targets: tuple[TargetArray, ...]
     """What is written, one per mag of the pass."""
     method: str
     """How a window becomes a voxel."""
@@ -144,7 +144,7 @@ class RegionSpec(SourceSpec):
 class PyramidJob:
     """All coarser mags of one mag."""
 
-    def __init__(self, source: Volume, targets: Sequence[Placement], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
+    def __init__(self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
         self.targets = tuple(targets)
         self._gathering = ReceiptCollector(targets)
@@ -166,7 +166,7 @@ class PyramidJob:
             for p, plan in ((p, self._passes[p]) for p in later)
         )
 
-    def _target(self, p: int, level: int) -> Placement:
+    def _target(self, p: int, level: int) -> TargetArray:
         return self.targets[self._firsts[p] + level]
 
     def _joined_levels(self, p: int) -> list[int]:
@@ -215,7 +215,7 @@ class PyramidJob:
 class ExistingMag:
     """A mag that is there and is to be brought up to date."""
 
-    target: Placement
+    target: TargetArray
     """How its shards are written, in place."""
     finer: Volume
     """The mag that it is made from, in coordinates that count from the first voxel of the target."""
@@ -243,7 +243,7 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
 
 
-def _changed_files(target: Placement, record: npt.NDArray[np.int64]) -> set[Vec3]:
+def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Vec3]:
     """Find the files of a mag that are not as its record says: gone, replaced, or never made."""
     found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
     known = {tuple(row[:5]) for row in record.tolist() if row[3]}
@@ -255,12 +255,12 @@ def _counted(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
     return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
 
 
-def footprint(finer: Volume, target: Placement) -> Vec3:
+def footprint(finer: Volume, target: TargetArray) -> Vec3:
     """Give the box of one shard of a mag in the voxels of the finer mag."""
     return times(target.shard_shape, factor_of(finer, target))
 
 
-def factor_of(finer: Volume, target: Placement) -> Vec3:
+def factor_of(finer: Volume, target: TargetArray) -> Vec3:
     return finer.box.mag.step_to(target.box.mag)
 
 

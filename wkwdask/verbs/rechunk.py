@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
-from wkwdask.model.place import LevelSpec
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.format import ArrayFormat
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.place import Move, NewLevels, Place
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_image import LevelCopy, NewLevels, TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.staged import StagedMags
@@ -106,7 +106,7 @@ class Rechunk(Plan):
     notes: tuple[str, ...] = ()
     """What is written right, but shown wrong by a viewer."""
     loss: str | None = None
-    """What is lost where chunks are decoded, see :class:`wkwdask.model.place.NewLevels`."""
+    """What is lost where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
     verify: bool = False
     """Whether all voxels are compared before the mag appears."""
 
@@ -164,12 +164,12 @@ class CopySource:
     """What is done to that."""
 
 
-def lay_out_copy(place: Place, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
+def lay_out_copy(place: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
     return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
 
 
-def lay_out_rechunk(its_format: ArrayFormat, move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
+def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
     """Check and lay out one level that is to be stored anew; None where it is stored like that, in its own place."""
     check_existing(existing)
     in_place = move.wanted is None
@@ -202,7 +202,7 @@ def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: Rec
     return replace(job, staged=replace(job.staged, voxel_provenance=made))
 
 
-def _place(its_format: ArrayFormat, move: Move, options: RechunkOptions) -> Place:
+def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) -> TargetImage:
     """Give another place, whose image shows as much as the old one did."""
     assert move.wanted is not None
     record, box = getattr(move.image.container, "record", None), None

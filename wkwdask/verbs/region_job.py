@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.regions import RegionGrid
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class RegionJob:
     """Mags that are made region by region; parts of files are joined. Specs of regions have ``source``, ``states()`` and ``digest()``."""
 
-    def __init__(self, targets: Sequence[Placement], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
+    def __init__(self, targets: Sequence[TargetArray], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
         self._plans, self._occupied, self._spec_of = plans, occupied, spec_of
         self._gathering = ReceiptCollector(targets)
         self.tallies = self._gathering.tallies
@@ -92,7 +92,7 @@ class SpliceSpec(SourceSpec):
 
     source: Volume
     """What is copied."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     plan: RegionGrid
     """The regions: whole shards of the target."""
@@ -117,7 +117,7 @@ class SpliceSpec(SourceSpec):
 class SpliceJob(RegionJob):
     """One mag made of the stored blocks of another."""
 
-    def __init__(self, source: Volume, target: Placement, plan: RegionGrid) -> None:
+    def __init__(self, source: Volume, target: TargetArray, plan: RegionGrid) -> None:
         super().__init__([target], [plan], [source.occupied(plan.region_shape)], lambda _, region: SpliceSpec(source, target, plan, region))
 
 
@@ -132,7 +132,7 @@ class UpsampleSpec(SourceSpec):
     """What is read."""
     plan: UpsamplePlan
     """Box, factor, readings and bricks."""
-    target: Placement
+    target: TargetArray
     """What is written."""
     level: int
     """Index of the finer mag in the job."""
@@ -181,12 +181,12 @@ class UpsampleSpec(SourceSpec):
 class UpsampleJob(RegionJob):
     """Finer mags of one coarse mag, each made from it directly."""
 
-    def __init__(self, sources: Sequence[Volume], targets: Sequence[Placement], plans: Sequence[UpsamplePlan]) -> None:
+    def __init__(self, sources: Sequence[Volume], targets: Sequence[TargetArray], plans: Sequence[UpsamplePlan]) -> None:
         occupied = [plan.occupied(source.occupied(plan.source_cell_shape)) for source, plan in zip(sources, plans, strict=True)]
         super().__init__(targets, plans, occupied, lambda level, region: UpsampleSpec(sources[level], plans[level], targets[level], level, region))
 
 
-def is_current(source: Volume, target: Placement, record: npt.NDArray[np.int64]) -> bool:
+def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
     """Tell whether a finished mag is made from the source as it is now."""
     files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     cell = vec3(np.maximum(files, target.shard_shape).tolist())  # all files of the finer mag in such a cell are made from the same files

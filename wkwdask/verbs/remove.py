@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import ArrayFormat, MetadataEdit
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Found, Image
+    from wkwdask.model.image import Image, ResolvedUrl
 
 _FOLDERS_PER_TASK = 16
 _FILES_PER_TASK = 4096
@@ -266,18 +266,18 @@ def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[s
     return find_removals(folder, [around]) if allow_external else ([], [])
 
 
-def _chosen(one: ArrayFormat, found: Found, names: Sequence[str] | None) -> list[Image]:
+def _chosen(one: ArrayFormat, found: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
     if names is not None:
         return [found.pick(name) for name in names]
     return [image for image in found.layers if not one.why_kept(image)] or list(found.layers)
 
 
-def _stage(one: ArrayFormat, found: Found, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Group the levels of an image by the folders that they are in, most often one."""
     why = one.why_kept(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
-    there = {level.key: level for level in image.meant[::-1] if not is_remote(level.folder) and found.mag in (None, level.mag)}
+    there = {level.key: level for level in image.selected[::-1] if not is_remote(level.folder) and found.mag in (None, level.mag)}
     levels = list(there.values())[::-1]
     missing = [mag for mag in mags or () if mag not in {level.mag for level in levels}]
     if missing:

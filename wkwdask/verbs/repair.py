@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.mending import (
+from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.repair import (
     CUT,
     HEADER,
     QUARANTINE,
@@ -20,13 +21,12 @@ from wkwdask.formats.mending import (
     SALVAGE,
     Action,
     DocumentRepair,
-    Left,
-    LevelMending,
+    LevelRepair,
     RepairOptions,
+    Unrepaired,
     matter,
     why,
 )  # fmt: skip
-from wkwdask.formats.record_paths import job_root
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
@@ -83,7 +83,7 @@ class BrokenFile:
     """Which shard it is."""
     faults: list[Fault]
     """What is wrong with it."""
-    mending: LevelMending | None
+    mending: LevelRepair | None
     """How its level is mended, None where chunks of its format cannot be."""
     num_sound: int
     """Its chunks that can be decoded."""
@@ -112,7 +112,7 @@ class RepairReport:
     """Whether nothing was changed."""
     actions: tuple[Action, ...]
     """What was done, in this order."""
-    left: tuple[Left, ...]
+    left: tuple[Unrepaired, ...]
     """Errors and warnings that remain."""
 
     @property
@@ -151,7 +151,7 @@ class Repair:
         self._saved: set[str] = set()
         self._salvaged: set[str] = set()
         self.actions: list[Action] = []
-        self.left: list[Left] = []
+        self.left: list[Unrepaired] = []
         self.plans: dict[str, list[LevelPlan]] = {}
         self.leftovers = LeftoverRepair(self.scope, options)
         self.documents: DocumentRepair = staged.format.document_repair(staged.scope, staged.found, options)
@@ -217,7 +217,7 @@ class Repair:
         known = {id(left.fault) for left in self.left}
         for fault in self._faults:
             if fault.path not in handled and id(fault) not in known:
-                self.left.append(Left(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
+                self.left.append(Unrepaired(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
@@ -248,7 +248,7 @@ class Repair:
 
     def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
         advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True mends it there"
-        self.left += [Left(fault, advice) for fault in faults]
+        self.left += [Unrepaired(fault, advice) for fault in faults]
 
     def _plan_document(self, plan: LevelPlan, handled: set[str]) -> None:
         path = plan.scope.document
@@ -256,9 +256,9 @@ class Repair:
         if not faults:
             return
         handled.add(path)
-        mended = plan.scope.mended_document(faults)
+        mended = plan.scope.repaired_document(faults)
         if mended is None:
-            self.left += [Left(fault, "no data file tells what it should say") for fault in faults]
+            self.left += [Unrepaired(fault, "no data file tells what it should say") for fault in faults]
             return
         plan.document, how = mended
         self.actions.append(Action(HEADER, path, why(faults), how))
@@ -271,7 +271,7 @@ class Repair:
             if out_of_reach == "file.dangling" and self._options.quarantine:
                 self._set_aside(plan, shard, faults)
             else:
-                self.left += [Left(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
+                self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
         elif file.mending is not None and head is not None:
             self._saved.add(file.path)
             self._mend(file, REWRITE, file.mend(head), _PROOF[head.is_compressed])
@@ -348,9 +348,9 @@ class Repair:
         """Do what can be done about a file that nothing can be made from."""
         num_sound, total = file.num_sound, 0 if file.mending is None else file.mending.num_chunks
         if file.has("pyramid.differs"):
-            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in file.faults]
+            self.left += [Unrepaired(fault, doubt or "it is not clear how the mag was made: give method=") for fault in file.faults]
         elif file.has("file.lost"):
-            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in file.faults]
+            self.left += [Unrepaired(fault, doubt or "bring it back from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.mending is not None:
             remake, become = None, "ZEROS"
             if rebuilding is not None and all(map(self._is_readable, rebuilding.base.sources(file.shard))):
@@ -364,7 +364,7 @@ class Repair:
             can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
             advice = f"{doubt}; else bring it back" if doubt else "bring it back"
             advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
-            self.left += [Left(fault, advice) for fault in file.faults]
+            self.left += [Unrepaired(fault, advice) for fault in file.faults]
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):

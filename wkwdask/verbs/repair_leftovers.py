@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.leftovers import age_seconds, is_foreign_temporary
-from wkwdask.formats.mending import FINISH, REMOVE, Action, Left, RepairOptions, why
+from wkwdask.formats.leftovers import age_seconds, is_external_temporary
+from wkwdask.formats.repair import FINISH, REMOVE, Action, RepairOptions, Unrepaired, why
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
@@ -34,7 +34,7 @@ class LeftoverRepair:
         self._cleaned: set[str] = set()
         self._only_copies: set[str] = set()
         self.actions: list[Action] = []
-        self.left: list[Left] = []
+        self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
         """Decide about what processes left; gives the paths of all that is dealt with."""
@@ -50,11 +50,11 @@ class LeftoverRepair:
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
             elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
-                self.left.append(Left(fault, "look before you remove it; remove_copies=True does, where the layer has every voxel that it holds"))
+                self.left.append(Unrepaired(fault, "look before you remove it; remove_copies=True does, where the layer has every voxel that it holds"))
             elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
-                self.left.append(Left(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
+                self.left.append(Unrepaired(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
-                self.left.append(Left(fault, f"somebody may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
+                self.left.append(Unrepaired(fault, f"somebody may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
             elif fault.kind.startswith("leftover."):
                 self._leftover(REMOVE, fault, handled)
         return handled
@@ -94,7 +94,7 @@ class LeftoverRepair:
         """Tell whether the writer of a left-over may still be alive: that of our own in a mag is not, once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
-        is_known = fault.kind == "leftover.temporary" and not is_foreign_temporary(fault.path) and self._mag_of(fault.path) is not None
+        is_known = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
         return not is_known and age_seconds(fault.path) < self._options.older_than_seconds
 
     def _mag_of(self, path: str) -> str | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from wkwdask.formats.inspection import LevelScope
-    from wkwdask.formats.mending import LevelMending
+    from wkwdask.formats.repair import LevelRepair
     from wkwdask.geometry.mag import Vec3
 
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ProbeSpec:
     """Find out what can be saved of a broken shard; changes nothing."""
 
-    mending: LevelMending
+    mending: LevelRepair
     """How its level is mended."""
     shard: Vec3
     path: str
@@ -47,7 +47,7 @@ class MendSpec:
     """Write a shard anew from its chunks that can be decoded."""
 
     mending: Any
-    """How its level is mended, a LevelMending."""
+    """How its level is mended, a LevelRepair."""
     shard: Vec3
     path: str
     """Its file."""

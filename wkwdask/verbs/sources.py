@@ -16,8 +16,8 @@ from wkwdask.formats.pictures.sources import open_sized
 from wkwdask.formats.registry import fallback, format_of
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.converted import converted
-from wkwdask.model.place import Destination
 from wkwdask.model.states import digest
+from wkwdask.model.target_image import Destination
 from wkwdask.plans.cells import SparseCells
 from wkwdask.runs.staged import finish_interrupted_publication, stage
 from wkwdask.store import files
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import NewLevels, Place
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import NewLevels, TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.runs.staged import Draft
 
@@ -63,12 +63,12 @@ class TargetRequest:
     allow_external: bool = False
     """Whether links of the target may lead out of what holds it."""
 
-    def place(self, read: SourceVolume) -> Place:
+    def place(self, read: SourceVolume) -> TargetImage:
         """Find out where a level goes that is made of a volume."""
         wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, found_nm=read.voxel_size_nm, needs_container=False)
         return place_for(replace(wanted, allow_external=self.allow_external))
 
-    def place_like(self, read: SourceVolume) -> Place:
+    def place_like(self, read: SourceVolume) -> TargetImage:
         """Find out where a level goes that is made of another one, voxel by voxel."""
         place, source = self.place(read), read.volume
         if place.mag != source.box.mag:
@@ -99,7 +99,7 @@ def open_base_level(
     except ReplacedError:
         left = find(url).choose(name)
         for level in left.levels:
-            finish_interrupted_publication(*format_of_image(left).hold(left, level), option)
+            finish_interrupted_publication(*format_of_image(left).job_folders(left, level), option)
         image, volume = open_it()
     if image.container is None and (format_of(url) or fallback()) is fallback():
         raise UnsupportedError(
@@ -193,7 +193,9 @@ def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
     return volume.moved(divide(by, mag.factors))
 
 
-def stage_level(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None) -> tuple[Draft, Placement]:
+def stage_level(
+    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None
+) -> tuple[Draft, TargetArray]:
     """Begin the layout of a job that makes one level."""
     (folder,) = levels.folders
     draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(fingerprint or {})}, existing)

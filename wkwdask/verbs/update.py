@@ -22,8 +22,8 @@ from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
-from wkwdask.model.placement import InPlace
 from wkwdask.model.states import grouped_digests
+from wkwdask.model.target_array import InPlace
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import plan_pass, step_factors
 from wkwdask.plans.regions import morton_order
@@ -231,7 +231,7 @@ def lay_out_update(
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     stored = format_of_image(layer)
     mags = _mags(layer, source, options)
-    folders = {mag: stored.hold(layer, layer.find(mag))[1] for mag in mags}
+    folders = {mag: stored.job_folders(layer, layer.find(mag))[1] for mag in mags}
     parent = stored.parent_of(layer, list(folders.values()))
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
@@ -248,7 +248,7 @@ def lay_out_update(
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        target = stored.living(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
+        target = stored.in_place_target(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
         framed = in_frame(volumes[finer], origin)
         living.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))

@@ -12,7 +12,7 @@ from wkwdask.formats.opening import aligned_mags, image_box, is_readable, place_
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
-from wkwdask.model.place import LevelSpec, NewLevels
+from wkwdask.model.target_image import LevelSpec, NewLevels
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling

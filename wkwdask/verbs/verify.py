@@ -221,7 +221,7 @@ class Verification(Work["VerifyReport"]):
             expected = f"{one.first}, the {spec.method} of mag {spec.finer.box.mag}"
             graver = ERROR if folder in self._says_how else ""  # by its own word the level is another one; else the method may be
             x, y, z = (a + o for a, o in zip(one.voxel, spec.origin, strict=True))
-            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), graver=graver))
+            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=graver))
 
     def _report(self) -> VerifyReport:
         """Say what was found."""

@@ -15,8 +15,8 @@ from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
-from wkwdask.model.place import LevelSpec
-from wkwdask.model.placement import InPlace
+from wkwdask.model.target_array import InPlace
+from wkwdask.model.target_image import LevelSpec
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.job_folder import JobFolder, Publisher
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.place import Place
-    from wkwdask.model.placement import Placement
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import TargetImage
     from wkwdask.runs.parts import ScratchPiece
     from wkwdask.runs.staged import ArrayContent
 
@@ -46,12 +46,12 @@ PART_NBYTES = 128 << 20
 _REGION = "to_wkw region"
 
 
-def part_of(target: Placement, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
+def part_of(target: TargetArray, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
     """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
     return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
 
 
-def encode_part(target: Placement, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
+def encode_part(target: TargetArray, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
     """Encode the voxels of one part and store them."""
     shard, name = part_of(target, part, part_shape)
     writer = target.open_part(shard, part if target.merges else name)
@@ -71,7 +71,7 @@ def encode_part(target: Placement, part: Vec3, part_shape: Vec3, voxels: npt.NDA
 class PartSpec:
     """Encode one part."""
 
-    target: Placement
+    target: TargetArray
     """The mag."""
     part: Vec3
     """Index of the part."""
@@ -98,7 +98,7 @@ class WriteJob:
     """Write one mag from an array, or from the pieces of one in scratch files."""
 
     def __init__(
-        self, target: Placement, content: npt.NDArray[Any] | Iterable[ScratchPiece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
+        self, target: TargetArray, content: npt.NDArray[Any] | Iterable[ScratchPiece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
         part_shape: Vec3 | None = None,
     ) -> None:  # fmt: skip
         self._target, self._content, self._take = target, content, take
@@ -151,7 +151,7 @@ class Creation(Plan):
         return Outcome([ShardTally(self.staged.targets[0], 0)])
 
 
-def lay_out_write(place: Place, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
+def lay_out_write(place: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
     """Check and lay out the writing of an array as one level, with what a user should know of it."""
     check_existing(existing)
     spec = LevelSpec(BoundingBox(topleft, content.shape[1:], place.mag), content.dtype, content.shape[0])
@@ -224,10 +224,10 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     _check_fits(image, volume, region, content)
     stored, found = format_of_image(image), image.level_of(volume)
     assert found is not None
-    parent, folder = stored.hold(image, found)
+    parent, folder = stored.job_folders(image, found)
     folder = files.realpath(folder) if files.islink(folder) else folder  # its locks are known by one name
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
-    ranges = cell_range(counted_from(region, volume.origin), stored.living(volume, InPlace(folder, "", region)).shard_shape)
+    ranges = cell_range(counted_from(region, volume.origin), stored.in_place_target(volume, InPlace(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     stored.check_links(image, folder, shards)
     dataset = None if image.container is None else image.container.dataset_folder
@@ -235,10 +235,10 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
         finish_interrupted_publication(parent, folder, _REGION, dataset)
         raise ReplacedError(f"{folder}: the job that was killed while it replaced the mag is completed now; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
-    target = stored.living(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
+    target = stored.in_place_target(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
-        draft.owner, parent, (target,), draft.folders, nbytes, stored.note_of_part(image), draft.settings, existing, resumes_automatically=False,
+        draft.owner, parent, (target,), draft.folders, nbytes, stored.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
         ignored_settings=content.ignored_settings, region=shards, dataset=dataset, volume=volume,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.model.image import Found, Image, Level
+    from wkwdask.model.image import Image, Level, ResolvedUrl
 
 
 class GroupsBackend(BackendEntrypoint):
@@ -95,7 +95,7 @@ def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | 
         node = node_of(image.name) if several else ""
         if node:
             groups[node] = xr.Dataset(attrs=_image_attrs(image))
-        for level in image.meant:
+        for level in image.selected:
             key = level.mag.name if level.mag is not None and not level.problem else ""
             name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
             groups[name] = without(_level_or_problem(image, level), drop_variables)
@@ -179,7 +179,7 @@ def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
     return open_variables(layer, volume)
 
 
-def _dataset_attrs(located: Found) -> dict[str, Any]:
+def _dataset_attrs(located: ResolvedUrl) -> dict[str, Any]:
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources:
         return {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.leveled import Placed
+from wkwdask.formats.array_images import ArrayGeometry
 from wkwdask.formats.n5.attributes import DTYPES, axes_of, is_dataset, level_attributes, level_names, parse_dataset, place_levels
 from wkwdask.formats.n5.place import LevelPlacement, dataset_document, new_axis_names, with_level
 from wkwdask.geometry.mag import Mag
@@ -104,7 +104,7 @@ def placed(group, *levels):
 
 
 def test_conventions():
-    one, two = Placed("xyz", Mag(1, 1, 1), (4.0, 4.0, 4.0), (0, 0, 0)), Placed("xyz", Mag(2, 2, 2), (8.0, 8.0, 8.0), (0, 0, 0))
+    one, two = ArrayGeometry("xyz", Mag(1, 1, 1), (4.0, 4.0, 4.0), (0, 0, 0)), ArrayGeometry("xyz", Mag(2, 2, 2), (8.0, 8.0, 8.0), (0, 0, 0))
     sizes = [100] * 3, [50] * 3
     resolution = {"pixelResolution": {"dimensions": [4, 4, 4], "unit": "nm"}}
     factors = {"downsamplingFactors": [2, 2, 2]}
@@ -132,7 +132,7 @@ def test_places():
 def test_nonsense_is_left_aside():
     odd = {"pixelResolution": {"dimensions": ["a", 1, 1], "unit": "nm"}, "scales": "many", "axes": [1, 2, 3], "transform": {"axes": ["z"], "scale": 5}}
     assert placed(odd, ([100] * 3, odd), ([33] * 3, {"downsamplingFactors": [3, 3, 3]})) == [
-        Placed("xyz", Mag(1, 1, 1), None, (0, 0, 0)), Placed("xyz", None, None, (0, 0, 0)),
+        ArrayGeometry("xyz", Mag(1, 1, 1), None, (0, 0, 0)), ArrayGeometry("xyz", None, None, (0, 0, 0)),
     ]  # fmt: skip
 
 

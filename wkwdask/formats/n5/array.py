@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, UnsupportedError
-from wkwdask.formats.described import Described, look
+from wkwdask.formats.identity import FileIdentity, look
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1
@@ -65,7 +65,7 @@ class N5Codec(ChunkCodec):
 
 
 @dataclass(frozen=True, slots=True)
-class N5Description(Described):
+class N5Description(FileIdentity):
     """A dataset and its ``attributes.json``."""
 
     dataset: N5Dataset

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.leveled import Placed, letters_of_axes
+from wkwdask.formats.array_images import ArrayGeometry, axis_letters
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
 from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
@@ -140,7 +140,7 @@ def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> s
     """Say which axis is which."""
     rank = len(dataset.dimensions)
     names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
-    letters = letters_of_axes(names)
+    letters = axis_letters(names)
     odd = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
     if odd or "x" not in letters:
         what = f"an axis {names[odd[0]]!r} of length {dataset.dimensions[odd[0]]}" if odd else "no axis x"
@@ -238,9 +238,9 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
     return {**merged, **own}
 
 
-def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[Placed | UnsupportedError]:
+def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[ArrayGeometry | UnsupportedError]:
     """Place the levels of a group beside each other."""
-    placed: list[Placed | UnsupportedError] = []
+    placed: list[ArrayGeometry | UnsupportedError] = []
     base: _LevelMetadata | None = None
     for name, dataset, attributes in levels:
         try:
@@ -266,7 +266,7 @@ class _LevelMetadata:
     factors: Lengths | None
     transform: tuple[Lengths, Lengths] | None
 
-    def placed_against(self, base: _LevelMetadata) -> Placed:
+    def placed_against(self, base: _LevelMetadata) -> ArrayGeometry:
         """Place it beside the finest level."""
         if self.transform is not None and base.transform is not None:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
@@ -278,7 +278,7 @@ class _LevelMetadata:
         offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:
             offset = offset_of(self.transform[1], base.transform[0], ratio)
-        return Placed(self.letters, mag_of(ratio), lengths, offset)
+        return ArrayGeometry(self.letters, mag_of(ratio), lengths, offset)
 
 
 def _guess_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:

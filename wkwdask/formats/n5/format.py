@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.array_images import found_images
 from wkwdask.formats.format import ArrayFormat
-from wkwdask.formats.leveled import found_images
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.options import N5Options
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Url
-    from wkwdask.model.image import Found, Image
-    from wkwdask.model.place import Place
+    from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.target_image import TargetImage
 
 
 class N5Format(ArrayFormat):
@@ -28,7 +28,7 @@ class N5Format(ArrayFormat):
     name = "n5"
     options = N5Options
     ending = ".n5"
-    not_asked = ("category", "pyramid")
+    unsupported_options = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
     level_record = FILE_NAME
@@ -39,10 +39,10 @@ class N5Format(ArrayFormat):
     recognise = staticmethod(is_n5)
     place = staticmethod(n5_place)
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_n5_layers(url))
 
-    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return place_beside(image)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.leveled import array_image, array_level
+from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.n5.array import n5_array, read_attributes
 from wkwdask.formats.n5.attributes import (
     FILE_NAME,

@@ -24,9 +24,9 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
 from wkwdask.model.levels import lengths_in
-from wkwdask.model.place import Destination, FolderPlace, NewLevels
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
+from wkwdask.model.target_image import Destination, NewLevels, TargetFolder
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
 from wkwdask.store.paths import basename, dirname, is_remote
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import LevelSpec
+    from wkwdask.model.target_image import LevelSpec
     from wkwdask.model.volume import Volume
 
 
@@ -206,8 +206,8 @@ _MAX_BLOCK_LEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class N5Place(FolderPlace):
-    """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.place.Place`."""
+class N5Place(TargetFolder):
+    """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     root: str
@@ -228,7 +228,7 @@ class N5Place(FolderPlace):
             dataset = replace(dataset, document=dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder))
             store = open_store(folder)
             array = n5_array(store, dataset, "xyzc"[: len(dataset.dimensions)], spec.box.mag, is_new=True).moved(at.offset)
-            targets.append(Placement(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
+            targets.append(TargetArray(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
             lengths = None if at.base_lengths_nm is None else list(at.base_lengths_nm)
             settings.append({"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths})
         edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), places, strict=True)))

@@ -150,7 +150,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
 
     for layer in _layers(url, root if store.is_local else None):
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
-        for level in layer.meant:
+        for level in layer.selected:
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
             if level.problem:
                 broken[_document_key(key)] = level.error(level.problem)

@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedErr
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
-from wkwdask.model.volume import PlainVolume, ReadyVolume
+from wkwdask.model.volume import PlainVolume, RandomAccessVolume
 from wkwdask.store import files
 from wkwdask.store.files import file_states
 from wkwdask.store.lru import LruCache
@@ -204,7 +204,7 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayVolume(PlainVolume, ReadyVolume):
+class ArrayVolume(PlainVolume, RandomAccessVolume):
     """An array with axes, a ``Volume``."""
 
     ref: ArrayRef

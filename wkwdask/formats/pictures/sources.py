@@ -343,7 +343,7 @@ def _hdf5_voxel_size(data: Any) -> Lengths | None:
 def _open_zarr(path: str, placing: PlainOptions) -> PlainSource:
     """Open a Zarr array, or the finest one of an OME-NGFF image."""
     images = find_zarr_layers(PREFIX + path)
-    image, level = images[0], next(iter(images[0].meant))
+    image, level = images[0], next(iter(images[0].selected))
     if len(images) > 1 or path not in (image.folder, level.folder):
         raise FormatError(f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}")
     lengths = None if level.lengths_nm is None else _known(level.lengths_nm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.formats.described import Described, Opened, look
+from wkwdask.formats.identity import FileIdentity, RecordState, look
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_file import info_of
@@ -14,8 +14,8 @@ from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
 from wkwdask.geometry.mag import vec3
 from wkwdask.geometry.vectors import times
 from wkwdask.model.chunk_grid import ChunkGrid, Vec4, grouped_unit
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleDescription(Described):
+class ScaleDescription(FileIdentity):
     """A scale and the ``info`` of its volume."""
 
     volume: Store
@@ -72,12 +72,12 @@ def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> Stor
     return _array(store, volume, scale, codec, mag, look(store, FILE_NAME, volume) if volume.is_local else None)
 
 
-def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> Placement:
+def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
     """Describe a scale that is written; chunks that are files of their own are compressed where the codec says so."""
-    return Placement(_array(store, volume, scale, codec, mag, None), store)
+    return TargetArray(_array(store, volume, scale, codec, mag, None), store)
 
 
-def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: Opened | None) -> StoredArray:
+def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: RecordState | None) -> StoredArray:
     sharding, channels = scale.sharding, codec.num_channels
     size, chunk = _with(channels, scale.size), _with(channels, scale.chunk_size)
     naming: KeyNaming

@@ -15,9 +15,9 @@ from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.precomputed.place import volume_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
-from wkwdask.model.image import Found
-from wkwdask.model.place import Destination
+from wkwdask.model.image import ResolvedUrl
 from wkwdask.model.summary import ScaleSummary, VolumeSummary
+from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 from wkwdask.store.records import PROVENANCE_NAME
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
-    from wkwdask.model.place import Place
+    from wkwdask.model.target_image import TargetImage
 
 
 class PrecomputedFormat(ArrayFormat):
@@ -48,19 +48,19 @@ class PrecomputedFormat(ArrayFormat):
     def recognise(self, path: str) -> bool:
         return is_volume(path)
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         image = open_precomputed_layer(url, chunk_size)
-        return Found(image.folder, (image,), image.mag)
+        return ResolvedUrl(image.folder, (image,), image.mag)
 
     def summarize(self, url: Url) -> Summary:
         image = open_precomputed_layer(url)
-        info, levels = image.details.info, sorted(image.meant, key=lambda level: int(level.details.index))
+        info, levels = image.details.info, sorted(image.selected, key=lambda level: int(level.details.index))
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
-    def place(self, wanted: Destination) -> Place:
+    def place(self, wanted: Destination) -> TargetImage:
         return volume_place(wanted)
 
-    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return volume_place(Destination(PREFIX + image.folder, category=image.category))
 

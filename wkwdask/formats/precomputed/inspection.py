@@ -294,7 +294,7 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
     unknown = [mag for mag in mags or () if mag not in image.mags]
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
-    chosen = [level for level in image.meant if not level.problem and (mags is None or level.mag in mags)]
+    chosen = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
     scopes = [scope for level in chosen for scope in _look_at(image.details, level, basename(path), faults)]
     return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if image.key is None and mags is None else ())
 

@@ -106,8 +106,8 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
             store, key = open_store(above[0]), above[1]
     store, info = _followed(store)
     image = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size")).image(key)
-    if key is not None and not image.meant[0].opener:
-        image.meant[0].open()  # says why it cannot be used
+    if key is not None and not image.selected[0].opener:
+        image.selected[0].open()  # says why it cannot be used
     return image
 
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
-    from wkwdask.model.layout import Parts
-    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.file_buffer import FileBuffer
+    from wkwdask.model.layout import ChunkSource
     from wkwdask.model.store import Store, StoredFile
 
 _MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
@@ -65,7 +65,7 @@ class SpanFiles(SingleFiles):
 
     names_chunks = True
 
-    def chunks(self, array: Parts, ranges: Ranges) -> Iterator[StoredChunk]:
+    def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         """Read chunks, several at once where that is better, and undo the compression of their files."""
         store, naming, codec = array.store, array.naming, array.codec
         assert isinstance(naming, SpanNaming)
@@ -276,7 +276,7 @@ class PrecomputedShards(Shards):
     def head_nbytes(self) -> int:
         return self.sharding.index_nbytes
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewShard:
         del grid
         return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), pieces)
 
@@ -295,19 +295,19 @@ class PrecomputedShards(Shards):
 class _NewShard:
     """A new shard of identity hash; memory is bounded by a write buffer and the tables."""
 
-    def __init__(self, sharding: Sharding, first_id: int, pieces: Pieces) -> None:
+    def __init__(self, sharding: Sharding, first_id: int, pieces: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)
         self._minishard = 0
         self._tables: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
         self._ranges = np.zeros((2, 1 << sharding.minishard_bits), np.uint64)
-        self.pieces = pieces
+        self.buffer = pieces
 
     @property
     def _end(self) -> int:
         """Where the next byte goes, counted from the end of the shard index."""
-        return self.pieces.end - self._sharding.index_nbytes
+        return self.buffer.end - self._sharding.index_nbytes
 
-    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
         """End the minishard before, and append the chunks of one."""
         shift = np.uint64(min(self._sharding.preshift_bits, 63))
         minishard = int(codes[0] >> shift)
@@ -316,7 +316,7 @@ class _NewShard:
             self._minishard = minishard
         return int(np.searchsorted(codes, np.uint64(minishard + 1) << shift))
 
-    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         lengths = sizes.astype(np.uint64)
         starts = np.uint64(self._end) - lengths[::-1].cumsum(dtype=np.uint64)[::-1]
         self._tables.append((codes + self._first_id, starts, lengths))
@@ -327,7 +327,7 @@ class _NewShard:
         ids, starts, sizes = (np.concatenate(columns) for columns in zip(*self._tables, strict=True))
         self._tables.clear()
         start = self._end
-        self.pieces.append(np.frombuffer(format_minishard_index(ids, starts, sizes, self._sharding.minishard_index_encoding), np.uint8))
+        self.buffer.append(np.frombuffer(format_minishard_index(ids, starts, sizes, self._sharding.minishard_index_encoding), np.uint8))
         self._ranges[:, self._minishard] = start, self._end
 
     def finish(self) -> bytes:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from wkwdask.formats.format import LEFT_BY_SOFTWARE
+from wkwdask.formats.format import IGNORED_NAMES
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.vectors import times
-from wkwdask.model.naming import Found, KeyNaming, Listed
+from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Ranges, Vec4
-    from wkwdask.model.naming import Wants
+    from wkwdask.model.naming import FolderFilter
     from wkwdask.model.store import Store, StoredEntry
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
@@ -86,16 +86,16 @@ class SpanNaming(KeyNaming):
         stem = self.stem(file)
         return (stem + self.suffix, *(stem + suffix for suffix in SUFFIXES if suffix != self.suffix))
 
-    def found(self, store: Store, file: Vec4) -> Iterator[Found]:
+    def found(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
         """Look at the file of a place, of several at the one that readers look for first; nothing where it is absent."""
         stem = self.stem(file)
         for variant, suffix in enumerate(SUFFIXES):
             (state,) = store.states([stem + suffix])
             if state is not None:
-                yield Found(variant, state.nbytes, state.mtime_ns)
+                yield FileVariant(variant, state.nbytes, state.mtime_ns)
                 return
 
-    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box, of several of a chunk the one that readers look for first."""
         del wants
         files = self.files(store)
@@ -104,7 +104,7 @@ class SpanNaming(KeyNaming):
             x, y, z = files.cells[n].tolist()
             if (x, y, z) not in seen and _is_in((0, x, y, z), ranges):
                 seen.add((x, y, z))
-                yield Listed((0, x, y, z), files.entries[n], int(files.suffixes[n]))
+                yield ListedFile((0, x, y, z), files.entries[n], int(files.suffixes[n]))
 
     def files(self, store: Store) -> ChunkFiles:
         """List all files of chunks; names that no chunk has are left out."""
@@ -149,7 +149,7 @@ class ShardNaming(KeyNaming):
         stem = self.key(file).removesuffix("shard")
         return tuple(stem + kind for kind in _KINDS)
 
-    def listed(self, store: Store, ranges: Ranges, wants: Wants | None = None) -> Iterator[Listed]:
+    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the files of shards of a box; where these are no boxes, their numbers stand for places."""
         del wants
         cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
@@ -161,7 +161,7 @@ class ShardNaming(KeyNaming):
                 if not _is_in(file, ranges):
                     continue
             for entry in entries:
-                yield Listed(file, entry, _KINDS.index(entry.name.rpartition(".")[2]))
+                yield ListedFile(file, entry, _KINDS.index(entry.name.rpartition(".")[2]))
 
     def files(self, store: Store) -> dict[int, list[StoredEntry]]:
         """List the files of shards by their numbers; names that no shard has are left out."""
@@ -206,7 +206,7 @@ def first_data_file(folder: str) -> str | None:
 
 def first_stray_file(folder: str) -> str:
     """Name something in a folder that is no part of a scale, an empty text where there is nothing."""
-    return next((entry.path for entry, is_data in _entries(folder) if not is_data and not LEFT_BY_SOFTWARE.fullmatch(entry.name)), "")
+    return next((entry.path for entry, is_data in _entries(folder) if not is_data and not IGNORED_NAMES.fullmatch(entry.name)), "")
 
 
 def _entries(folder: str) -> Iterator[tuple[StoredEntry, bool]]:

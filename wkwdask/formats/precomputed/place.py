@@ -18,8 +18,8 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times
 from wkwdask.model.levels import lengths_in
-from wkwdask.model.place import FolderPlace, NewLevels
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
 VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
@@ -44,8 +44,8 @@ _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
 @dataclass(frozen=True, slots=True)
-class VolumePlace(FolderPlace):
-    """A local folder in which scales are or will be, a :class:`wkwdask.model.place.Place`."""
+class VolumePlace(TargetFolder):
+    """A local folder in which scales are or will be, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     info: VolumeInfo | None

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.leveled import array_image, array_level
+from wkwdask.formats.array_images import array_image, array_level
 from wkwdask.formats.n5.attributes import is_whole_number
 from wkwdask.formats.n5.layer import open_n5_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
@@ -23,7 +23,7 @@ from wkwdask.formats.zarr.layer import open_zarr_volume
 from wkwdask.formats.zarr.ngff import axes_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.image import Found, Image, Level
+from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import lengths_in
 from wkwdask.store import files
 from wkwdask.store.locks import update_json
@@ -167,13 +167,13 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     return replace(layer, listing=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
 
 
-def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Found:
+def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
     """Find out what a path is: a dataset, a layer, or one mag."""
     located = _located(local_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
-def find_listed_arrays(path: str) -> Found | None:
+def find_listed_arrays(path: str) -> ResolvedUrl | None:
     """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
@@ -184,7 +184,7 @@ def find_listed_arrays(path: str) -> Found | None:
         real = files.realpath(path)
         mag = next((mag for mag, listed in layer.mags.items() if not is_remote(listed) and files.realpath(listed) == real), None)
         if mag is not None or folder == path:
-            return Found(path, (layer,), mag)
+            return ResolvedUrl(path, (layer,), mag)
     return None
 
 
@@ -199,34 +199,34 @@ def with_external(layer: Image) -> Image:
     return replace(layer, container=replace(layer.container, allow_external=True))
 
 
-def _located(path: str) -> Found:
+def _located(path: str) -> ResolvedUrl:
     datasource = read_datasource(path)
     if datasource is not None and (datasource.layers or datasource.odd):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
-        return Found(path, layers, odd=datasource.odd)
+        return ResolvedUrl(path, layers, odd=datasource.odd)
     if files.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
     if layer.container.record is not None or (files.isdir(path) and layer.mags):
-        return Found(path, (layer,))
+        return ResolvedUrl(path, (layer,))
     if datasource is not None:
-        return Found(path, ())
+        return ResolvedUrl(path, ())
     if not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
 
 
-def _locate_mag(path: str) -> Found:
+def _locate_mag(path: str) -> ResolvedUrl:
     """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
     listed = listed_mag(path)
     if listed is not None:
-        return Found(path, listed[:1], listed[1])
+        return ResolvedUrl(path, listed[:1], listed[1])
     parent = dirname(path)
     layer = _layer_above(parent)
     mag = mag_from_name(basename(path)) or MAG_1
     if layer.container.record is not None and mag not in layer.mags and mag.name == basename(path):
-        return Found(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
-    return Found(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
+        return ResolvedUrl(path, (with_mags(layer, {**layer.mags, mag: path}),), mag)
+    return ResolvedUrl(path, (with_mags(make_layer(parent, basename(parent)), {mag: path}),), mag)
 
 
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
@@ -262,7 +262,7 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def metadata_paths(found: Found, layer: Image, volume: StoredArray) -> list[str]:
+def metadata_paths(found: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
     """Name the records that lead to a mag, those that are not there included: where one of them changes, something else may be meant."""
     layer_folder = found.path if found.mag is None else dirname(found.path)
     folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]

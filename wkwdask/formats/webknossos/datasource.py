@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import CorruptError, ExistsError, MissingError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.image import OddLayer
+from wkwdask.model.image import InvalidLayer
 from wkwdask.model.json_text import Problems, format_json, parse_object
 from wkwdask.model.levels import length_nm, nm_per_unit, unit_name
 
@@ -81,7 +81,7 @@ class DataSource:
     """All layers, in the order of the file."""
     document: dict[str, Any]
     """The parsed JSON, with everything that is not understood here."""
-    odd: tuple[OddLayer, ...] = ()
+    odd: tuple[InvalidLayer, ...] = ()
     """Layers that cannot be used."""
     voxel_size: tuple[float, float, float] | None = None
     """The voxel size as the file states it [``unit``]."""
@@ -115,7 +115,7 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
         if layer is not None:
             layers.append(layer)
         else:
-            odd.append(OddLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
+            odd.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
     if problems.found:
         raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(layer.problem.removeprefix(f"{source}: ") for layer in odd)]))
     identity = document.get("id")

@@ -30,7 +30,7 @@ from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.place import Destination, Move
+from wkwdask.model.target_image import Destination, LevelCopy
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.format import MetadataEdit, Summary, Url
     from wkwdask.formats.inspection import Scope
-    from wkwdask.formats.mending import RepairOptions
+    from wkwdask.formats.repair import RepairOptions
     from wkwdask.model.faults import Findings
-    from wkwdask.model.image import Found, Image, Level
-    from wkwdask.model.place import Place
-    from wkwdask.model.placement import InPlace, Placement
+    from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import InPlace, TargetArray
+    from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
@@ -85,7 +85,7 @@ class WebknossosFormat(ArrayFormat):
         """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""
         return find_listed_arrays(path) is not None
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         """Find the layers that a path can mean."""
         return find_listed_arrays(local_path(url)) or locate(url)
 
@@ -99,17 +99,17 @@ class WebknossosFormat(ArrayFormat):
         """Give the folder."""
         return image.folder
 
-    def place(self, wanted: Destination) -> Place:
+    def place(self, wanted: Destination) -> TargetImage:
         """Find out what is where levels are wanted."""
         return mag_place(wanted)
 
-    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Give the place of new mags in a layer."""
         return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
 
     def moves(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
-    ) -> list[Move]:
+    ) -> list[LevelCopy]:
         """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag."""
         located = locate(url, allow_external=allow_external)
         mags = None if levels is None else list(map(Mag.parse, levels))
@@ -119,7 +119,7 @@ class WebknossosFormat(ArrayFormat):
         if layers is None and located.odd:
             located.odd[0].refuse()
         moves = [
-            Move(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
+            LevelCopy(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
             for layer in (located.layers if layers is None else map(located.pick, layers))
             for mag in _chosen_mags(located, layer, mags)
         ]
@@ -133,7 +133,7 @@ class WebknossosFormat(ArrayFormat):
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
         return stored if 0 < len(stored) < len(located.layers) + len(located.odd) else None
 
-    def not_moved(self, url: Url, moves: Sequence[Move], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Name layers of other formats, and what is no mag; and datasets whose voxels have another size."""
         located = locate(url)
         left = [] if located.mag is not None else list(_left_behind(located, [move.image for move in moves], layers))
@@ -150,7 +150,7 @@ class WebknossosFormat(ArrayFormat):
             files.makedirs(root)
             update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
 
-    def hold(self, image: Image, level: Level) -> tuple[str, str]:
+    def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
         """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
         check_inside_dataset(image, level.folder)
         folder = real_folder(image, level.folder)
@@ -160,16 +160,16 @@ class WebknossosFormat(ArrayFormat):
         """Give the folder of the layer, or one beside mags to which links lead."""
         return parent_of(image, folders)
 
-    def living(self, volume: StoredArray, how: InPlace) -> Placement:
+    def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
         """Give a mag as what is written in its place."""
         level = DEFAULT_LEVEL if how.level is None else how.level
-        return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_living=True, merges=how.merges)
+        return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
         """Refuse links that leave the dataset."""
         check_files_inside(image, folder, shards)
 
-    def note_of_part(self, image: Image) -> MetadataEdit | None:
+    def partial_write_edit(self, image: Image) -> MetadataEdit | None:
         """State the largest id of a segmentation that the JSON lists."""
         dataset = image.container.dataset_folder
         return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
@@ -219,7 +219,7 @@ class WebknossosFormat(ArrayFormat):
         """Mend the JSON of a dataset."""
         return JsonRepair(scope, found, options)
 
-    def find_removable(self, url: Url, *, allow_external: bool) -> Found:
+    def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
         """Find the layers, those that are stored in another format too."""
         return locate(url, allow_external=allow_external)
 
@@ -269,7 +269,7 @@ class WebknossosFormat(ArrayFormat):
 FORMAT = WebknossosFormat()
 
 
-def _chosen_mags(located: Found, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
+def _chosen_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
     there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
     missing = [mag for mag in mags or () if mag not in there]
     if missing:
@@ -277,21 +277,21 @@ def _chosen_mags(located: Found, layer: Image, mags: Sequence[Mag] | None) -> li
     return there if mags is None else [mag for mag in there if mag in mags]
 
 
-def _place_in(root: str, located: Found, layer: Image, mag: Mag) -> str:
+def _place_in(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> str:
     if located.mag is not None:
         _check_name(root, located, mag)
         return root
     return f"{root}/{mag.name}" if layer.container.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
 
 
-def _check_name(folder: str, located: Found, mag: Mag) -> None:
+def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
     """Refuse to let voxels of one mag appear as another one."""
     named = mag_from_name(basename(folder))
     if named not in (None, mag) and mag_from_name(basename(located.path)) is not None:
         raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 
-def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
+def _other_voxel_sizes(moves: Sequence[LevelCopy]) -> Iterator[str]:
     """Name datasets that layers come into, and whose voxels are of another size."""
     for folder in {dirname(dirname(move.wanted.url)) for move in moves if move.wanted is not None}:
         there, here = read_datasource(folder), moves[0].image.container.datasource
@@ -299,7 +299,7 @@ def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
             yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
 
 
-def _left_behind(located: Found, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
+def _left_behind(located: ResolvedUrl, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
     """Name layers of other formats, mags at other places, and whatever else is in the folders."""
     for layer in located.layers:
         if layer.container.data_format != "wkw":

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
-    from wkwdask.model.placement import Placement
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import TargetArray
 
 _SAMPLED_HEADERS = 200
 _LEAST_VOTES = 2  # files that must agree against header.wkw
@@ -122,11 +122,11 @@ class MagScope(LevelScope):
         """List its files."""
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
-    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Placement:
+    def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         """Give what writes single files of it anew in their place, or in another folder."""
         assert self.header is not None
         level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
-        return replace(wkw_placement(folder or self.folder, self.header, level, box, parts_folder), is_living=True)
+        return replace(wkw_placement(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         """Say which files faults are about, given by path."""
@@ -154,7 +154,7 @@ class MagScope(LevelScope):
         """Pick those that a new header.wkw mends."""
         return [fault for fault in faults if fault.kind.removeprefix("header.") in _HEADER_KINDS]
 
-    def mended_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
+    def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
         """Make a header as data files say."""
         if self.header is None:
             return None

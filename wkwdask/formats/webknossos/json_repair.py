@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.leftovers import set_aside
-from wkwdask.formats.mending import JSON, Action, DocumentRepair, Left, RepairOptions
+from wkwdask.formats.repair import JSON, Action, DocumentRepair, RepairOptions, Unrepaired
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
     NewLayer,
@@ -86,7 +86,7 @@ class JsonRepair(DocumentRepair):
             self._plan_box(layer, fault)
         elif fault.kind == "json.box_smaller":
             handled.add(fault.path)
-            self.left.append(Left(fault, "grow_box=True makes the box larger"))
+            self.left.append(Unrepaired(fault, "grow_box=True makes the box larger"))
 
     def _change(self, fault: Fault, how: str, change: Callable[[Document], Document]) -> None:
         self._changes.append(change)
@@ -96,10 +96,10 @@ class JsonRepair(DocumentRepair):
         headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
         there = {scope.mag for scope in layer.mags}
         if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= there:
-            self.left.append(Left(fault, "not all mags that the JSON lists were looked at"))
+            self.left.append(Unrepaired(fault, "not all mags that the JSON lists were looked at"))
             return
         if len(headers) != 1:
-            self.left.append(Left(fault, "the mags differ among themselves"))
+            self.left.append(Unrepaired(fault, "the mags differ among themselves"))
             return
         ((dtype, num_channels),) = headers
         fields = {"elementClass": element_class(dtype, num_channels), "numChannels": num_channels}
@@ -116,18 +116,18 @@ class JsonRepair(DocumentRepair):
     def _plan_mag(self, layer: LayerScope, fault: Fault) -> None:
         scope = next((scope for scope in layer.mags if scope.folder == fault.path), None)
         if scope is None or scope.header is None or layer.record is None:
-            self.left.append(Left(fault, "nothing says what its files are like"))
+            self.left.append(Unrepaired(fault, "nothing says what its files are like"))
             return
         if element_class(scope.header.dtype, scope.header.num_channels) != layer.record.element_class:
             listed = type_text(layer.record.element_class, layer.record.num_channels)
-            self.left.append(Left(fault, f"its voxels are {scope.header.dtype.name}, the layer's {listed}"))
+            self.left.append(Unrepaired(fault, f"its voxels are {scope.header.dtype.name}, the layer's {listed}"))
             return
         entry = (scope.mag, self._relative(scope.folder), scope.header.file_len_vx)
         self._change(fault, f"mag {scope.mag.name} is added", lambda document: with_mags(document, layer.name, [entry]))
 
     def _plan_layer(self, layer: LayerScope, fault: Fault) -> None:
         if not any(scope.header is not None for scope in layer.mags):
-            self.left.append(Left(fault, "nothing says what its files are like"))
+            self.left.append(Unrepaired(fault, "nothing says what its files are like"))
             return
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
@@ -143,7 +143,7 @@ class JsonRepair(DocumentRepair):
         head, kept, others = valid_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
-            self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
+            self.left.append(Unrepaired(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
             return True
         document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
@@ -151,7 +151,7 @@ class JsonRepair(DocumentRepair):
         before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
         lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in fresh)]
         if others and not fresh and "scale" in head:
-            self.left.append(Left(fault, "no file says what the layer should be; its record stays as it is"))
+            self.left.append(Unrepaired(fault, "no file says what the layer should be; its record stays as it is"))
             return False
         for layer in fresh:
             document = self._with_layer(document, layer, without_box_and_mags(before[layer.name]) if layer.name in before else None)

@@ -18,7 +18,7 @@ from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
-from wkwdask.model.place import NewLevels
+from wkwdask.model.target_image import NewLevels
 from wkwdask.model.voxel_type import element_class
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.store import files
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
-    from wkwdask.model.place import Destination, LevelSpec
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
+    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
 
 @dataclass(frozen=True, slots=True)
 class MagPlace:
-    """Where one new mag is to appear, a :class:`wkwdask.model.place.Place`."""
+    """Where one new mag is to appear, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     folder: str
     """The mag's folder."""
@@ -74,7 +74,7 @@ class MagPlace:
         return f"coarser mags that are there are not changed: {', '.join(coarser)}; {advice}"
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out the mag, see :class:`wkwdask.model.place.Place`."""
+        """Lay out the mag, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         (spec,) = specs
         if self.wanted.category not in (None, "color", "segmentation"):
@@ -177,7 +177,7 @@ class MagPlace:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """A layer in which mags are made from one of its mags, a :class:`wkwdask.model.place.Place`."""
+    """A layer in which mags are made from one of its mags, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     layer: Image
     """The layer."""
@@ -199,7 +199,7 @@ class LayerPlace:
         return ""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out mags, see :class:`wkwdask.model.place.Place`."""
+        """Lay out mags, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         assert like is not None
         before = header_of(like)
@@ -255,7 +255,7 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
     return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
 
 
-def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> Placement:
+def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> TargetArray:
     """Describe a mag that is written; blocks are encoded anew where a level is given."""
     target = wkw_placement(folder, header, options.chosen_level, box)
     return target if options.level is None else replace(target, splicer=None)

@@ -22,8 +22,8 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.model.chunk_grid import ChunkGrid
 from wkwdask.model.naming import GridNaming
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
 from wkwdask.store import files
 from wkwdask.store.store import FolderStore
 
@@ -97,10 +97,10 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
     return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagIdentity(store, header), mag=box.mag, part=box)
 
 
-def wkw_placement(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> Placement:
+def wkw_placement(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
     """Describe a mag that is written."""
     array = wkw_array(folder, header, box, level)
-    return Placement(array, FolderStore(parts_folder), ((HEADER_NAME, format_header(header)),), splicer=WkwSplicer())
+    return TargetArray(array, FolderStore(parts_folder), ((HEADER_NAME, format_header(header)),), splicer=WkwSplicer())
 
 
 def filled_box(array: StoredArray) -> BoundingBox:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.model.place import LevelSpec
+    from wkwdask.model.target_image import LevelSpec
 
 HEADER_NBYTES = 16
 _LAYOUT = struct.Struct("<3sBBBBBQ")  # magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset

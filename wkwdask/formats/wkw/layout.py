@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
-    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
     from wkwdask.store.files import OpenFile
 
@@ -81,11 +81,11 @@ class WkwCodec(ChunkCodec):
         return encode_block(voxels, self.header, self.level)
 
     def encode_batch(
-        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: Pieces, source: str, *, stores_zeros: bool
+        self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Encode blocks of an array in one compiled call, see :meth:`wkwdask.model.codec.ChunkCodec.encode_batch`."""
         del source
-        out = output.room(len(corners) * compress_bound(self.header.block_nbytes))
+        out = output.reserve(len(corners) * compress_bound(self.header.block_nbytes))
         block_type = self.header.block_type
         encoded = encode_from(array, corners, out, block_len=shape[0], block_type=block_type, level=self.level, store_zero=stores_zeros)
         output.advance(encoded.nbytes)
@@ -170,7 +170,7 @@ class WkwFiles(Shards, BoxCodec):
         """Bytes of header and jump table."""
         return self.header.smallest_data_offset
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewFile:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewFile:
         """Start a file."""
         del first, grid
         return _NewFile(self.header, self.zero, pieces)
@@ -192,13 +192,13 @@ class WkwFiles(Shards, BoxCodec):
 class _NewFile:
     """A new file; blocks that do not come are stored as zeros."""
 
-    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], pieces: Pieces) -> None:
+    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], pieces: FileBuffer) -> None:
         self._header, self._zero = header, zero
         self._sizes = np.full(header.blocks_per_file, zero.size, np.int64)
         self._next = 0
-        self.pieces = pieces
+        self.buffer = pieces
 
-    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
         """Store zeros up to a block, and return how many blocks follow each other from there."""
         self._fill(int(codes[0]))
         ends = np.flatnonzero(np.diff(codes) != 1)
@@ -206,10 +206,10 @@ class _NewFile:
 
     def _fill(self, code: int) -> None:
         if code > self._next:
-            self.pieces.repeat(self._zero, code - self._next)
+            self.buffer.repeat(self._zero, code - self._next)
             self._next = code
 
-    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Take note of blocks that were appended."""
         self._next = int(codes[-1]) + 1
         self._sizes[self._next - len(codes) : self._next] = sizes

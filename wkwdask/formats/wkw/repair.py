@@ -16,7 +16,7 @@ from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.kernels.blocks.batch import zero_encoding
-from wkwdask.model.pieces import Pieces
+from wkwdask.model.file_buffer import FileBuffer
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 
@@ -58,7 +58,7 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
 def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> WrittenFile:
     """Write the blocks of a new file, which is still to be published: from one of two files each, or zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
-    output = Pieces(lambda: NewFile(path), header.smallest_data_offset)
+    output = FileBuffer(lambda: NewFile(path), header.smallest_data_offset)
     with ExitStack() as opened:
         opened.callback(output.discard)
         sources: dict[int, files.OpenFile] = {}

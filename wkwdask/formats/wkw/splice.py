@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.stored_file import WkwFile
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.placement import Placement
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_array import TargetArray
 
     Stored = StoredArray | MergedVolume
 
 
 @dataclass(frozen=True, slots=True)
 class WkwSplicer:
-    """Makes files of what a mag with the same blocks has stored, a :class:`wkwdask.model.placement.Splicer`."""
+    """Makes files of what a mag with the same blocks has stored, a :class:`wkwdask.model.target_array.Splicer`."""
 
-    def can_splice(self, source: Any, target: Placement) -> bool:
+    def can_splice(self, source: Any, target: TargetArray) -> bool:
         """Tell whether stored blocks of one mag are stored blocks of another: same voxels, places and block length, and LZ4 or raw in both."""
         volume = _stored(source)
         if not is_wkw(volume) or source.box != volume.box:  # where more is merged, stored blocks may hold voxels outside of the box of the base
@@ -49,7 +49,7 @@ class WkwSplicer:
         same = (a.block_len, a.voxel_type, a.num_channels, a.block_type) == (b.block_len, b.voxel_type, b.num_channels, b.block_type)
         return same and all(s % a.block_len == 0 for s in volume.origin)
 
-    def splice_shard(self, source: Stored, target: Placement, shard: Vec3) -> Receipt:
+    def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
         """Make one file of what the source has stored in its place, and publish it."""
         return _Splice(source, target, shard).run()
 
@@ -62,7 +62,7 @@ _OUTSIDE, _CUT, _INSIDE = range(3)  # blocks outside the box, cut by it, or insi
 
 
 class _Splice:
-    def __init__(self, source: Stored, target: Placement, shard: Vec3) -> None:
+    def __init__(self, source: Stored, target: TargetArray, shard: Vec3) -> None:
         self._source, self._target, self._shard = source, target, shard
         self._stored: StoredArray = _stored(source)
         self._header, self._before = header_of(target.array), header_of(self._stored)
@@ -80,11 +80,11 @@ class _Splice:
                 return self._take_over(file)
             self._copy_cubes()
             if not self._has_voxels:
-                self._file.pieces.discard()
+                self._file.buffer.discard()
                 return Receipt(self._shard, self._box, voxels=self._box.volume, minimum=0, maximum=0)
-            publish_shard(self._file, is_living=self._target.is_living)
+            publish_shard(self._file, is_in_place=self._target.is_in_place)
         except BaseException:
-            self._file.pieces.discard()
+            self._file.buffer.discard()
             raise
         return self._published()
 
@@ -104,8 +104,8 @@ class _Splice:
     def _take_over(self, stored: WkwFile) -> Receipt:
         """Copy a whole file."""
         stored.all_bounds()  # checks them
-        self._file.pieces.file.copy_from(stored.file, stored.nbytes)
-        self._file.pieces.close().publish(flush_folder=self._target.is_living, keep_equal=True)
+        self._file.buffer.file.copy_from(stored.file, stored.nbytes)
+        self._file.buffer.close().publish(flush_folder=self._target.is_in_place, keep_equal=True)
         return self._published()
 
     def _published(self) -> Receipt:
@@ -186,8 +186,8 @@ class _Splice:
         if not self._has_voxels:
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
-        self._file.pieces.copy(file.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
-        self._file.took(codes, np.diff(bounds))
+        self._file.buffer.copy(file.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
+        self._file.record(codes, np.diff(bounds))
 
     def _put_cut(self, cube: Vec3, edge: int, number: int) -> None:
         """Decode a block, and encode what of it lies in the box."""
@@ -198,13 +198,13 @@ class _Splice:
         inside = cell_box((x // step, y // step, z // step), (step,) * 3, self._box).intersection(self._box)
         self._source.read_into(part_of_array(voxels, inside, (x, y, z)), inside.topleft)
         codes, encode = self._begin(1), self._target.array.codec.encode_batch
-        sizes, nonzero = encode(voxels, np.zeros((1, 3), np.int64), (step, step, step), self._file.pieces, self._target.folder, stores_zeros=True)
+        sizes, nonzero = encode(voxels, np.zeros((1, 3), np.int64), (step, step, step), self._file.buffer, self._target.folder, stores_zeros=True)
         self._has_voxels |= nonzero > 0
-        self._file.took(codes, sizes)
+        self._file.record(codes, sizes)
 
     def _begin(self, count: int) -> npt.NDArray[np.uint64]:
         """Begin with some of the next blocks."""
         codes = np.arange(self._next, self._next + count, dtype=np.uint64)
-        self._file.stretch(codes)
+        self._file.start_stretch(codes)
         self._next += count
         return codes

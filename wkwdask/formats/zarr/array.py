@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.described import DescribedByJson, look, text_of
+from wkwdask.formats.identity import JsonIdentity, look, text_of
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrCodec, parse_stages
 from wkwdask.formats.zarr.shards import ZarrShards
@@ -139,7 +139,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     size, chunk, file = by_axes(shape, axes), by_axes(codec.chunk_shape, axes), by_axes(outer, axes)
     dtype = stored_dtype(codec.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
-    identity = DescribedByJson(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _IGNORED_KEYS), _IGNORED_KEYS)
+    identity = JsonIdentity(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _IGNORED_KEYS), _IGNORED_KEYS)
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
 
 

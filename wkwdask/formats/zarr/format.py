@@ -5,23 +5,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.format import LEFT_BY_SOFTWARE, ArrayFormat
-from wkwdask.formats.leveled import found_images
+from wkwdask.formats.array_images import found_images
+from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.formats.zarr.place import PREFIX, image_place, names_zarr_image
-from wkwdask.model.place import Destination
+from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.format import Url
-    from wkwdask.model.image import Found, Image
-    from wkwdask.model.place import Place
+    from wkwdask.model.image import Image, ResolvedUrl
+    from wkwdask.model.target_image import TargetImage
 
 
 class ZarrFormat(ArrayFormat):
@@ -29,7 +29,7 @@ class ZarrFormat(ArrayFormat):
 
     name = "zarr"
     options = ZarrOptions
-    not_asked = ("pyramid",)
+    unsupported_options = ("pyramid",)
     url_name = NAME
     documents = ("zarr.json", ".zgroup", ".zarray")
     level_entries = r"zarr\.json|\.zarray|\.zattrs|c|(?a:\d+)"
@@ -47,14 +47,14 @@ class ZarrFormat(ArrayFormat):
         """Tell whether a URL says that it is Zarr; what does not is left to zarr itself."""
         return NAME.is_in(url)
 
-    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> Found:
+    def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_zarr_layers(url))
 
     def is_placed(self, url: Url) -> bool:
         """Tell whether it is named as Zarr, or an image or a level of one."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
-    def place_in(self, image: Image, *, allow_external: bool) -> Place:
+    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
@@ -70,7 +70,7 @@ def _stray_in(folder: str) -> str:
     """Name something in a folder that is no part of an array, an empty text where there is nothing."""
     with files.scandir(folder) as entries:
         for entry in entries:
-            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or LEFT_BY_SOFTWARE.fullmatch(entry.name)
+            is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)
             if not is_ours or entry.is_symlink():
                 return entry.path
     return ""

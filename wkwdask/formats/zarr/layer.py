@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.leveled import Placed, array_image, array_level
+from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
@@ -280,13 +280,13 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
     if item is None or not item.is_array:
         check_version({} if item is None else item.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
-    return _level(item, location, "", Placed(axes(item.shape, item.names), MAG_1, None, (0, 0, 0))).open()
+    return _level(item, location, "", ArrayGeometry(axes(item.shape, item.names), MAG_1, None, (0, 0, 0))).open()
 
 
-def _exported_placement(item: Node, axes: str) -> Placed:
+def _exported_placement(item: Node, axes: str) -> ArrayGeometry:
     """Read what an export of a mag says of it; what makes no sense says nothing."""
     attributes = item.attributes
-    placed = Placed(axes, MAG_1, None, (0, 0, 0))
+    placed = ArrayGeometry(axes, MAG_1, None, (0, 0, 0))
     malformed = (KeyError, TypeError, ValueError)
     with suppress(*malformed):
         x, y, z = (float(length) for length in attributes["voxel_size_nm"])
@@ -298,7 +298,7 @@ def _exported_placement(item: Node, axes: str) -> Placed:
     return placed
 
 
-def _level(item: Node, location: str, key: str, placed: Placed) -> Level:
+def _level(item: Node, location: str, key: str, placed: ArrayGeometry) -> Level:
     """Describe an array that is open."""
     error: Exception
     if item.dtype is None:

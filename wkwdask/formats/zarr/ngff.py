@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.leveled import Placed, letters_of_axes
+from wkwdask.formats.array_images import ArrayGeometry, axis_letters
 from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
         if default is None:
             raise UnsupportedError(f"{source}: an array of shape {tuple(shape)} whose axes have no names; arrays are read that have the axes x, y, z and c")
         lower = list(default)
-    letters = letters_of_axes(lower)
+    letters = axis_letters(lower)
     for n, letter in enumerate(letters):
         if letter == "-" or letter in letters[:n]:
             if shape[n] != 1:
@@ -226,7 +226,7 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
     return "".join(letters)
 
 
-def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[Placed]:
+def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[ArrayGeometry]:
     """Place the arrays of an image."""
     units = _nm_per_unit(image)
     scales = [_xyz_values(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
@@ -234,12 +234,12 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     if len(known) < len(scales):
         sizes = [_xyz_values([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(sizes, key=math.prod)
-        return [Placed(letters, mag_of(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
+        return [ArrayGeometry(letters, mag_of(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
     places = []
     for level, letters, scale in zip(image.levels, axes, known, strict=True):
         ratio, translation = ratio_of(scale, known[0]), _xyz_values(level.translation, letters, 0.0)
         offset = (0, 0, 0) if translation is None else offset_of(translation, known[0], ratio)
-        places.append(Placed(letters, mag_of(ratio), None if units is None else times(scale, units), offset))
+        places.append(ArrayGeometry(letters, mag_of(ratio), None if units is None else times(scale, units), offset))
     return places
 
 

@@ -24,7 +24,7 @@ class ZarrOptions(StorageOptions):
     chunk_shape: Vec3 | None = shape("A chunk [voxels].", (64, 64, 64))
     shard_shape: Vec3 | bool | None = shape(
         "A shard [voxels], a power of two of chunks along each axis; {auto} chooses one of at most 512 MiB before compression, {none} makes each chunk a file.",
-        True, "{auto}", takes_words=True,
+        True, "{auto}", accepts_bool=True,
     )  # fmt: skip
     compression: str | None = choice(
         "Compression of chunks; blosc is Zstandard behind a shuffle of bytes.", (*levels, "raw"), default_doc="zstd for segmentations and bytes, else blosc"

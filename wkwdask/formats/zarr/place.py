@@ -17,9 +17,9 @@ from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_reco
 from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, multiscale, pyramid_level, rgb_range, scale_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.place import FolderPlace, NewLevels
-from wkwdask.model.placement import Placement
 from wkwdask.model.stored_array import StoredArray
+from wkwdask.model.target_array import TargetArray
+from wkwdask.model.target_image import NewLevels, TargetFolder
 from wkwdask.model.voxel_type import holds_ids
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 from wkwdask.store import files
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.place import Destination, LevelSpec
+    from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
 
@@ -92,8 +92,8 @@ _SUFFIX = ".ome.zarr"
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePlace(FolderPlace):
-    """A local group in which arrays are or will be, a :class:`wkwdask.model.place.Place`."""
+class ImagePlace(TargetFolder):
+    """A local group in which arrays are or will be, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     image: dict[str, Any] | None
@@ -223,7 +223,7 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
-def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> Placement:
+def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetArray:
     """Lay out an array, whose element 0 is the lowest voxel of its box."""
     store, box = open_store(folder), spec.box
     attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
@@ -234,7 +234,7 @@ def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> Placeme
     name = next(iter(documents))
     array = zarr_array(store, name, documents[name], axis_letters(spec.num_channels), is_new=True)
     array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
-    return Placement(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
+    return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
 
 def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
-    from wkwdask.model.pieces import Pieces
+    from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
 
 _ENTRY_NBYTES = 16
@@ -107,7 +107,7 @@ class ZarrShards(Shards):
     def head_nbytes(self) -> int:
         return 0 if self.index_at_end else self.index_nbytes
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: Pieces) -> _NewShard:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewShard:
         del first, grid
         return _NewShard(self, pieces)
 
@@ -135,18 +135,18 @@ class ZarrShards(Shards):
 class _NewShard:
     """A new shard; memory is bounded by a write buffer and the index."""
 
-    def __init__(self, layout: ZarrShards, pieces: Pieces) -> None:
+    def __init__(self, layout: ZarrShards, pieces: FileBuffer) -> None:
         self._layout = layout
         self._chunks: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
-        self.pieces = pieces
+        self.buffer = pieces
 
-    def stretch(self, codes: npt.NDArray[np.uint64]) -> int:
+    def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
         """Append all: nothing comes between chunks."""
         return len(codes)
 
-    def took(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+    def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Take note of chunks that were appended."""
-        self._chunks.append((codes, self.pieces.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
+        self._chunks.append((codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
 
     def finish(self) -> bytes:
         """Write the index."""
@@ -154,5 +154,5 @@ class _NewShard:
         index = self._layout.format_index(codes, starts, sizes)
         if not self._layout.index_at_end:
             return index
-        self.pieces.append(np.frombuffer(index, np.uint8))
+        self.buffer.append(np.frombuffer(index, np.uint8))
         return b""

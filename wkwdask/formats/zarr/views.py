@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.zarr.ngff import PyramidLevel
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.image import Found, Image
+    from wkwdask.model.image import Image, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.volume import Volume
 
@@ -163,7 +163,7 @@ class ViewPlan:
     """Symbolic links and where they lead: arrays of segmentations, among the labels of an image."""
 
 
-def plan_view(located: Found, layer: str | None, *, allow_external: bool) -> ViewPlan:
+def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) -> ViewPlan:
     """Say what the view of a dataset, layer or mag consists of."""
     is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
@@ -310,7 +310,7 @@ def _has_content(path: str, data: bytes) -> bool:
         return False
 
 
-def remove_view(located: Found, layer: str | None) -> tuple[str, ...]:
+def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
     """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else."""
     removed: list[str] = []
     for one in (one for one in located.layers if layer in (None, one.name)):

@@ -16,7 +16,7 @@ from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.place import mag_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
-from wkwdask.model.place import Destination, LevelSpec
+from wkwdask.model.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.rechunk import lay_out
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.place import MagPlace
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
-    from wkwdask.model.place import Move
     from wkwdask.model.stored_array import StoredArray
+    from wkwdask.model.target_image import LevelCopy
     from wkwdask.verbs.rechunk import Rechunk, RechunkOptions
 
     Path = str | os.PathLike[str]
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Merge:
     """Annotations, and the mag that they go into."""
 
-    move: Move
+    move: LevelCopy
     """The mag, and where the result goes."""
     annotations: tuple[AnnotationMag, ...]
     """The annotations that hold blocks, the strongest last."""
@@ -105,7 +105,7 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
 
 
-def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
+def _with_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
     source = wkw_volume(move.image, move.level.mag)
     for annotation in annotations:
         _check_type(annotation, source)
@@ -214,7 +214,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     return tuple(moved), known + by, lines
 
 
-def _edit(move: Move, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
+def _edit(move: LevelCopy, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
     """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
     record, box = move.image.container.record, merge.box
     if edit is None:

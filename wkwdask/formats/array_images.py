@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from wkwdask.model.image import Found, Image, Level
+from wkwdask.model.image import Image, Level, ResolvedUrl
 from wkwdask.model.levels import ratio_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
 
 
-class Placed(NamedTuple):
+class ArrayGeometry(NamedTuple):
     """Where an array lies among the others of its image."""
 
     axes: str
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
     """Absolute voxel of the mag at which it starts."""
 
 
-def letters_of_axes(names: Iterable[str]) -> list[str]:
+def axis_letters(names: Iterable[str]) -> list[str]:
     """Give the letter of each axis by its name, ``-`` for one that is neither x, y, z nor channels."""
     return [name if name in ("x", "y", "z") else "c" if name in ("c", "channel", "ch") else "-" for name in names]
 
@@ -47,6 +47,6 @@ def array_image(stored: str, folder: str, name: str, levels: Sequence[Level], ke
     return Image(stored, folder, name, lambda: levels, key, category, size)
 
 
-def found_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> Found:
+def found_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:
     """Give what a path or URL means that holds some images."""
-    return Found(images[0].folder, images, images[0].mag) if len(images) == 1 else Found(os.fspath(url), images)
+    return ResolvedUrl(images[0].folder, images, images[0].mag) if len(images) == 1 else ResolvedUrl(os.fspath(url), images)

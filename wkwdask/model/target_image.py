@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.model.levels import Lengths
-    from wkwdask.model.placement import Placement
+    from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
 
 
@@ -93,7 +93,7 @@ class LevelSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LevelCopy:
     """A level that is stored anew."""
 
     image: Image
@@ -112,7 +112,7 @@ class NewLevels:
     """The folder in which jobs on the image work."""
     folders: tuple[str, ...]
     """Where each level is to appear."""
-    targets: tuple[Placement, ...]
+    targets: tuple[TargetArray, ...]
     """How each is stored."""
     settings: dict[str, Any]
     """The same for a journal, in values that JSON keeps."""
@@ -127,14 +127,14 @@ class NewLevels:
     loss: str | None = None
     """What is lost where its chunks are decoded and encoded; empty where a user asked for another encoding that loses something, None where nothing is."""
 
-    def staged(self, job_folder: str) -> tuple[Placement, ...]:
+    def staged(self, job_folder: str) -> tuple[TargetArray, ...]:
         """Give the levels as they are built in the folder of a job."""
         names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
         return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class FolderPlace:
+class TargetFolder:
     """What most places say: an image is a folder, and levels beside those that are written stay as they are."""
 
     prefix: ClassVar[str]
@@ -159,7 +159,7 @@ class FolderPlace:
         return ""
 
 
-class Place(Protocol):
+class TargetImage(Protocol):
     """An image that is there or will be, in which levels are written."""
 
     @property

@@ -23,7 +23,7 @@ _KEPT = 4  # pieces of memory that a thread keeps for its next files
 _kept = threading.local()
 
 
-class Pieces:
+class FileBuffer:
     """Gathers what is appended to a new file; without one it is only counted."""
 
     def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, is_checked: bool = False) -> None:
@@ -41,7 +41,7 @@ class Pieces:
         return self._offset + self._used
 
     @property
-    def gathered_nbytes(self) -> int:
+    def buffered_nbytes(self) -> int:
         """What is not written yet."""
         return self._used
 
@@ -53,7 +53,7 @@ class Pieces:
             self._file = self._open_file()
         return self._file
 
-    def room(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
+    def reserve(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
         """Give memory for the next bytes; they count as soon as :meth:`advance` says how many were filled in."""
         least = wanted if least is None else least
         if self._used + least > self._memory.size:
@@ -69,7 +69,7 @@ class Pieces:
     def append(self, data: npt.NDArray[np.uint8]) -> None:
         """Append a copy of some bytes."""
         while data.size:
-            room = self.room(data.size, 1)
+            room = self.reserve(data.size, 1)
             room[...] = data[: room.size]
             self.advance(room.size)
             data = data[room.size :]
@@ -86,7 +86,7 @@ class Pieces:
     def copy(self, source: StoredFile, offset: int, nbytes: int) -> None:
         """Append a part of an open file."""
         while nbytes:
-            room = self.room(nbytes, 1)
+            room = self.reserve(nbytes, 1)
             source.read_into(room, offset)
             self.advance(room.size)
             offset, nbytes = offset + room.size, nbytes - room.size

@@ -66,7 +66,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Unrepaired:
     """A fault that stays."""
 
     fault: Fault
@@ -88,7 +88,7 @@ def why(faults: Iterable[Fault]) -> str:
     return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
 
 
-class LevelMending(Protocol):
+class LevelRepair(Protocol):
     """How broken shards of a level are mended with what is sound in them; picklable."""
 
     @property
@@ -111,7 +111,7 @@ class DocumentRepair:
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
-        self.left: list[Left] = []
+        self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
         """Decide what is done about the faults that are the documents'; gives the paths of all that were decided about."""

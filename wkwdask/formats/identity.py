@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RecordState:
     """State of an array when it was opened."""
 
     record: tuple[int, int, int]
@@ -30,23 +30,23 @@ class Opened:
     """Inode of its folder, None where it was absent."""
 
 
-def look(store: Store, record: str, records: Store | None = None) -> Opened | None:
+def look(store: Store, record: str, records: Store | None = None) -> RecordState | None:
     """Look at the file that describes an array, in its folder or in another one; None where it is absent."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         status = files.stat((records or store).path_of(record))
-        return Opened((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
+        return RecordState((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Described(ABC):
+class FileIdentity(ABC):
     """An array in a folder, described by one file there. Of a remote one, and of one that is being written, absent chunks are not checked."""
 
     store: Store
     """Its folder."""
     record_name: str
     """The file that describes it."""
-    opened: Opened | None
+    opened: RecordState | None
     """State when it was opened, None where nobody looks."""
 
     what: ClassVar[str] = "array"
@@ -109,7 +109,7 @@ class Described(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedByJson(Described):
+class JsonIdentity(FileIdentity):
     """An array that a file in JSON describes."""
 
     text: str

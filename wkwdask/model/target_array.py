@@ -20,8 +20,8 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
+from wkwdask.model.file_buffer import FileBuffer
 from wkwdask.model.layout import Shards, box_cells
-from wkwdask.model.pieces import Pieces
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
 from wkwdask.model.stored_array import BoxCodec, StoredArray
@@ -65,15 +65,15 @@ class InPlace:
 class Splicer(Protocol):
     """Makes shards of what arrays of the same format have stored, without decoding their chunks; small to pickle."""
 
-    def can_splice(self, source: Volume, target: Placement) -> bool:
+    def can_splice(self, source: Volume, target: TargetArray) -> bool:
         """Check whether that is possible."""
 
-    def splice_shard(self, source: Any, target: Placement, shard: Vec3) -> Receipt:
+    def splice_shard(self, source: Any, target: TargetArray, shard: Vec3) -> Receipt:
         """Make a shard of what is stored in its place, and publish it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class TargetArray:
     """An array that is being written; small to pickle.
 
     The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Parts are joined into their shard by one task, which is the shard's
@@ -88,14 +88,14 @@ class Placement:
     """The files in its folder that describe it, with their names."""
     merges: bool = False
     """Whether shards keep what is stored outside the box: then all are joined of parts."""
-    is_living: bool = False
+    is_in_place: bool = False
     """Whether the array existed before: then each file lasts as soon as it is published."""
     keeps_files: bool = False
     """Whether a file that is taken over from another array keeps the voxels outside of the box that it may hold."""
     splicer: Splicer | None = None
     """What makes shards of what other arrays have stored; None where all chunks are encoded."""
 
-    def built_in(self, folder: str) -> Placement:
+    def built_in(self, folder: str) -> TargetArray:
         """Return the array as it is built in another folder."""
         store = self.array.store
         return replace(self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts"))
@@ -217,7 +217,7 @@ class Placement:
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
         """Remove a file, which an interrupted attempt may have left; with ``others`` only those by other names that readers would take for it."""
-        names = self.naming.names(file) if self.is_living else [] if others else [self.naming.key(file)]
+        names = self.naming.names(file) if self.is_in_place else [] if others else [self.naming.key(file)]
         for name in names[1:] if others else names:
             self.array.store.delete(name)
 
@@ -225,7 +225,7 @@ class Placement:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the number of bytes."""
         layout, voxels = self.array.layout, self.within(array, topleft)
         _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
-        sink = Pieces(None)
+        sink = FileBuffer(None)
         encode, batches = self.array.codec.encode_batch, _batches(len(corners), self.chunk_nbytes)
         nbytes = sum(int(encode(voxels, corners[here], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for here in batches)
         sink.discard()
@@ -287,16 +287,16 @@ class Placement:
         try:
             for code, _, data in chunks:
                 codes = np.array([code], np.uint64)
-                output.stretch(codes)
-                output.pieces.append(np.frombuffer(data, np.uint8))
-                output.took(codes, np.array([len(data)], np.int64))
+                output.start_stretch(codes)
+                output.buffer.append(np.frombuffer(data, np.uint8))
+                output.record(codes, np.array([len(data)], np.int64))
                 stored += 1
             if not stored:
-                output.pieces.discard()
+                output.buffer.discard()
                 return receipt
-            publish_shard(output, is_living=self.is_living)
+            publish_shard(output, is_in_place=self.is_in_place)
         except BaseException:
-            output.pieces.discard()
+            output.buffer.discard()
             raise
         return self.published(receipt)
 
@@ -359,7 +359,7 @@ class Placement:
     def new_shard(self, shard: Vec3) -> ShardFile:
         """Start a shard."""
         layout, store = self.shards, self.array.store
-        pieces = Pieces(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
+        pieces = FileBuffer(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
         return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
 
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
@@ -367,9 +367,9 @@ class Placement:
         output = self.new_shard(shard)
         try:
             copy_runs(output, runs, self.shards.cells_per_file(self.array.grid))
-            publish_shard(output, is_living=self.is_living)
+            publish_shard(output, is_in_place=self.is_in_place)
         except BaseException:
-            output.pieces.discard()
+            output.buffer.discard()
             raise
 
     def _state(self, shard: Vec3) -> FileState | None:
@@ -404,7 +404,7 @@ class Placement:
             if self.merges:
                 runs += self._kept(shard, [part.box for part in parts], opened)
             if not runs:
-                if self.is_living:
+                if self.is_in_place:
                     self.remove_file((0, *shard))
                 return receipt
             self.write_shard(shard, runs)
@@ -457,11 +457,11 @@ class Placement:
         store = self.array.store
         is_part_file = receipt.part is not None and self.is_sharded
         if not receipt.nbytes:
-            return not self.is_living or is_part_file or not self._stored_sizes(receipt)
+            return not self.is_in_place or is_part_file or not self._stored_sizes(receipt)
         if is_part_file:
             assert receipt.part is not None
             return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
-        if self.is_living and receipt.part is None:
+        if self.is_in_place and receipt.part is None:
             there = self.published(receipt)
             if (there.nbytes, there.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
                 return False  # somebody else wrote it since
@@ -492,11 +492,11 @@ class Placement:
 class Writer(ABC):
     """Takes the voxels of one part, box by box."""
 
-    def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
         self._shard, self._part = shard, part
         self._stats = Stats(target.box.mag)
-        self._pieces: Pieces | None = None
+        self._pieces: FileBuffer | None = None
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -514,9 +514,9 @@ class Writer(ABC):
         return self._target.shard_path(self._shard)
 
     @property
-    def gathered_nbytes(self) -> int:
+    def buffered_nbytes(self) -> int:
         """What is held in memory until there is enough to be written."""
-        return 0 if self._pieces is None else self._pieces.gathered_nbytes
+        return 0 if self._pieces is None else self._pieces.buffered_nbytes
 
     def flush(self) -> None:
         """Write it now."""
@@ -540,12 +540,12 @@ class Writer(ABC):
 class PartWriter(Writer):
     """Writes the chunks of a part of a shard to a part file."""
 
-    def __init__(self, target: Placement, shard: Vec3, part: Vec3) -> None:
+    def __init__(self, target: TargetArray, shard: Vec3, part: Vec3) -> None:
         super().__init__(target, shard, part)
         self._name = target.part_name(shard, part)
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
-        self._output = self._pieces = Pieces(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
+        self._output = self._pieces = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks and store them."""
@@ -575,10 +575,10 @@ class PartWriter(Writer):
 class ShardWriter(Writer):
     """Writes the chunks of a whole shard; in another order than that of their codes they are copied once more."""
 
-    def __init__(self, target: Placement, shard: Vec3) -> None:
+    def __init__(self, target: TargetArray, shard: Vec3) -> None:
         super().__init__(target, shard, None)
         self._shard_file = target.new_shard(shard)
-        self._pieces = self._shard_file.pieces
+        self._pieces = self._shard_file.buffer
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
         self._starts: list[npt.NDArray[np.int64]] = []
@@ -601,15 +601,15 @@ class ShardWriter(Writer):
             self._append(voxels, codes[here], corners[here])
 
     def _append(self, voxels: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
-        target, pieces, layout = self._target, self._shard_file.pieces, self._target.array.layout
+        target, pieces, layout = self._target, self._shard_file.buffer, self._target.array.layout
         while len(codes):
-            count = self._shard_file.stretch(codes) if self._is_in_order else len(codes)
+            count = self._shard_file.start_stretch(codes) if self._is_in_order else len(codes)
             start = pieces.end
             sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, pieces, self._source, stores_zeros=layout.is_dense)
             stored = sizes > 0
             here, sizes = codes[:count][stored], sizes[stored]
             if self._is_in_order and len(here):
-                self._shard_file.took(here, sizes)
+                self._shard_file.record(here, sizes)
             self._codes.append(here)
             self._sizes.append(sizes)
             self._starts.append(start + np.cumsum(sizes) - sizes)
@@ -624,7 +624,7 @@ class ShardWriter(Writer):
             self._target.remove_file((0, *self._shard))
             return receipt
         if self._is_in_order:
-            publish_shard(self._shard_file, is_living=self._target.is_living)
+            publish_shard(self._shard_file, is_in_place=self._target.is_in_place)
         else:
             self._put_in_order()
         self._target.remove_file((0, *self._shard), others=True)
@@ -632,7 +632,7 @@ class ShardWriter(Writer):
 
     def _put_in_order(self) -> None:
         table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
-        file = self._shard_file.pieces.close()
+        file = self._shard_file.buffer.close()
         try:
             with file.open_written() as written:
                 self._target.write_shard(self._shard, [Run(table, written)])
@@ -643,7 +643,7 @@ class ShardWriter(Writer):
 class FilesWriter(Writer):
     """Writes each chunk of a group, or of a part of one, to a file of its own; the files are flushed together."""
 
-    def __init__(self, target: Placement, shard: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         super().__init__(target, shard, part)
         self._files = target.array.store.new_files(target.parts.url)
 
@@ -660,7 +660,7 @@ class FilesWriter(Writer):
                 continue
             key = target.naming.key(cell)
             data = target.array.codec.encode(chunk, target.array.store.path_of(key))
-            if not (target.is_living and self._is_stored(key, data)):
+            if not (target.is_in_place and self._is_stored(key, data)):
                 self._files.write(key, data)
             target.remove_file(cell, others=True)
 
@@ -695,7 +695,7 @@ class FilesWriter(Writer):
         self._files.discard()
 
 
-def living_placement(array: StoredArray, how: InPlace) -> Placement:
+def in_place_target(array: StoredArray, how: InPlace) -> TargetArray:
     """Describe an array that is there as it is written in its place."""
     name, layout, grid = array.name, array.layout, array.grid
     if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:
@@ -706,7 +706,7 @@ def living_placement(array: StoredArray, how: InPlace) -> Placement:
         raise BoundsError(f"{name}: {how.box} reaches outside of {array.extent}")
     unit = grid.file[1:] if layout.is_sharded else grid.unit
     there = replace(array.at(array.store.at(how.folder)), grid=replace(grid, unit=unit), part=how.box)
-    return Placement(there, there.store.at(how.parts), merges=how.merges, is_living=True)
+    return TargetArray(there, there.store.at(how.parts), merges=how.merges, is_in_place=True)
 
 
 def _batches(count: int, nbytes: int) -> Iterator[slice]:
