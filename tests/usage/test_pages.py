@@ -1,4 +1,4 @@
-"""README.md as a reader types it: every command and Python block, in order, in one folder that begins with the demonstration dataset."""
+"""README.md and the pages of docs/ as a reader types them: every command and Python block of a page, in order, in a folder with the demo dataset."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 import sys
 import traceback
 import warnings
@@ -18,7 +19,8 @@ import numpy as np
 import pytest
 from support.commands import run_here
 
-README = Path(__file__).resolve().parent.parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
 
 NOT_TYPED = {
@@ -37,7 +39,7 @@ NOT_TYPED = {
 
 @dataclass(frozen=True)
 class Step:
-    """A Python block or one command, and what the README says that it prints."""
+    """A Python block or a command, and the output that the page shows for it."""
 
     line: int
     text: str
@@ -46,10 +48,12 @@ class Step:
 
 
 def read_steps(text):
-    """List what is to be typed; a block without a language and without commands is what the step before it prints."""
+    """List the steps of a page. A block without a language and without commands is the output of the step before it."""
     steps = []
-    for match in list(re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))[1:]:  # the first one installs
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         line, block = text.count("\n", 0, match.start()) + 2, match[2]
+        if block.startswith("python3 -m venv "):
+            continue  # the two commands that install
         if match[1] == "python":
             steps.append(Step(line, block, True))
         elif block.startswith("$ "):
@@ -58,7 +62,7 @@ def read_steps(text):
                 steps.append(Step(line, command.partition("  #")[0].strip(), False, printed))
                 line += part.count("\n")
         else:
-            assert not match[1], f"README.md, line {line}: a block in {match[1]} is neither Python nor commands"
+            assert not match[1], f"line {line}: a block in {match[1]} is neither Python nor commands"
             steps[-1] = replace(steps[-1], printed=block)
     return steps
 
@@ -97,7 +101,7 @@ def typed_into_python(step, names):
             value = eval(source, names)
             comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().removeprefix("# ")
             if re.match(r"[\d(\[]", comment) and not comment.startswith((str(value), repr(value))):
-                raise AssertionError(f"{source}: README says {comment!r}, found {value!r}")
+                raise AssertionError(f"{source}: the page says {comment!r}, found {value!r}")
             if node is nodes[-1] and step.printed and value is not None:
                 print(repr(value))
     return printed.getvalue()
@@ -127,37 +131,55 @@ def differs(printed, found, folder):
     return printed and not re.fullmatch(pattern, comparable(found, folder), re.DOTALL)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
     for name in EXTRAS:
-        pytest.importorskip(name, reason=f"README.md is typed where pip install '.[analysis,convert,precomputed,zarr]' has brought all extras: no {name}")
+        pytest.importorskip(name, reason=f"pages are typed where pip install '.[analysis,convert,precomputed,zarr]' has installed all extras: no {name}")
+    folder = tmp_path_factory.mktemp("start")
+    made = run_here("demo", folder / "demo-dataset")
+    assert made.returncode == 0, made.stderr
+    make_what_readers_bring(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(start, tmp_path, monkeypatch):
+    shutil.copytree(start, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.delenv("WKWDASK_CLUSTER", raising=False)
     return tmp_path
 
 
-def test_the_readme_as_it_is_typed(folder):
-    make_what_readers_bring(folder)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_does_what_it_says(page, folder):
     problems, names = [], {"__name__": "__main__"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as a reader's interpreter does, these are no errors
-        made = run_here("demo", "demo-dataset")
-        assert made.returncode == 0, made.stderr
-        for step in read_steps(README.read_text(encoding="utf-8")):
+        for step in read_steps((ROOT / page).read_text(encoding="utf-8")):
             if step.text.startswith(tuple(NOT_TYPED)):
                 continue
             try:
                 found = typed_into_python(step, names) if step.is_python else typed_into_a_shell(step)
                 if differs(step.printed, found, folder):
-                    problems.append(f"README.md, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}")
+                    problems.append(f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}")
             except (Exception, SystemExit):
-                problems.append(f"README.md, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}")
+                problems.append(f"{page}, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}")
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert not problems, "\n\n".join(problems)
 
 
-def test_what_is_not_typed_is_there():
-    texts = [step.text for step in read_steps(README.read_text(encoding="utf-8"))]
+def test_what_is_not_typed_is_on_a_page():
+    texts = [step.text for page in PAGES for step in read_steps((ROOT / page).read_text(encoding="utf-8"))]
     assert [beginning for beginning in NOT_TYPED if not any(text.startswith(beginning) for text in texts)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
