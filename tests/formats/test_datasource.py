@@ -47,7 +47,7 @@ def _parse(document):
 def _use_all(text, source):
     """Parse a document and use each of its layers."""
     for layer in parse_datasource(text, source).odd:
-        layer.refuse()
+        layer.raise_error()
 
 
 def _changed(*path, value):

@@ -56,7 +56,7 @@ def test_aliases_of_wkw():
 def test_given_and_defaults():
     stored = check(PrecomputedOptions, encoding="png", chunk_shape=None, force=False)
     assert stored.given() == {"encoding": "png"}
-    assert replace(stored.of_new(), encoding=None) == PrecomputedOptions((64, 64, 64), False, compression="raw")
+    assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False, compression="raw")
 
 
 @pytest.mark.parametrize("record", storage_records())

@@ -21,7 +21,7 @@ from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info import new_document as new_info
 from wkwdask.formats.precomputed.info_file import InfoEdit
 from wkwdask.formats.publication import edit_kinds
-from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
@@ -150,7 +150,7 @@ def test_existing_is_an_error(layer):
 
 def test_an_empty_folder_is_free_and_a_link_is_not(layer):
     (layer / "1").mkdir()
-    assert not is_taken(str(layer / "1"))
+    assert not is_occupied(str(layer / "1"))
     start(layer).discard()
     (layer / "2").symlink_to(layer / "1")
     with pytest.raises(ExistsError, match="already exists"):

@@ -43,7 +43,7 @@ _LIMITS = {
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
-    "shard_nbytes": [(target_array, "HELD_NBYTES")],  # of a shard that is written in pieces
+    "shard_nbytes": [(target_array, "SORT_BUFFER_NBYTES")],  # of a shard that is written in pieces
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import MissingError, TruncatedError
 from wkwdask.formats.array_images import array_image, array_level, found_images
 from wkwdask.formats.format import ArrayFormat, LevelRemoval
-from wkwdask.formats.identity import JsonIdentity, look, text_of
+from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit
 from wkwdask.model.codec import ChunkCodec
@@ -71,7 +71,7 @@ def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = Fal
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
         dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else look(store, LEVEL_NAME), text_of(said))
+    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else read_record_state(store, LEVEL_NAME), canonical_json(said))
     return StoredArray(
         store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others
     )
@@ -102,7 +102,7 @@ class ToyPlace(TargetFolder):
 
     def new_levels(self, specs, options, like=None, existing="error") -> NewLevels:
         is_like = isinstance(like, StoredArray) and isinstance(like.codec, RawCodec)
-        found = replace(options, chunk_shape=options.chunk_shape or like.chunk_shape) if is_like else options.of_new()
+        found = replace(options, chunk_shape=options.chunk_shape or like.chunk_shape) if is_like else options.with_defaults()
         chunk, compression = found.chunk_shape, found.compression or like.codec.compression
         folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []
         for spec, folder in zip(specs, folders, strict=True):
@@ -110,7 +110,7 @@ class ToyPlace(TargetFolder):
             array = toy_array(folder, spec.box.mag, said, is_new=True).moved(spec.box.topleft)
             targets.append(TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
             levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
-        size = self.wanted.given_nm or self.wanted.found_nm
+        size = self.wanted.required_voxel_size_nm or self.wanted.source_voxel_size_nm
         new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}
         edit = ToyEdit(self.folder, [level["name"] for level in levels], levels, new)
         return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, edit)
@@ -142,8 +142,8 @@ class ToyFormat(ArrayFormat):
     def place(self, wanted):
         return ToyPlace(files.realpath(URL_NAME.location(wanted.url)), wanted)
 
-    def place_in(self, image, *, allow_external):
-        return ToyPlace(image.folder, Destination(image.folder, category=image.category, found_nm=image.voxel_size_nm))
+    def target_in(self, image, *, allow_external):
+        return ToyPlace(image.folder, Destination(image.folder, category=image.category, source_voxel_size_nm=image.voxel_size_nm))
 
 
 FORMAT = ToyFormat()

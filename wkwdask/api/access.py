@@ -8,9 +8,9 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import check_names_format, open_cached, open_stored
-from wkwdask.formats.registry import fallback, format_of
+from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
-from wkwdask.model.image import check_inside, mag_or_key, part_of
+from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
 from wkwdask.streams.points import sample_points
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def open(
     from wkwdask.graphs.read import open_array
 
     volume = open_stored(url, layer, mag_or_key(mag), chunk_size)[1]
-    box = part_of(volume, bounding_box)
+    box = parse_box_of(volume, bounding_box)
     if origin not in ("box", "absolute"):
         raise ValueError(f'origin must be "box" or "absolute", got {origin!r}')
     if origin == "absolute" and min(box.topleft) < 0:
@@ -150,17 +150,17 @@ def read(
     parsed_mag = mag_or_key(mag)
     volume = open_cached(url, layer, parsed_mag)
     if box is None:
-        volume = open_cached(url, layer, parsed_mag, anew=True)
+        volume = open_cached(url, layer, parsed_mag, refresh=True)
         asked = volume.box
     else:
         asked = voxel_box(box, volume.box.mag)
         if not volume.box.contains(asked):
-            volume = open_cached(url, layer, parsed_mag, anew=True)
+            volume = open_cached(url, layer, parsed_mag, refresh=True)
             check_inside(volume.name, volume.box, asked)
     try:
         return _read_box(volume, asked)
     except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_box(open_cached(url, layer, parsed_mag, anew=True), asked)
+        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), asked)
 
 
 def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
@@ -223,7 +223,7 @@ def sample(
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(f"points must be whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
-    volume = open_cached(url, layer, mag_or_key(mag), anew=True)
+    volume = open_cached(url, layer, mag_or_key(mag), refresh=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 
@@ -261,4 +261,4 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     found = format_of(url)
     if found is None:
         check_names_format(url)
-    return (found or fallback()).summarize(url)  # type: ignore[return-value]
+    return (found or default_format()).summarize(url)  # type: ignore[return-value]

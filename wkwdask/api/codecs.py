@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.zarr.codecs.headers import Header
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +69,7 @@ def offset_codec(
     >>> wkwdask.offset_codec(prefix=b"HEAD").to_dict()  # doctest: +SKIP
     {'name': 'offset', 'configuration': {'offset': 4, 'prefix': 'SEVBRA=='}}
     """
-    need("zarr", "offset_codec", "zarr")
+    import_extra("zarr", "offset_codec", "zarr")
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
     made = _header("prefix", prefix, prefix_func, header, header_options)
@@ -126,7 +126,7 @@ def pad_codec(
     >>> wkwdask.pad_codec(padding=b"TAIL", location="end").to_dict()  # doctest: +SKIP
     {'name': 'pad', 'configuration': {'location': 'end', 'nbytes': 4, 'padding': 'VEFJTA=='}}
     """
-    need("zarr", "pad_codec", "zarr")
+    import_extra("zarr", "pad_codec", "zarr")
     from wkwdask.formats.zarr.codecs.pad import PadCodec
 
     made = _header("padding", padding, padding_func, header, header_options)
@@ -172,7 +172,7 @@ def tiff_shard_codec(
     >>> wkwdask.tiff_shard_codec((64, 256, 256)).chunk_shape  # doctest: +SKIP
     (64, 256, 256)
     """
-    need("zarr", "tiff_shard_codec", "zarr")
+    import_extra("zarr", "tiff_shard_codec", "zarr")
     from wkwdask.formats.zarr.codecs.tiff_shard import SHARD_COMPRESSIONS, TiffShardCodec
 
     if compression not in SHARD_COMPRESSIONS:

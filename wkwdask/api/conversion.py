@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
-from wkwdask.formats.opening import EXPORTED, check_named, find, format_of_target, left_out, local_mags, place_for
+from wkwdask.formats.opening import EXPORTED, check_target_name, describe_unusable_levels, find, format_of_target, local_mags, target_for
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
-from wkwdask.formats.registry import fallback, format_of, holds_plain_arrays, storage_records
+from wkwdask.formats.registry import default_format, format_of, holds_plain_arrays, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -184,9 +184,9 @@ def convert(
     size, place = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
     part = VolumeSelection(box, place, None if channels is None else tuple(channels), dtype, range_)
     its_format = format_of_target(target)
-    is_dataset = its_format is fallback()
+    is_dataset = its_format is default_format()
     if is_dataset:
-        check_named(target)
+        check_target_name(target)
         check_suffix(target)
     asked = {"category": category, "pyramid": pyramid}
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
@@ -289,7 +289,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     its_format = format_of(source)
     if holds_plain_arrays(source):
         return find(source) if whole_images and its_format is not None and its_format.is_placed(source) else None
-    if its_format not in (None, fallback()):
+    if its_format not in (None, default_format()):
         return find(source)
     try:
         found = find(source)
@@ -334,22 +334,22 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     first, workers = copies[0].source, num_workers()
     is_mag_told = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
     wanted = replace(
-        wanted, together=tuple(mags), category=wanted.category or image.category, guess=_likely(first.dtype, first.num_channels),
-        array_nm=image.voxel_size_nm,
+        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guess=_likely(first.dtype, first.num_channels),
+        coordinate_voxel_size_nm=image.voxel_size_nm,
     )  # fmt: skip
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
-        place = place_for(replace(wanted, mag=mag if is_mag_told else None))
+        place = target_for(replace(wanted, mag=mag if is_mag_told else None))
         return lay_out_copy(place, copy, stored, existing, workers)
 
-    place = place_for(replace(wanted, mag=mags[0] if is_mag_told else None))
+    place = target_for(replace(wanted, mag=mags[0] if is_mag_told else None))
     note = place.unchanged_levels(existing)
     # The finest comes first, so that an image is never without the one that says where it lies.
     report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     if taken.finest_only:
         url = place.url_of(report.mags[0].path) if report.mags else wanted.url  # there may be a finer one, from which it would be made anew
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
-    left = left_out(image) if taken.mags is None and not taken.finest_only else ""
+    left = describe_unusable_levels(image) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, note, left])))
 
 
@@ -357,11 +357,11 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     """Convert images or an array in files to one level of an image."""
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    place = place_for(wanted)
+    place = target_for(wanted)
     imported = open_source(source, taken, place.mag)
     voxels, lengths_nm = imported.source, imported.foreign.voxel_size_nm
     found = None if lengths_nm is None else ratio_of(lengths_nm, place.mag.factors)
-    place = place_for(replace(wanted, found_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
+    place = target_for(replace(wanted, source_voxel_size_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
     staged = lay_out_import(place, imported, stored, existing, num_workers())
     note = "" if pyramid else place.unchanged_levels(existing)
     url = place.url_of(staged.staged.folders[0])

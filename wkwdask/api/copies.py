@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from wkwdask.api.options import MagLike, StorageKeywords, parse_levels, parse_mags, storage_options
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.registry import fallback, format_of, storage_records
+from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.options import check
@@ -107,7 +107,7 @@ def rechunk(
     >>> report.files
     1
     """
-    its_format = format_of(url) or fallback()
+    its_format = format_of(url) or default_format()
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     wanted = RechunkOptions(check(its_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
@@ -254,10 +254,10 @@ def copy(
     8
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    its_format = format_of(url) or fallback()
+    its_format = format_of(url) or default_format()
     options = RechunkOptions(its_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
     named = [layer] if isinstance(layer, str) else layer
-    layers = its_format.copied(url) if named is None else named
+    layers = its_format.layers_to_copy(url) if named is None else named
     find = partial(its_format.moves, url, target, layers, parse_levels(mags))
     left = its_format.copy_warnings(url, find(), layers)
     report = merge_reports(_store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))

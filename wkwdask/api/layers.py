@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.opening import is_readable
-from wkwdask.formats.record_paths import elsewhere
+from wkwdask.formats.record_paths import external_location
 from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
@@ -248,7 +248,7 @@ def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
     """Give a layer as its dataset's JSON describes it."""
     stored = listed_layer(dataset, source, record)
     mags = tuple(
-        LayerMag(dataset, record.name, mag, folder, elsewhere(dataset, folder), record.bounding_box.in_mag(mag)) for mag, folder in stored.mags.items()
+        LayerMag(dataset, record.name, mag, folder, external_location(dataset, folder), record.bounding_box.in_mag(mag)) for mag, folder in stored.mags.items()
     )
     return Layer(
         dataset, record.name, record.category, record.element_class, record.num_channels, record.bounding_box, record.data_format, mags, entry=record.entry

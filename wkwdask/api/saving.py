@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.api.options import positive_lengths
 from wkwdask.errors import ReplacedError, ViewerWarning
-from wkwdask.formats.opening import open_living, place_for
+from wkwdask.formats.opening import open_in_place, target_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import voxel_box
 from wkwdask.geometry.mag import Vec3, vec3
@@ -135,7 +135,7 @@ def save(
         part, level = region, getattr(options, "level", None)
 
         def lay_out() -> StagedMags:
-            image, volume = open_living(wanted.url, wanted.mag, allow_external=wanted.allow_external)
+            image, volume = open_in_place(wanted.url, wanted.mag, allow_external=wanted.allow_external)
             return lay_out_region(image, volume, voxel_box(part, volume.box.mag), content, level, existing)
 
         try:
@@ -145,9 +145,9 @@ def save(
     else:
         size = None if voxel_size is None else positive_lengths(voxel_size)
         is_room = not wanted.needs_container and named.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
-        place = place_for(replace(wanted, voxel_size_nm=size, category=wanted.category or named.category, is_room=is_room))
+        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or named.category, is_empty_folder=is_room))
         if size is None and named.lengths_nm is not None:
-            place = replace(place, wanted=replace(place.wanted, array_nm=ratio_of(named.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
+            place = replace(place, wanted=replace(place.wanted, coordinate_voxel_size_nm=ratio_of(named.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
         staged, notes = lay_out_write(place, named.offset, content, options, existing, command)
         for note in notes:
             warnings.warn(note, ViewerWarning, stacklevel=3)

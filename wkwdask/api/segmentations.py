@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.formats.opening import format_of_target
-from wkwdask.formats.registry import fallback, storage_records
+from wkwdask.formats.registry import default_format, storage_records
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -122,7 +122,7 @@ def merge(
     if not urls:
         raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
-    fallback().prepare_copy(base, target)
+    default_format().prepare_copy(base, target)
     staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = run_plan(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

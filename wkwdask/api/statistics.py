@@ -14,7 +14,7 @@ from wkwdask.ids.label_statistics import label_columns, make_label_survey
 from wkwdask.ids.survey import OpenedMag, SurveyWork, open_companion, open_layer
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.kernels.labels.values import counted_values, is_counted
-from wkwdask.model.image import mag_or_key, part_of
+from wkwdask.model.image import mag_or_key, parse_box_of
 
 if TYPE_CHECKING:
     import os
@@ -119,7 +119,7 @@ def label_statistics(
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
     values = None if color is None else open_companion(labels, color, mag_or_key(color_mag))
-    box = part_of(labels.volume, bounding_box)
+    box = parse_box_of(labels.volume, bounding_box)
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
     rows = run_work(SurveyWork(survey, f"labels of {labels.volume.name}")).sorted()
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
@@ -167,7 +167,7 @@ def _count(
     """Read a layer, twice where the range of its bins is not known."""
     from wkwdask.graphs.runners import run_work
 
-    volume, box = opened.volume, part_of(opened.volume, bounding_box)
+    volume, box = opened.volume, parse_box_of(opened.volume, bounding_box)
     plan = plan_values(volume, box, per_slice=per_slice)
     chosen = None
     if bins is not None or limits is not None or not is_counted(volume.dtype):

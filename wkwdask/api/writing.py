@@ -12,16 +12,16 @@ import numpy as np
 from wkwdask.api.options import PlacedOptions, StorageKeywords, WriteOptions, positive_lengths, storage_options
 from wkwdask.formats.n5 import layer as n5_layer
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.opening import format_of_target, place_for
+from wkwdask.formats.opening import format_of_target, target_for
 from wkwdask.formats.precomputed import layer as precomputed_layer
 from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.registry import fallback
+from wkwdask.formats.registry import default_format
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr import layer as zarr_layer
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.options import check
 from wkwdask.model.target_image import Destination
 from wkwdask.verbs.write import Creation, lay_out_write
@@ -155,7 +155,7 @@ def to_wkw(
     """
     from wkwdask.api.saving import save
 
-    if format_of_target(url) is not fallback():
+    if format_of_target(url) is not default_format():
         raise ValueError(f"{os.fspath(url)}: is named as {format_of_target(url).options.title}, and to_wkw writes WKW; write() takes any format")
     stored = check(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
@@ -242,7 +242,7 @@ def create(
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     size = None if voxel_size is None else positive_lengths(voxel_size)
     stored = check(format_of_target(url).options, **options)
-    place = place_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
+    place = target_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
     asked = voxel_box(box, place.mag)
     content = ArrayContent((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
@@ -277,7 +277,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
     """
     if "compute" in options:
         raise TypeError("write() always computes; to_wkw() takes compute=False")
-    if format_of_target(url) is fallback():
+    if format_of_target(url) is default_format():
         report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
         return report
     from wkwdask.api.saving import save
@@ -291,7 +291,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
 
 def _target(url: str | os.PathLike[str], mag: MagLike | None, category: str | None, *, allow_external: bool = False) -> Destination:
     """Say where one level is wanted."""
-    is_mag = format_of_target(url) is fallback()
+    is_mag = format_of_target(url) is default_format()
     if is_mag and mag is not None:
         raise ValueError(f"{os.fspath(url)}: a mag in WKW is named by its folder, such as DATASET/LAYER/2-2-1, and not by mag=")
     wanted = None if mag is None else Mag.parse(mag)
@@ -501,7 +501,7 @@ def to_zarr(
     """
     from wkwdask.api.saving import save
 
-    need("zarr", "to_zarr", "zarr")
+    import_extra("zarr", "to_zarr", "zarr")
     stored = check(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
     return save(
         "to_zarr", array, _target(zarr_layer.PREFIX + os.fspath(url).removeprefix(zarr_layer.PREFIX), mag, category), stored, offset=offset, region=region,

@@ -9,7 +9,7 @@ from wkwdask.formats.opening import find
 from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.zarr.views import plan_view, remove_view, write_view
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     >>> zarr.open_group(wkwdask.zarr_view(f"{folder}/ds"), mode="r")["color/1"].shape  # doctest: +SKIP
     (20, 30, 40)
     """
-    need("zarr", "zarr_view", "zarr")
+    import_extra("zarr", "zarr_view", "zarr")
     from wkwdask.formats.zarr.view_store import ViewStore
     from wkwdask.formats.zarr.views import virtual_group
 

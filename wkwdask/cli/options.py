@@ -13,7 +13,7 @@ import click
 
 from wkwdask.cli.words import on_command_line
 from wkwdask.formats.registry import storage_records
-from wkwdask.model.options import WORDS, Option, StorageOptions, options_of
+from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,9 +119,9 @@ class _Shape(click.ParamType):
         if not isinstance(value, str):
             return value
         try:
-            return WORDS[value] if value in WORDS else tuple(int(part) for part in value.split(","))
+            return SHAPE_WORDS[value] if value in SHAPE_WORDS else tuple(int(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"expected three whole numbers such as 64,64,64, or {' or '.join(WORDS)}, got {value!r}", param, ctx)
+            self.fail(f"expected three whole numbers such as 64,64,64, or {' or '.join(SHAPE_WORDS)}, got {value!r}", param, ctx)
 
 
 class _StorageOption(click.Option):
@@ -185,7 +185,7 @@ def _flag(name: str) -> str:
 
 def _metavar(name: str, option: Option) -> str:
     if option.kind == "shape":
-        return "|".join(["X,Y,Z", *(WORDS if option.accepts_bool else ())])
+        return "|".join(["X,Y,Z", *(SHAPE_WORDS if option.accepts_bool else ())])
     if option.kind == "choice":
         return f"[{'|'.join(option.choices)}]"
     return "" if option.kind == "flag" else _METAVARS.get(name, "N" if option.bounds is None else f"{option.bounds[0]}..{option.bounds[1]}")

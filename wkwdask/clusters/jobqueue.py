@@ -24,7 +24,7 @@ from distributed.deploy.adaptive import Adaptive
 
 from wkwdask.clusters.config import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -208,7 +208,7 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
 def _dask_jobqueue(source: str) -> Any:
     """Import dask-jobqueue, and take back what it does to Ctrl-C: a job that is interrupted is not a success with exit code 0."""
     before = signal.getsignal(signal.SIGINT)
-    module = need("dask_jobqueue", source, "cluster")
+    module = import_extra("dask_jobqueue", source, "cluster")
     if before is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, before)
     return module

@@ -163,7 +163,7 @@ class ArrayFormat:
         """Find out what is where a user wants levels; raises ExistsError, FormatError or MissingError."""
         raise UnsupportedError(f"{wanted.url}: {self.name} is not written")
 
-    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Give the place where levels of an image that is there are made from one of its levels."""
         raise UnsupportedError(f"{image.folder}: levels of {self.options.title} are not made from each other yet; convert() it to WKW or precomputed")
 
@@ -184,11 +184,11 @@ class ArrayFormat:
             return [LevelCopy(image, level) for level in chosen]
         together = tuple(level.mag for level in chosen if level.mag is not None)
         wanted = Destination(
-            f"{self.name}://{folder}", together=together, category=image.category, found_nm=image.voxel_size_nm, names_image=True
+            f"{self.name}://{folder}", all_mags=together, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True
         )  # fmt: skip
         return [LevelCopy(image, level, replace(wanted, mag=level.mag)) for level in chosen]
 
-    def copied(self, url: Url) -> list[str] | None:
+    def layers_to_copy(self, url: Url) -> list[str] | None:
         """Name the layers that a copy takes where none are named; None for all."""
         del url
         return None
@@ -205,7 +205,7 @@ class ArrayFormat:
         """Give the folder in which a job on a level that is there works, and the level's own."""
         return image.folder, level.folder
 
-    def parent_of(self, image: Image, folders: Sequence[str]) -> str:
+    def work_folder(self, image: Image, folders: Sequence[str]) -> str:
         """Give the folder in which a job on some levels works, from which files can be moved to them."""
         del folders
         return image.folder
@@ -269,7 +269,7 @@ class ArrayFormat:
         path = f"{folder}/{self.level_record}"
         return path if self.level_record and files.isfile(path) else None
 
-    def stray(self, folder: str) -> str:
+    def why_not_replaceable(self, folder: str) -> str:
         """Say what else a folder holds than one level, and what to do."""
         return f"holds something else than one array of {self.name}, and is not replaced; move it away"
 
@@ -299,7 +299,7 @@ class ArrayFormat:
         del allow_external
         return self.find(url)
 
-    def why_kept(self, image: Image) -> str:
+    def why_not_removable(self, image: Image) -> str:
         """Say why no level of an image is removed, an empty text where they are."""
         del image
         return ""
@@ -314,10 +314,10 @@ class ArrayFormat:
             if files.islink(path):
                 raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
         if files.lexists(folder) and not (files.isdir(folder) and self.is_level_folder(folder)):
-            raise UnsupportedError(f"{folder}: {self.more_than_level(folder)}, and is not removed")
+            raise UnsupportedError(f"{folder}: {self.why_not_level(folder)}, and is not removed")
         return folder
 
-    def more_than_level(self, folder: str) -> str:
+    def why_not_level(self, folder: str) -> str:
         """Say that a folder is not a level alone."""
         del folder
         return "is not a level of an image, or holds other files too"

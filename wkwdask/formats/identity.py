@@ -30,7 +30,7 @@ class RecordState:
     """Inode of its folder, None where it was absent."""
 
 
-def look(store: Store, record: str, records: Store | None = None) -> RecordState | None:
+def read_record_state(store: Store, record: str, records: Store | None = None) -> RecordState | None:
     """Look at the file that describes an array, in its folder or in another one; None where it is absent."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         status = files.stat((records or store).path_of(record))
@@ -95,7 +95,7 @@ class FileIdentity(ABC):
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:
             return
-        now = look(self.store, self.record_name, self.records)
+        now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
             raise MissingError(f"{self.path}: not found: the {self.whole} is gone or its file system is not mounted")
         if now.folder != self.opened.folder is not None:
@@ -105,7 +105,7 @@ class FileIdentity(ABC):
 
     def is_unchanged(self) -> bool:
         """Check whether the file that describes it has not changed."""
-        return self.opened is not None and look(self.store, self.record_name, self.records) == self.opened
+        return self.opened is not None and read_record_state(self.store, self.record_name, self.records) == self.opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class JsonIdentity(FileIdentity):
     """An array that a file in JSON describes."""
 
     text: str
-    """What the file says of how the array is stored, see :func:`text_of`."""
+    """What the file says of how the array is stored, see :func:`canonical_json`."""
     ignored: tuple[str, ...] = ()
     """What in it does not say that."""
 
@@ -125,10 +125,10 @@ class JsonIdentity(FileIdentity):
     def is_still_described(self) -> bool:
         """Check whether the file still says the same."""
         document = read_object(self.path)
-        return document is not None and text_of(document, self.ignored) == self.text
+        return document is not None and canonical_json(document, self.ignored) == self.text
 
 
-def text_of(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
+def canonical_json(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
     """Write down what a document says, but for some of it."""
     return json.dumps({key: value for key, value in document.items() if key not in ignored}, sort_keys=True)
 

@@ -109,7 +109,7 @@ class LevelScope(Protocol):
     def files_of(self, shard: Vec3) -> list[Any]:
         """List the files of a shard that are there, as :meth:`check` takes them."""
 
-    def mending(self) -> LevelRepair | None:
+    def repairer(self) -> LevelRepair | None:
         """Say how broken shards are mended with what is sound in them, None where nothing of them is kept."""
         return None
 
@@ -297,7 +297,7 @@ class ArrayScope(LevelScope):
     def _listed(self) -> list[ListedFile]:
         naming = self.array.naming
         c, x, y, z = map(range, self.array.grid.file_counts)
-        return [] if naming is None else list(naming.listed(self.array.store, (c, x, y, z)))
+        return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
 
     def files(self) -> Sequence[Any]:
         """List its files, by their places in the grid of files."""

@@ -67,7 +67,7 @@ def describe_age(path: str) -> str:
     return f"{seconds} seconds"
 
 
-def set_aside(path: str, level_folder: str, inside: str, why: str, *, keep: bool = False) -> str:
+def quarantine(path: str, level_folder: str, inside: str, why: str, *, keep: bool = False) -> str:
     """Move what is broken into the quarantine beside its level, under its name inside of that, with a text that says why."""
     parent, level = split(level_folder)
     place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{inside}")

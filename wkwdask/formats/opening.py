@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.registry import fallback, format_named, format_of, formats
+from wkwdask.formats.registry import default_format, format_named, format_of, formats
 from wkwdask.formats.webknossos.dataset import metadata_paths, read_datasource, with_external
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.store import files
@@ -34,7 +34,7 @@ _REMOTE_SECONDS = 60.0  # for which the records of a remote volume are believed 
 
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Find out what a path or URL is."""
-    found = format_of(url) or fallback()
+    found = format_of(url) or default_format()
     if chunk_size is not None and not found.has_chunk_sizes:
         kinds = " or ".join(one.name for one in formats() if one.has_chunk_sizes)
         raise ValueError(f"{os.fspath(url)}: chunk_size= chooses among those of a {kinds} volume, which this is not")
@@ -73,7 +73,7 @@ def local_mags(image: Image) -> list[Mag]:
     return [mag for mag, folder in image.mags.items() if image.container is None or not is_remote(folder)]
 
 
-def left_out(image: Image) -> str:
+def describe_unusable_levels(image: Image) -> str:
     """Say which levels of an image have no mag or cannot be read."""
     left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
     return f"levels that are left out: {', '.join(left)}" if left else ""
@@ -97,11 +97,11 @@ class _Recent(NamedTuple):
 _recent: LruCache[_Recent] = LruCache(128)
 
 
-def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredArray:
+def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False) -> StoredArray:
     """Open the level that a user names, or give it again without reading any record, as long as none of them has changed."""
     key = (anchored(os.fspath(url)), layer, mag)
     kept = _recent.get(key)
-    if kept is not None and not anew and kept.is_fresh():
+    if kept is not None and not refresh and kept.is_fresh():
         return kept.volume
     _recent.discard(key)
     found = find(url)
@@ -130,20 +130,20 @@ EXPORTED = (".tif", ".tiff", ".npy", ".zarr")
 
 def format_of_target(url: object) -> ArrayFormat:
     """Find the format that is written to a target: the one that it is named as, else the one of datasets."""
-    return next((one for one in formats() if one.names_target(url)), fallback())
+    return next((one for one in formats() if one.names_target(url)), default_format())
 
 
-def place_for(wanted: Destination) -> TargetImage:
+def target_for(wanted: Destination) -> TargetImage:
     """Find out what is where a user wants levels."""
     return format_of_target(wanted.url).place(wanted)
 
 
-def place_in(image: Image, allow_external: bool) -> TargetImage:
+def target_in(image: Image, allow_external: bool) -> TargetImage:
     """Give the place where levels of an image that is there are made from one of its levels."""
-    return format_of_image(image).place_in(image, allow_external=allow_external)
+    return format_of_image(image).target_in(image, allow_external=allow_external)
 
 
-def open_living(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
+def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_external: bool) -> tuple[Image, StoredArray]:
     """Open the level that is written in its place, where links lead it out of its dataset only where that is allowed."""
     image, volume = open_stored(url, None, mag)
     return with_external(image) if image.container is not None and allow_external else image, volume
@@ -151,10 +151,10 @@ def open_living(url: str | os.PathLike[str], mag: Mag | None, *, allow_external:
 
 def format_of_image(image: Image) -> ArrayFormat:
     """Give the format of an image; that of a layer is the format of its dataset, however the files are stored."""
-    return fallback() if image.container is not None else format_named(image.format)
+    return default_format() if image.container is not None else format_named(image.format)
 
 
-def check_named(url: str | os.PathLike[str]) -> None:
+def check_target_name(url: str | os.PathLike[str]) -> None:
     """Refuse a target that is named as a format which it would not get."""
     text = os.fspath(url)
     if text.lower().endswith(EXPORTED) or read_datasource(local_path(url)) is not None:
@@ -166,7 +166,7 @@ def check_named(url: str | os.PathLike[str]) -> None:
 
 def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:
     """Give the record of what the format of an image that is there can be told."""
-    return (format_of(url) or fallback()).options
+    return (format_of(url) or default_format()).options
 
 
 def open_source(

@@ -29,7 +29,7 @@ _REMOVED = "removed"
 class Publication:
     """What is left to be done."""
 
-    mark: str
+    publication_id: str
     """What the provenance of the mags says once they are published."""
     mags: tuple[tuple[str, str], ...]
     """Folders of mags in the job's folder, and where they are to appear."""

@@ -98,7 +98,7 @@ def _container_around(folder: str) -> str | None:
     return next((found for one in formats() if (found := one.container_around(folder)) is not None), None)
 
 
-def elsewhere(dataset: str, folder: str) -> str | None:
+def external_location(dataset: str, folder: str) -> str | None:
     """Say where a folder really is, None where that is inside of its dataset."""
     if is_remote(folder):
         return folder

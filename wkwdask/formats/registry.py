@@ -75,7 +75,7 @@ def format_named(name: str) -> ArrayFormat:
     raise UnsupportedError(f"no format {name!r}; there are {', '.join(one.name for one in formats())}")
 
 
-def fallback() -> ArrayFormat:
+def default_format() -> ArrayFormat:
     """Give the format that takes what none recognises."""
     return formats()[0]
 

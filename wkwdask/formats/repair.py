@@ -78,12 +78,12 @@ class Unrepaired:
         return f"left as it is: {self.fault}; {self.reason}"
 
 
-def matter(faults: Iterable[Fault]) -> list[Fault]:
+def without_notes(faults: Iterable[Fault]) -> list[Fault]:
     """Leave out notes."""
     return [fault for fault in faults if fault.severity != NOTE]
 
 
-def why(faults: Iterable[Fault]) -> str:
+def summarize_faults(faults: Iterable[Fault]) -> str:
     """Name what is wrong with a file."""
     return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
 

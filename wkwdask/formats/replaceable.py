@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
-from wkwdask.formats.registry import fallback, formats
+from wkwdask.formats.registry import default_format, formats
 from wkwdask.store import files
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
     """Make sure that folders are free, or are mags that may be replaced."""
-    there = [target for target in targets if is_taken(target)]
+    there = [target for target in targets if is_occupied(target)]
     if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
         raise ExistsError(f'{there[0]}: already exists{more}; existing="overwrite" replaces it whole')
@@ -24,11 +24,11 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
         if not files.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
-            its_format = next((one for one in formats() if one.record_of(target) is not None), fallback())
-            raise ExistsError(f"{target}: {its_format.stray(target)}")
+            its_format = next((one for one in formats() if one.record_of(target) is not None), default_format())
+            raise ExistsError(f"{target}: {its_format.why_not_replaceable(target)}")
 
 
-def is_taken(target: str) -> bool:
+def is_occupied(target: str) -> bool:
     """Tell whether something stands where a mag is to appear; an empty folder does not count."""
     if not files.lexists(target):
         return False

@@ -18,7 +18,7 @@ from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
 from wkwdask.ids.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
@@ -216,7 +216,7 @@ class ParquetFile(_File):
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
-        need("pyarrow", self.path, "analysis")
+        import_extra("pyarrow", self.path, "analysis")
         import pyarrow.parquet as pq
 
         first = 1
@@ -280,7 +280,7 @@ class AgglomerateFile(_File):
     def write(self, folder: str) -> IdMap:
         """Make a table of it."""
         with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
-            h5py, found = need("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
+            h5py, found = import_extra("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
             if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
                 raise FormatError(
                     f"{self.path}: has no list of integers {AGGLOMERATE_DATASET}, as agglomerate files have; it holds {', '.join(file) or 'nothing'}"

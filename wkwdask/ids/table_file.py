@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname, local_path
@@ -46,7 +46,7 @@ def table_path(url: str | os.PathLike[str]) -> str:
     if files.isdir(path):
         raise ExistsError(f"{path}: is a folder; name a file")
     if path.endswith(".parquet"):
-        need("pyarrow", path, "analysis")
+        import_extra("pyarrow", path, "analysis")
     return path
 
 

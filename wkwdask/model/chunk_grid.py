@@ -79,24 +79,24 @@ def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
 
 
-def by_axes(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
+def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
     """Pick the numbers along c, x, y, z out of one for each named axis.
 
     Examples
     --------
-    >>> by_axes((7, 8, 9), "zyx")
+    >>> pick_cxyz((7, 8, 9), "zyx")
     (1, 9, 8, 7)
     """
     c, x, y, z = (values[axes.index(letter)] if letter in axes else default for letter in "cxyz")
     return c, x, y, z
 
 
-def in_order(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
+def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
     """Turn an array with named axes to (c, x, y, z), as a view.
 
     Examples
     --------
-    >>> in_order(np.zeros((5, 4, 1, 2)), "xy-c").shape
+    >>> to_cxyz(np.zeros((5, 4, 1, 2)), "xy-c").shape
     (2, 5, 4, 1)
     """
     kept = [letter for letter in axes if letter != "-"]
@@ -107,12 +107,12 @@ def in_order(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
     return values.transpose([order.index(letter) for letter in "cxyz"])
 
 
-def by_name(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
+def from_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
     """Turn an array (c, x, y, z) to named axes, as a view; axes that have no name have length 1.
 
     Examples
     --------
-    >>> by_name(np.zeros((2, 5, 4, 1)), "xy-c").shape
+    >>> from_cxyz(np.zeros((2, 5, 4, 1)), "xy-c").shape
     (5, 4, 1, 2)
     """
     named = values[tuple(slice(None) if letter in axes else 0 for letter in "cxyz")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
-from wkwdask.model.volume import same_as
+from wkwdask.model.volume import delegate_to
 from wkwdask.model.voxel_type import by_dtype
 
 if TYPE_CHECKING:
@@ -35,20 +35,20 @@ class ConvertedVolume:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type (0 and 1 of a float type); None where values stay what they are."""
 
-    box = same_as("source", "box")
-    chunk_shape = same_as("source", "chunk_shape")
-    origin = same_as("source", "origin")
-    unit_shape = same_as("source", "unit_shape")
-    shard_shape = same_as("source", "shard_shape")
-    name = same_as("source", "name")
-    lengths_nm = same_as("source", "lengths_nm")
-    is_regular = same_as("source", "is_regular")
-    is_current = same_as("source", "is_current")
-    count_files = same_as("source", "count_files")
-    shard_path = same_as("source", "shard_path")
-    shard_states = same_as("source", "shard_states")
-    stored_states = same_as("source", "stored_states")
-    occupied = same_as("source", "occupied")
+    box = delegate_to("source", "box")
+    chunk_shape = delegate_to("source", "chunk_shape")
+    origin = delegate_to("source", "origin")
+    unit_shape = delegate_to("source", "unit_shape")
+    shard_shape = delegate_to("source", "shard_shape")
+    name = delegate_to("source", "name")
+    lengths_nm = delegate_to("source", "lengths_nm")
+    is_regular = delegate_to("source", "is_regular")
+    is_current = delegate_to("source", "is_current")
+    count_files = delegate_to("source", "count_files")
+    shard_path = delegate_to("source", "shard_path")
+    shard_states = delegate_to("source", "shard_states")
+    stored_states = delegate_to("source", "stored_states")
+    occupied = delegate_to("source", "occupied")
 
     @property
     def num_channels(self) -> int:

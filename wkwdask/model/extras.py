@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-def need(module: str, what: str, extra: str = "convert") -> Any:
+def import_extra(module: str, what: str, extra: str = "convert") -> Any:
     """Import a package of an extra."""
     try:
         return import_module(module)

@@ -31,7 +31,7 @@ class InvalidLayer:
     entry: Any = field(repr=False)
     """What the JSON says."""
 
-    def refuse(self) -> NoReturn:
+    def raise_error(self) -> NoReturn:
         """Say that it cannot be used."""
         raise CorruptError(self.problem)
 
@@ -190,7 +190,7 @@ class ResolvedUrl:
         names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.odd)])
         if layer is None:
             if len(self.layers) + len(self.odd) == 1:
-                return self.layers[0] if self.layers else self.odd[0].refuse()
+                return self.layers[0] if self.layers else self.odd[0].raise_error()
             if not names:
                 raise MissingError(f"{self.path}: the dataset has no layers")
             raise ValueError(f"{self.path}: several layers: name one with layer=: {names}")
@@ -199,7 +199,7 @@ class ResolvedUrl:
                 return candidate
         for odd in self.odd:
             if odd.name == layer:
-                odd.refuse()
+                odd.raise_error()
         raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredArray]:
@@ -225,7 +225,7 @@ def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None
         raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
 
-def part_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
+def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
     """Give the part of a volume that a user names in voxels of mag 1, in voxels of the volume's mag; by default all of it."""
     if bounding_box is None:
         return volume.box

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store, StoredFile
 
-HELD_NBYTES = 64 << 20
+READ_AHEAD_NBYTES = 64 << 20
 """Of remote files that are read at once."""
 _CELLS_AT_ONCE = 1 << 16
 _REMOTE_BATCHES = 8  # requests at once
@@ -128,7 +128,7 @@ class SingleFiles(ShardLayout):
         assert naming is not None
         every = naming.keys(ranges)
         largest = array.codec.largest_nbytes(array.grid.chunk)
-        at_once = max(1, min(store.files_at_once, HELD_NBYTES // max(1, largest)))
+        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max(1, largest)))
         largest += largest // 8 + 4096  # compressing what cannot be compressed makes it a little larger
         while some := list(islice(every, at_once)):
             names = [name for _, name in some]

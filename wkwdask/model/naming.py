@@ -55,7 +55,7 @@ class KeyNaming(ABC):
         """Name the file of a place."""
 
     @abstractmethod
-    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box, in no order; folders of files are left out that are not wanted, of which the numbers along some axes are known."""
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
@@ -77,7 +77,7 @@ class KeyNaming(ABC):
         """Return all names that the file of a place may have, that of :meth:`key` first."""
         return (self.key(file),)
 
-    def found(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
+    def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
         """Look at the file of a place; nothing where it is absent."""
         for variant, state in enumerate(store.states(self.names(file))):
             if state is not None:
@@ -112,8 +112,8 @@ class GridNaming(KeyNaming):
             numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
-    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files of a box, in no order, see :meth:`KeyNaming.listed`."""
+    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+        """List the stored files of a box, in no order, see :meth:`KeyNaming.list_files`."""
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # of an axis without a number, the 0 behind all numbers
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
             places = (*numbers, 0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 Record = TypeVar("Record", bound="StorageOptions")
-WORDS = {"auto": True, "none": False}
+SHAPE_WORDS = {"auto": True, "none": False}
 """Names, on the command line, of True and False as a shape."""
 
 
@@ -133,7 +133,7 @@ class StorageOptions:
         """Return the options that were given."""
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
 
-    def of_new(self) -> Self:
+    def with_defaults(self) -> Self:
         """Fill in the defaults of a new array."""
         missing = {name: option.default for name, option in options_of(type(self)) if getattr(self, name) is None}
         return replace(self, **{name: default for name, default in missing.items() if default is not None})

@@ -279,7 +279,7 @@ class StoredArray(RandomAccessVolume):
     def _listed(self, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files that hold parts of the box."""
         assert self.naming is not None
-        return self.naming.listed(self.store, self._files(self.box), wants)
+        return self.naming.list_files(self.store, self._files(self.box), wants)
 
     def _files(self, box: BoundingBox) -> Ranges:
         """Return the files that hold parts of a box; all, where the chunks of a file are no box."""
@@ -307,7 +307,7 @@ class StoredArray(RandomAccessVolume):
         if self.grid.file is not None:  # files that are no boxes have no place
             c, x, y, z = (cells[:_FIRST_TRIED] for cells in self._files(self.box))  # of a huge box not all names are made
             first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)  # no folder of many files is listed where one of these is there
-            if any(True for file, _ in first for _ in self.naming.found(self.store, file)):
+            if any(True for file, _ in first for _ in self.naming.file_states(self.store, file)):
                 return True
         return next(self._listed(), None) is not None
 
@@ -410,7 +410,7 @@ class StoredArray(RandomAccessVolume):
             yield from ((file, FileVariant(0, *state)) for file, state in zip(every, found, strict=True) if state is not None)
             return
         for file in every:
-            for one in naming.found(self.store, file):
+            for one in naming.file_states(self.store, file):
                 yield file, one
 
     @property
@@ -421,7 +421,7 @@ class StoredArray(RandomAccessVolume):
     def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Look at files as their folders list them."""
         assert self.naming is not None
-        for file, entry, variant in self.naming.listed(self.store, files):
+        for file, entry, variant in self.naming.list_files(self.store, files):
             try:
                 status = entry.stat()
             except FileNotFoundError:  # removed meanwhile

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.volume import Volume
 
-HELD_NBYTES = 32 << 20
+SORT_BUFFER_NBYTES = 32 << 20
 """Of chunks that are put in the order of their codes, as if they were decoded."""
 _BATCH_NBYTES = 4 << 20
 _MOST_SHARDS = 1 << 12  # that are made of one stored file: each of them looks through all
@@ -306,7 +306,7 @@ class TargetArray:
         assert reframe is not None
         codes = self.array.layout.codes(cells) if self.is_sharded else compressed_morton.encode(cells[:, 1:], self.as_volume().grid.counts[1:])
         order = np.argsort(codes, kind="stable")
-        held = 1 << max(0, (HELD_NBYTES // self.chunk_nbytes).bit_length() - 1)
+        held = 1 << max(0, (SORT_BUFFER_NBYTES // self.chunk_nbytes).bit_length() - 1)
         places = codes[order] // np.uint64(held)
         for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # Morton codes: such a piece is a box
             code_of = dict(zip(map(tuple, cells[members].tolist()), codes[members].tolist(), strict=True))
@@ -425,14 +425,14 @@ class TargetArray:
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
         places = places[is_kept]
         if not layout.is_as_described(file):
-            return self._encoded_anew(shard, places, opened)
+            return self._reencoded(shard, places, opened)
         found = layout.without_zeros(file, layout.locate(file, places))
         if not len(found):
             return []
         codes = layout.codes(places[found[:, 2]])
         return [Run(RunTable(codes, found[:, 1] - found[:, 0], found[:, 0]), file)]
 
-    def _encoded_anew(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
+    def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
         """Encode stored chunks that are encoded in another way than new ones, which readers allow."""
         writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
         chunk = np.empty((self.num_channels, *self.chunk_shape), self.dtype, order="F")

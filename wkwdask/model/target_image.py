@@ -30,7 +30,7 @@ class Destination:
     """The image, where the URL is that of what holds several."""
     mag: Mag | None = None
     """The mag, where the URL does not say it."""
-    together: tuple[Mag, ...] = ()
+    all_mags: tuple[Mag, ...] = ()
     """The mags of another image that are written together, the finest first; none where an array is written."""
     category: str | None = None
     """What a new image is, ``"color"`` or ``"segmentation"``."""
@@ -38,15 +38,15 @@ class Destination:
     """What it is likely to be, where nobody says it: a new image in a container is named so."""
     voxel_size_nm: Lengths | None = None
     """Edge lengths of a voxel of mag 1 [nm], as a user says."""
-    array_nm: Lengths | None = None
+    coordinate_voxel_size_nm: Lengths | None = None
     """The same as the coordinates of an array say."""
-    found_nm: Lengths | None = None
+    source_voxel_size_nm: Lengths | None = None
     """The same as the source says: for a new image."""
     names_image: bool = False
     """Whether the URL is that of an image, in which levels get names of their own; else it may be that of a level."""
     needs_container: bool = True
     """Whether a level cannot be by itself, in a folder that belongs to nothing."""
-    is_room: bool = False
+    is_empty_folder: bool = False
     """Whether nothing but what jobs make is in the folder that would become a container."""
     image: Any = None
     """The image that is copied, where a new one is to say of itself what that one says."""
@@ -58,9 +58,9 @@ class Destination:
     """Whether files that are taken over as they are may keep what lies outside of the box, as long as the image does not show it."""
 
     @property
-    def given_nm(self) -> Lengths | None:
+    def required_voxel_size_nm(self) -> Lengths | None:
         """The lengths that a user or an array states, and that must be those of an image that is there."""
-        return self.voxel_size_nm or self.array_nm
+        return self.voxel_size_nm or self.coordinate_voxel_size_nm
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class NewLevels:
     """What is written right, but shown wrong by a viewer."""
     stored_as: str = ""
     """How levels are stored, for people."""
-    is_as_before: bool = False
+    is_unchanged: bool = False
     """Whether a level is described as the one that it is the copy of."""
     loss: str | None = None
     """What is lost where its chunks are decoded and encoded; empty where a user asked for another encoding that loses something, None where nothing is."""

@@ -106,7 +106,7 @@ class Volume(Protocol):
         """Look at all stored shards that the box touches."""
 
 
-def same_as(part: str, name: str) -> Any:
+def delegate_to(part: str, name: str) -> Any:
     """Declare a property or method that is as in a part of an object."""
     return property(attrgetter(f"{part}.{name}"))
 

@@ -84,7 +84,7 @@ class Publisher:
         if publication.removed is not None:
             self.hide_removed()
         for staged, folder in publication.mags:
-            if read_provenance(folder).get("publication") != publication.mark:
+            if read_provenance(folder).get("publication") != publication.publication_id:
                 files.publish_folder(staged, folder)
         if publication.removed is None and publication.edit is not None:
             _apply(publication.edit, self._record)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.formats.replaceable import check_targets, is_occupied
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
@@ -144,13 +144,13 @@ class StagedMags:
 
     def done(self) -> Report | None:
         """Give the report of an equal job that was finished before, where that is asked for; else None."""
-        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
+        if self.existing == "resume" and all(is_occupied(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
             return self._finished_before()
         return None
 
     def is_finished(self) -> bool:
         """Check whether a job with the same settings made all mags."""
-        return all(is_taken(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
+        return all(is_occupied(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
 
     def accepting_finished(self) -> StagedMags:
         """Return the job as one that does nothing where an equal one was finished."""
@@ -161,7 +161,7 @@ class StagedMags:
         for folder in self.folders:
             provenance = read_provenance(folder)
             if "settings" not in provenance:
-                what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
+                what = "is there, without a journal of a job that could be resumed" if is_occupied(folder) else "is not there, but other mags of the job are"
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
             check_same_settings(folder, self.settings, provenance["settings"], self.ignored_settings)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
@@ -213,7 +213,7 @@ class StagedMags:
         if self.edit is None:
             return None
         maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
-        return self.edit.with_maxima(maxima, is_new_content=self.voxel_provenance is None and is_taken(self.folders[0]))
+        return self.edit.with_maxima(maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.folders[0]))
 
     def discard(self) -> None:
         """End the job without publishing anything."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from wkwdask.errors import AccessWarning, CorruptError, TruncatedError, UnsupportedError
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RemoteStore:
         fsspec: Any = import_module("fsspec")  # it takes a while, and local files do without
         protocol = self.url.partition("://")[0]
         if protocol in _DRIVERS:
-            need(_DRIVERS[protocol], self.url, "remote")
+            import_extra(_DRIVERS[protocol], self.url, "remote")
         try:
             return fsspec.filesystem(protocol, **access_options(protocol))
         except (ImportError, TypeError, ValueError) as error:  # some drivers want to know more than a URL says

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import ResumeError, UnsupportedError
-from wkwdask.formats.opening import aligned_mags, default_method, image_box, place_in
+from wkwdask.formats.opening import aligned_mags, default_method, image_box, target_in
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
@@ -369,7 +369,7 @@ class Pyramid(Plan):
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
     image, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
-    place = place_in(image, options.allow_external)
+    place = target_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
     step_factors(source.box.mag, mags)

@@ -179,10 +179,10 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
     volume = translated(source, options.translate, "translate", "copied")
-    place = its_format.place_in(move.image, allow_external=options.allow_external) if move.wanted is None else _place(its_format, move, options)
+    place = its_format.target_in(move.image, allow_external=options.allow_external) if move.wanted is None else _place(its_format, move, options)
     spec = LevelSpec.like(volume, is_copy=True)
     levels = place.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
-    if in_place and levels.is_as_before and its_format.is_uniform(source):
+    if in_place and levels.is_unchanged and its_format.is_uniform(source):
         return None
     if not in_place:
         _check_apart(levels.folders[0], whole.name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.record_paths import dataset_around, elsewhere
-from wkwdask.formats.registry import fallback, format_of, location_of
+from wkwdask.formats.record_paths import dataset_around, external_location
+from wkwdask.formats.registry import default_format, format_of, location_of
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.job_folder import REMOVAL, JobFolder, discard_dead_jobs, end_removal, find_removals
@@ -223,7 +223,7 @@ def lay_out_removals(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
 ) -> Removals:
     """Find out what is to be removed, and make sure that all of it can be."""
-    one = format_of(url) or fallback()
+    one = format_of(url) or default_format()
     location = location_of(url)
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
@@ -261,7 +261,7 @@ def _parents(one: ArrayFormat, path: str) -> list[str]:
 def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
     """Find what dead jobs left in a folder; one that a link leads to from a dataset is another dataset's."""
     around = dataset_around(folder)
-    if elsewhere(around, folder) is None:
+    if external_location(around, folder) is None:
         return find_removals(folder)
     return find_removals(folder, [around]) if allow_external else ([], [])
 
@@ -269,12 +269,12 @@ def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[s
 def _chosen(one: ArrayFormat, found: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
     if names is not None:
         return [found.pick(name) for name in names]
-    return [image for image in found.layers if not one.why_kept(image)] or list(found.layers)
+    return [image for image in found.layers if not one.why_not_removable(image)] or list(found.layers)
 
 
 def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Group the levels of an image by the folders that they are in, most often one."""
-    why = one.why_kept(image)
+    why = one.why_not_removable(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
     there = {level.key: level for level in image.selected[::-1] if not is_remote(level.folder) and found.mag in (None, level.mag)}

@@ -24,8 +24,8 @@ from wkwdask.formats.repair import (
     LevelRepair,
     RepairOptions,
     Unrepaired,
-    matter,
-    why,
+    summarize_faults,
+    without_notes,
 )  # fmt: skip
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
@@ -83,7 +83,7 @@ class BrokenFile:
     """Which shard it is."""
     faults: list[Fault]
     """What is wrong with it."""
-    mending: LevelRepair | None
+    repairer: LevelRepair | None
     """How its level is mended, None where chunks of its format cannot be."""
     num_sound: int
     """Its chunks that can be decoded."""
@@ -99,7 +99,7 @@ class BrokenFile:
 
     def mend(self, head: Any = None, *, salvage: bool = False, remake: RegionSpec | None = None) -> MendSpec:
         """Say how it is written anew from its own chunks."""
-        return MendSpec(self.mending, self.shard, self.path, head, why(self.faults), salvage=salvage, remake=remake)
+        return MendSpec(self.repairer, self.shard, self.path, head, summarize_faults(self.faults), salvage=salvage, remake=remake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Repair:
     def __init__(self, staged: Verification, report: VerifyReport, options: RepairOptions) -> None:
         self.scope: Any = staged.scope
         self._options = options
-        self._faults = matter(report.faults)
+        self._faults = without_notes(report.faults)
         self._by_path: dict[str, list[Fault]] = defaultdict(list)
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
@@ -165,7 +165,7 @@ class Repair:
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
         for layer in self.scope.layers:
             for scope in layer.mags:
-                mending = scope.mending()
+                mending = scope.repairer()
                 broken = self._broken_shards(scope)
                 for shard, faults in broken.items() if mending is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
@@ -261,21 +261,21 @@ class Repair:
             self.left += [Unrepaired(fault, "no data file tells what it should say") for fault in faults]
             return
         plan.document, how = mended
-        self.actions.append(Action(HEADER, path, why(faults), how))
+        self.actions.append(Action(HEADER, path, summarize_faults(faults), how))
 
     def _plan_file(self, rebuilding: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
         head, num_sound = self._probed.get(faults[0].path, (None, 0))
-        file = BrokenFile(plan, shard, faults, plan.scope.mending(), num_sound)
+        file = BrokenFile(plan, shard, faults, plan.scope.repairer(), num_sound)
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
         if plan.scope.check(decode=True) is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
                 self._set_aside(plan, shard, faults)
             else:
                 self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
-        elif file.mending is not None and head is not None:
+        elif file.repairer is not None and head is not None:
             self._saved.add(file.path)
             self._mend(file, REWRITE, file.mend(head), _PROOF[head.is_compressed])
-        elif file.mending is not None and all(fault.kind == "file.trailing" for fault in faults):
+        elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
             self._mend(file, CUT, file.mend(), "all blocks stay as they are")
         else:
             rebuilding, doubt = self._sure(rebuilding, file)
@@ -284,7 +284,7 @@ class Repair:
 
     def _mend(self, file: BrokenFile, verb: str, spec: MendSpec, how: str) -> None:
         file.plan.specs.append(spec)
-        self.actions.append(Action(verb, spec.path, why(file.faults), how))
+        self.actions.append(Action(verb, spec.path, summarize_faults(file.faults), how))
 
     def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
         """Find out what files of a coarser level are made anew from; None where there is no finer one, or nothing says how."""
@@ -315,14 +315,14 @@ class Repair:
             return False
         is_noted, differs = rebuilding.made.is_noted, self._differs(file)
         how = f"from mag {rebuilding.made.finer.name}, {rebuilding.basis}"
-        if file.mending is not None and file.num_sound and not is_noted and not differs:  # what it has is as good as what can be made: only the rest is made
+        if file.repairer is not None and file.num_sound and not is_noted and not differs:  # what it has is as good as what can be made: only the rest is made
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):  # blocks that are stored otherwise cannot be put between its own
                 return False
             self._saved.add(file.path)
             remade = file.mend(salvage=True, remake=rebuilding.spec(file.shard))
             self._mend(file, REBUILD, remade, f"{how}; its {file.num_sound} sound blocks stay; the old one is set aside")
             return True
-        reason = why(file.faults)
+        reason = summarize_faults(file.faults)
         for path in dict.fromkeys(fault.path for fault in file.faults):
             is_file, said = files.isfile(path), how
             if files.lexists(path) and (not is_file or not is_noted or differs):
@@ -346,12 +346,12 @@ class Repair:
 
     def _plan_loss(self, rebuilding: Rebuild | None, file: BrokenFile, doubt: str) -> None:
         """Do what can be done about a file that nothing can be made from."""
-        num_sound, total = file.num_sound, 0 if file.mending is None else file.mending.num_chunks
+        num_sound, total = file.num_sound, 0 if file.repairer is None else file.repairer.num_chunks
         if file.has("pyramid.differs"):
             self.left += [Unrepaired(fault, doubt or "it is not clear how the mag was made: give method=") for fault in file.faults]
         elif file.has("file.lost"):
             self.left += [Unrepaired(fault, doubt or "bring it back from a backup") for fault in file.faults]
-        elif self._options.salvage and num_sound and file.mending is not None:
+        elif self._options.salvage and num_sound and file.repairer is not None:
             remake, become = None, "ZEROS"
             if rebuilding is not None and all(map(self._is_readable, rebuilding.base.sources(file.shard))):
                 remake, become = rebuilding.spec(file.shard), f"what the mended mag {rebuilding.made.finer.name} gives"
@@ -368,8 +368,8 @@ class Repair:
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):
-            plan.aside.append((path, shard, why(faults)))
-            self.actions.append(Action(QUARANTINE, path, why(faults), "its voxels read as ZEROS from now on"))
+            plan.aside.append((path, shard, summarize_faults(faults)))
+            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), "its voxels read as ZEROS from now on"))
 
     # ------------------------------------------------------------------ doing
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.leftovers import age_seconds, is_external_temporary
-from wkwdask.formats.repair import FINISH, REMOVE, Action, RepairOptions, Unrepaired, why
+from wkwdask.formats.repair import FINISH, REMOVE, Action, RepairOptions, Unrepaired, summarize_faults
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store import files
@@ -104,7 +104,7 @@ class LeftoverRepair:
 
     def _leftover(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
         handled.add(fault.path)
-        self.actions.append(Action(verb, fault.path, why([fault]), how))
+        self.actions.append(Action(verb, fault.path, summarize_faults([fault]), how))
         layer = self._layer_of(fault.path)
         owner = self._scope.path if layer is None else layer.folder
         self._cleaned.add(owner)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError
-from wkwdask.formats.leftovers import set_aside
+from wkwdask.formats.leftovers import quarantine
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.store import files
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ProbeSpec:
     """Find out what can be saved of a broken shard; changes nothing."""
 
-    mending: LevelRepair
+    repairer: LevelRepair
     """How its level is mended."""
     shard: Vec3
     path: str
@@ -39,14 +39,14 @@ class ProbeSpec:
 
     def run(self) -> Result:
         """Decode all chunks; the value is what it is to say of itself or None, and how many chunks are sound."""
-        return Result((), value=self.mending.probe(self.shard, self.kinds))
+        return Result((), value=self.repairer.probe(self.shard, self.kinds))
 
 
 @dataclass(frozen=True, slots=True)
 class MendSpec:
     """Write a shard anew from its chunks that can be decoded."""
 
-    mending: Any
+    repairer: Any
     """How its level is mended, a LevelRepair."""
     shard: Vec3
     path: str
@@ -69,7 +69,7 @@ class MendSpec:
         if self.remake is not None:
             self.remake.run()
             spare = self.remake.targets[0].folder
-        return Result((), value=(self.shard, self.mending.mend(self.shard, self.head, self.why, spare, salvage=self.salvage)))
+        return Result((), value=(self.shard, self.repairer.mend(self.shard, self.head, self.why, spare, salvage=self.salvage)))
 
 
 @dataclass
@@ -136,11 +136,11 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
     states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
     patch_file_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
     for path, shard, why in plan.aside:
-        set_aside(path, folder, path[len(folder) + 1 :], why)
+        quarantine(path, folder, path[len(folder) + 1 :], why)
         if shard is not None and not plan.scope.files_of(shard):
             states[shard] = (0, 0)
     for path, why in plan.copied_aside:
-        set_aside(path, folder, path[len(folder) + 1 :], why, keep=True)
+        quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
 
     def take(spec: RegionSpec | MendSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError, ReplacedError, UnsupportedError
-from wkwdask.formats.opening import find, format_of_image, open_source, place_for
+from wkwdask.formats.opening import find, format_of_image, open_source, target_for
 from wkwdask.formats.pictures.sources import open_sized
-from wkwdask.formats.registry import fallback, format_of
+from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.converted import converted
 from wkwdask.model.states import digest
@@ -65,8 +65,10 @@ class TargetRequest:
 
     def place(self, read: SourceVolume) -> TargetImage:
         """Find out where a level goes that is made of a volume."""
-        wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, found_nm=read.voxel_size_nm, needs_container=False)
-        return place_for(replace(wanted, allow_external=self.allow_external))
+        wanted = Destination(
+            os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False
+        )
+        return target_for(replace(wanted, allow_external=self.allow_external))
 
     def place_like(self, read: SourceVolume) -> TargetImage:
         """Find out where a level goes that is made of another one, voxel by voxel."""
@@ -101,7 +103,7 @@ def open_base_level(
         for level in left.levels:
             finish_interrupted_publication(*format_of_image(left).job_folders(left, level), option)
         image, volume = open_it()
-    if image.container is None and (format_of(url) or fallback()) is fallback():
+    if image.container is None and (format_of(url) or default_format()) is default_format():
         raise UnsupportedError(
             f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"
         )

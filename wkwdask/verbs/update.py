@@ -232,7 +232,7 @@ def lay_out_update(
     stored = format_of_image(layer)
     mags = _mags(layer, source, options)
     folders = {mag: stored.job_folders(layer, layer.find(mag))[1] for mag in mags}
-    parent = stored.parent_of(layer, list(folders.values()))
+    parent = stored.work_folder(layer, list(folders.values()))
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
     living: list[ExistingMag] = []

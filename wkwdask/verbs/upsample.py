@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.opening import aligned_mags, image_box, is_readable, place_in
+from wkwdask.formats.opening import aligned_mags, image_box, is_readable, target_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
@@ -100,7 +100,7 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
-    levels = place_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
+    levels = target_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
     known = {**source_fingerprint(source), "source": source.box.mag.name}
     draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)

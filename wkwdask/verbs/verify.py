@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError
-from wkwdask.formats.registry import fallback, format_of
+from wkwdask.formats.registry import default_format, format_of
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault, Findings
 from wkwdask.runs.drive import Phase, Work
@@ -239,7 +239,7 @@ def lay_out_verification(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
 ) -> Verification:
     """Find out what is to be checked."""
-    one = format_of(url) or fallback()
+    one = format_of(url) or default_format()
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:

@@ -235,7 +235,7 @@ def _found(
             image = image or volume
     if image is None and segmentation is None:
         if found.odd:
-            found.odd[0].refuse()
+            found.odd[0].raise_error()
         there = ", ".join(dict.fromkeys(str(known) for candidate in layers for known in candidate.mags)) or "none"
         raise MissingError(f"{found.path}: no layer with data files to draw" + ("" if mag is None else f" in mag {mag}; there are {there}"))
     return image, segmentation, voxel_size

@@ -11,7 +11,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.model.image import part_of
+from wkwdask.model.image import parse_box_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox 
     """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     from wkwdask.graphs.read import box_reader
 
-    box = part_of(volume, bounding_box)
+    box = parse_box_of(volume, bounding_box)
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
     voxel_size = layer.voxel_size_of(volume)

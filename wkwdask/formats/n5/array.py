@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, UnsupportedError
-from wkwdask.formats.identity import FileIdentity, look
+from wkwdask.formats.identity import FileIdentity, read_record_state
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
 from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.model.chunk_grid import ChunkGrid, by_axes, by_name, grouped_unit, in_order
+from wkwdask.model.chunk_grid import ChunkGrid, from_cxyz, grouped_unit, pick_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.layout import SingleFiles
@@ -58,10 +58,10 @@ class N5Codec(ChunkCodec):
         """Decode a block, which may be cut off or whole at the upper ends."""
         del shape, offset
         block = decode_block(data, self.dtype, self.compression, source, num_axes=len(self.axes), largest=self.block_size)
-        return in_order(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
+        return to_cxyz(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        return encode_block(by_name(voxels, self.axes), self.compression, source)
+        return encode_block(from_cxyz(voxels, self.axes), self.compression, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def n5_array(
     store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False
 ) -> StoredArray:  # fmt: skip
     """Describe the dataset in a folder, which starts at voxel 0; ``is_new`` for one that is being written."""
-    size, block = by_axes(dataset.dimensions, axes), by_axes(dataset.block_size, axes)
+    size, block = pick_cxyz(dataset.dimensions, axes), pick_cxyz(dataset.block_size, axes)
     grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
-    identity = N5Description(store, FILE_NAME, look(store, FILE_NAME) if store.is_local and not is_new else None, dataset)
+    identity = N5Description(store, FILE_NAME, read_record_state(store, FILE_NAME) if store.is_local and not is_new else None, dataset)
     return StoredArray(store, grid, GridNaming(axes), SingleFiles(), codec, dataset.dtype, identity, mag, lengths_nm=lengths_nm)
 
 

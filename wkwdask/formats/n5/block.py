@@ -23,7 +23,7 @@ from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ, ZLIB, decompress_streams
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def decompress(data: memoryview, compression: Compression, nbytes: int, source: 
 def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     if kind == "blosc":
         _check_blosc(data, nbytes, source, offset)
-    codecs = need("imagecodecs", source, "zarr")
+    codecs = import_extra("imagecodecs", source, "zarr")
     try:
         out: bytes = codecs.blosc_decode(data, out=nbytes) if kind == "blosc" else codecs.zstd_decode(data, out=max(nbytes, 1))
     except MemoryError:
@@ -184,7 +184,7 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
         return lzma.compress(data, lzma.FORMAT_XZ, preset=int(compression.option("preset", 6)))
     if kind == "lz4":
         raise UnsupportedError(f"{source}: the lz4 of N5 is read but not written; blosc is as fast")
-    codecs = need("imagecodecs", source, "zarr")
+    codecs = import_extra("imagecodecs", source, "zarr")
     if kind == "zstd":
         out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
         return out

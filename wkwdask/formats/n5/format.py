@@ -42,11 +42,11 @@ class N5Format(ArrayFormat):
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_n5_layers(url))
 
-    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return place_beside(image)
 
-    def stray(self, folder: str) -> str:
+    def why_not_replaceable(self, folder: str) -> str:
         return "holds something else than one N5 dataset, and is not replaced; move it away"
 
     def container_around(self, folder: str) -> str | None:

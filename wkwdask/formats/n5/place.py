@@ -257,7 +257,7 @@ class N5Place(TargetFolder):
 
     def _relative_mag(self, mag: Mag) -> Mag:
         """Give a mag relative to the finest one of the group."""
-        finest = self.wanted.together[0] if self.wanted.together else MAG_1
+        finest = self.wanted.all_mags[0] if self.wanted.all_mags else MAG_1
         if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
             raise MissingError(f"{self.folder}: mag {mag} is not coarser than mag {finest} along all axes; choose mags that are, with mag=")
         return Mag.parse(finest.step_to(mag))
@@ -269,15 +269,15 @@ class N5Place(TargetFolder):
 
 
 def _base_voxel_size(wanted: Destination) -> Lengths | None:
-    size = wanted.given_nm or wanted.found_nm
-    return size if size is None or not wanted.together else lengths_in(wanted.together[0], size)
+    size = wanted.required_voxel_size_nm or wanted.source_voxel_size_nm
+    return size if size is None or not wanted.all_mags else lengths_in(wanted.all_mags[0], size)
 
 
 def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
     """Describe a dataset."""
     before = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
     compression = None if before is None or stored.compression is not None or stored.level is not None else before.compression
-    options: Any = (stored if before is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).of_new()  # type: ignore[union-attr]
+    options: Any = (stored if before is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).with_defaults()  # type: ignore[union-attr]
     native = np.dtype(spec.dtype).newbyteorder("=")
     if native.name not in DTYPES:
         hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
@@ -294,11 +294,11 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
 def n5_place(wanted: Destination) -> N5Place:
     """Find out what is around a dataset that is written: the folder that is named, or a level of the group, where levels of another image become its levels."""
     folder = _local_folder(wanted.url)
-    if wanted.names_image and not wanted.together and wanted.mag not in (None, MAG_1):
+    if wanted.names_image and not wanted.all_mags and wanted.mag not in (None, MAG_1):
         raise ValueError(f"{wanted.url} gets its finest level of images: mag= is not for it")
     if not wanted.names_image:
         return _place_in(folder, wanted, ())
-    number = wanted.together.index(wanted.mag or MAG_1) if wanted.together else 0
+    number = wanted.all_mags.index(wanted.mag or MAG_1) if wanted.all_mags else 0
     return _place_in(f"{folder}/s{number}", wanted, tuple(_other_levels(folder, wanted)))
 
 
@@ -307,7 +307,7 @@ def place_beside(image: Image) -> N5Place:
     levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
     if "" in levels.values():
         raise UnsupportedError(f"{image.folder}: is one N5 dataset, and levels are made in a group of them: write it as {image.folder}/s0")
-    wanted = Destination(PREFIX + image.folder, found_nm=image.voxel_size_nm)
+    wanted = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
     place = _place_in(f"{_local_folder(image.folder)}/s0", wanted, ())
     return replace(place, folder=dirname(place.folder), levels=levels)
 
@@ -350,7 +350,7 @@ def _stored_voxel_size(group: str) -> Lengths | None:
 def _other_levels(group: str, wanted: Destination) -> list[str]:
     """List the levels of a group that stay as they are where the first ones are written."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
-    others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(wanted.together)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
+    others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(wanted.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
     before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(wanted)
     if others and not (before is None and lengths is None) and (before is None or lengths is None or not np.allclose(before, lengths, rtol=1e-6)):
         what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths} nm in s0; those that are there are {before} nm long"

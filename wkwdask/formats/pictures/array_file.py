@@ -17,7 +17,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError, WkwDaskError
 from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import PlainVolume, RandomAccessVolume
 from wkwdask.store import files
@@ -40,7 +40,7 @@ _PATTERN = re.compile(r"%\d*b")
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     files.check_regular(path)
-    h5py = need("h5py", path, extra)
+    h5py = import_extra("h5py", path, extra)
     with reading(path, "HDF5 file"):
         return h5py.File(files.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
 
@@ -61,7 +61,7 @@ class _Reach:
 
     def item(self, file: Any, key: str, path: str, hops: int = 0) -> Any:
         """Follow a name, link by link, and check what it leads to."""
-        h5py = need("h5py", path)
+        h5py = import_extra("h5py", path)
         found, names = file, deque(key.split("/"))
         while names:
             name = names.popleft()

@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reason_of
 from wkwdask.store import files
 
@@ -103,7 +103,7 @@ def _read_image(path: str) -> npt.NDArray[Any]:
     with files.open_stream(path) as file:
         deep = _deep_png(path, file)
         if deep is not None and deep[1] > 1:
-            array: npt.NDArray[Any] = need("imagecodecs", path).png_decode(file.read())
+            array: npt.NDArray[Any] = import_extra("imagecodecs", path).png_decode(file.read())
         else:
             image = _open_image(path, file)
             array = np.asarray(image)

@@ -18,7 +18,7 @@ import numpy as np
 
 from wkwdask.errors import AlignmentError
 from wkwdask.formats.pictures.scratch import Scratch
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store import files
 from wkwdask.store.locks import read_object
@@ -195,13 +195,13 @@ class ZarrOutput(Output):
         attributes: dict[str, Any] = {"mag": list(spec.box.mag.factors), "offset_vx": list(spec.box.topleft)}
         if spec.voxel_size_nm is not None:
             attributes["voxel_size_nm"] = list(spec.voxel_size_nm)
-        need("zarr", self.path).create_array(
+        import_extra("zarr", self.path).create_array(
             self.path, shape=spec.shape, dtype=spec.dtype, chunks=self.spec.outer(spec.chunk_shape), shards=self.spec.outer(self.cell_shape),
             dimension_names=list(spec.axes), attributes=attributes, fill_value=0, zarr_format=3,
         )  # fmt: skip
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        array = need("zarr", self.path).open_array(self.path, mode="r+")
+        array = import_extra("zarr", self.path).open_array(self.path, mode="r+")
         where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.spec.box.topleft, box.size, strict=True))
         voxels = self.spec.in_order(read_box(source, box))
         with _naming(self.path):
@@ -230,7 +230,7 @@ class SectionsOutput(Output):
         files.makedirs(self.path)
 
     def write(self, source: Volume, box: BoundingBox) -> None:
-        tifffile = need("tifffile", self.path)
+        tifffile = import_extra("tifffile", self.path)
         digits = max(4, len(str(self.spec.box.bottomright[2] - 1)))
         for z, plane in sections(source, box, self.path):
             data = BytesIO()
@@ -270,7 +270,7 @@ def is_exported_zarr(path: str) -> bool:
 
 def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, done: Any) -> None:
     """Write one TIFF file of tiles, section by section."""
-    tifffile = need("tifffile", path)
+    tifffile = import_extra("tifffile", path)
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
     metadata: dict[str, Any] = {"axes": "ZCYX" if channels else "ZYX"}
     if spec.voxel_size_nm is not None and ome:

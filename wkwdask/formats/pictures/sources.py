@@ -24,7 +24,7 @@ from wkwdask.formats.pictures.slices import Slice, file_stamp
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
 from wkwdask.formats.zarr.layer import PREFIX, find_zarr_layers, is_plain_zarr, open_zarr_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
 from wkwdask.model.volume import in_frame
@@ -311,7 +311,7 @@ def _open_npy(path: str, placing: PlainOptions) -> PlainSource:
 def _open_hdf5(path: str, key: str, placing: PlainOptions) -> PlainSource:
     """Open a dataset of an HDF5 file; its name may be left out where there is one."""
     with open_hdf5(path) as file:
-        h5py, known = need("h5py", path), list[str]()
+        h5py, known = import_extra("h5py", path), list[str]()
         with reading(path, "HDF5 file"):
             file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
         key = key or (known[0] if len(known) == 1 else "")
@@ -363,7 +363,7 @@ def _plain_axes(names: Sequence[str] | None) -> str | None:
 
 
 def _open_mrc(path: str, placing: PlainOptions) -> PlainSource:
-    mrcfile = need("mrcfile", path)
+    mrcfile = import_extra("mrcfile", path)
     with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
         header = mrc.header
         order = header.nx.dtype.byteorder

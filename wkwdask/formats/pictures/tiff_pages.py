@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.pictures.slices import Page, PixelFormat, Slice, check_plausible, stored_dtype
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, join
@@ -126,7 +126,7 @@ def is_tiff(path: str) -> bool:
 
 
 def open_tiff(path: str) -> Any:
-    return need("tifffile", path).TiffFile(path)
+    return import_extra("tifffile", path).TiffFile(path)
 
 
 def open_checked_tiff(path: str) -> Any:
@@ -253,7 +253,7 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
     """Decode the strips or tiles of a page that a part of it touches."""
-    tifffile = need("tifffile", page.path)
+    tifffile = import_extra("tifffile", page.path)
     with open_tiff(page.path) as tiff:
         file = tiff.filehandle
         file.seek(page.offset or tiff.pages[0].offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.formats.identity import FileIdentity, RecordState, look
+from wkwdask.formats.identity import FileIdentity, RecordState, read_record_state
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_file import info_of
@@ -56,7 +56,7 @@ class ScaleDescription(FileIdentity):
 
     def is_still_described(self) -> bool:
         """Check whether ``info`` still has the scale as it is; others come and go."""
-        now = look(self.store, self.record_name, self.volume)
+        now = read_record_state(self.store, self.record_name, self.volume)
         info = None if now is None else info_of(self.volume, now.record)
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
@@ -69,7 +69,7 @@ class ScaleDescription(FileIdentity):
 def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> StoredArray:
     """Describe a scale of a volume in one of its chunk sizes, where its voxels are."""
     codec, store = PrecomputedCodec.of(info, scale), volume.below(scale.key)
-    return _array(store, volume, scale, codec, mag, look(store, FILE_NAME, volume) if volume.is_local else None)
+    return _array(store, volume, scale, codec, mag, read_record_state(store, FILE_NAME, volume) if volume.is_local else None)
 
 
 def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:

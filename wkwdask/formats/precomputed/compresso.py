@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,7 +59,7 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
 
 
 def encode(array: npt.NDArray[Any], source: str) -> bytes:
-    package = need("compresso", f"{source}: compresso", "precomputed")
+    package = import_extra("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
     if not voxels.flags.writeable:  # the package takes no other memory
         voxels = voxels.copy(order="F")

@@ -60,7 +60,7 @@ class PrecomputedFormat(ArrayFormat):
     def place(self, wanted: Destination) -> TargetImage:
         return volume_place(wanted)
 
-    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return volume_place(Destination(PREFIX + image.folder, category=image.category))
 
@@ -81,7 +81,7 @@ class PrecomputedFormat(ArrayFormat):
         """Name a chunk or shard, since scales are described elsewhere."""
         return first_data_file(folder)
 
-    def stray(self, folder: str) -> str:
+    def why_not_replaceable(self, folder: str) -> str:
         return f"holds something else than one precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +32,7 @@ _END_OF_JPEG = b"\xff\xd9"
 
 
 def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
-    imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
+    imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = image_size(encoding, data)
     except FormatError as error:
@@ -73,7 +73,7 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
 
 
 def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
-    imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
+    imagecodecs = import_extra("imagecodecs", f"{source}: {encoding}", _EXTRA)
     channels, x, y, z = array.shape
     width, height = image_shape((x, y, z), _MAX_SIDES[encoding], f"{source}: {encoding}")
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))

@@ -41,7 +41,7 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
         publication = read_publication(RecordPaths(root))
         if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
             continue
-        is_there = read_provenance(real).get("publication") == publication.mark
+        is_there = read_provenance(real).get("publication") == publication.publication_id
         is_gone = not files.lexists(real)  # between two renames, where there is no swapping
         if is_gone or (is_there and with_scales(info.document, publication.edit.scales) != info.document):
             what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"

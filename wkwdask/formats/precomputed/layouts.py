@@ -26,8 +26,8 @@ from wkwdask.formats.precomputed.sharding import (
     parse_minishard_index,
 )
 from wkwdask.geometry import compressed_morton
-from wkwdask.model.extras import need
-from wkwdask.model.layout import HELD_NBYTES, Shards, SingleFiles, StoredChunk
+from wkwdask.model.extras import import_extra
+from wkwdask.model.layout import READ_AHEAD_NBYTES, Shards, SingleFiles, StoredChunk
 from wkwdask.store.lru import LruCache
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SpanFiles(SingleFiles):
         assert isinstance(codec, PrecomputedCodec)
         every = naming.stems(ranges)
         largest = codec.largest_nbytes(array.grid.chunk)
-        at_once = max(1, min(store.files_at_once, HELD_NBYTES // largest))
+        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
         while some := list(islice(every, at_once)):
             for (cell, _), (name, data) in zip(some, _read_files(store, [stem for _, stem in some], largest), strict=True):
                 if data is not None:
@@ -106,7 +106,7 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Prec
     if name.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
     if name.endswith((".br", ".zstd")):
-        codecs, what = need("imagecodecs", path, "precomputed"), "Brotli" if name.endswith(".br") else "Zstandard"
+        codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if name.endswith(".br") else "Zstandard"
         decode = codecs.brotli_decode if name.endswith(".br") else codecs.zstd_decode
         try:
             out: bytes = decode(data, out=min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory

@@ -86,7 +86,7 @@ class SpanNaming(KeyNaming):
         stem = self.stem(file)
         return (stem + self.suffix, *(stem + suffix for suffix in SUFFIXES if suffix != self.suffix))
 
-    def found(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
+    def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
         """Look at the file of a place, of several at the one that readers look for first; nothing where it is absent."""
         stem = self.stem(file)
         for variant, suffix in enumerate(SUFFIXES):
@@ -95,7 +95,7 @@ class SpanNaming(KeyNaming):
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
                 return
 
-    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box, of several of a chunk the one that readers look for first."""
         del wants
         files = self.files(store)
@@ -149,7 +149,7 @@ class ShardNaming(KeyNaming):
         stem = self.key(file).removesuffix("shard")
         return tuple(stem + kind for kind in _KINDS)
 
-    def listed(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the files of shards of a box; where these are no boxes, their numbers stand for places."""
         del wants
         cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits

@@ -13,7 +13,7 @@ from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
 from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, holds_wkw, stripped
 from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
-from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.replaceable import is_occupied
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times
@@ -70,7 +70,7 @@ class VolumePlace(TargetFolder):
         alike = scales[0] if before is None or options.chunk_shape else replace(scales[0], chunk_sizes=before.chunk_sizes)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
-            is_as_before=before is not None and options.compression is None and before == alike,
+            is_unchanged=before is not None and options.compression is None and before == alike,
             loss=None if before is None else _loss(scales[0], before),
         )  # fmt: skip
 
@@ -97,7 +97,7 @@ class VolumePlace(TargetFolder):
             encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
             # New scales have a chunk shape among their options: the one given here is not used.
             plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
-            return stored_like(plain, options.of_new(), volume)
+            return stored_like(plain, options.with_defaults(), volume)
         step = like.box.mag.step_to(spec.box.mag)
         x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
         scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
@@ -107,9 +107,9 @@ class VolumePlace(TargetFolder):
 
     def _resolution(self, mag: Mag) -> Lengths:
         """Decide how large the voxels of a new scale are [nm]."""
-        size = self.wanted.given_nm or self.wanted.found_nm
+        size = self.wanted.required_voxel_size_nm or self.wanted.source_voxel_size_nm
         lengths = None if size is None else lengths_in(mag, size)
-        if self.wanted.together and lengths is not None:
+        if self.wanted.all_mags and lengths is not None:
             return lengths
         if self.info is None or not self.info.scales:
             if mag != MAG_1:
@@ -118,7 +118,7 @@ class VolumePlace(TargetFolder):
                 raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
             return lengths
         resolution = self._resolution_of(mag, self.info)
-        if self.wanted.given_nm is not None and not same_resolution(resolution, lengths_in(mag, self.wanted.given_nm)):
+        if self.wanted.required_voxel_size_nm is not None and not same_resolution(resolution, lengths_in(mag, self.wanted.required_voxel_size_nm)):
             raise ValueError(
                 f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
             )
@@ -126,7 +126,7 @@ class VolumePlace(TargetFolder):
 
     def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
         """Refuse a scale that is listed without having files, which its folder does not tell."""
-        if existing == "error" and scale.key in self.listed_keys and not is_taken(folder):
+        if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
             raise ExistsError(f'{self.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
 
     def folder_of(self, key: str) -> str:

@@ -22,7 +22,7 @@ from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
-from wkwdask.model.volume import same_as
+from wkwdask.model.volume import delegate_to
 from wkwdask.plans.cells import cell_map, union_cells
 from wkwdask.store import files
 from wkwdask.store.archive import ArchiveFile, Folder, Zip
@@ -260,14 +260,14 @@ class MergedVolume:
     box: BoundingBox
     """Where there are data; outside of the base's own box, only those of annotations."""
 
-    dtype = same_as("base", "dtype")
-    num_channels = same_as("base", "num_channels")
-    chunk_shape = same_as("base", "chunk_shape")
-    shard_shape = same_as("base", "shard_shape")
-    name = same_as("base", "name")
-    is_current = same_as("base", "is_current")
-    count_files = same_as("base", "count_files")
-    shard_path = same_as("base", "shard_path")
+    dtype = delegate_to("base", "dtype")
+    num_channels = delegate_to("base", "num_channels")
+    chunk_shape = delegate_to("base", "chunk_shape")
+    shard_shape = delegate_to("base", "shard_shape")
+    name = delegate_to("base", "name")
+    is_current = delegate_to("base", "is_current")
+    count_files = delegate_to("base", "count_files")
+    shard_path = delegate_to("base", "shard_path")
     origin = (0, 0, 0)
     is_regular = True
     lengths_nm = None

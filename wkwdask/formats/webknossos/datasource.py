@@ -95,7 +95,7 @@ class DataSource:
                 return layer
         for odd in self.odd:
             if odd.name == name:
-                odd.refuse()
+                odd.raise_error()
         return None
 
 

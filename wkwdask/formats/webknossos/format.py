@@ -21,8 +21,8 @@ from wkwdask.formats.webknossos.place import (
     mag_place,
     other_layers_with,
     outside_of,
-    parent_of,
     real_folder,
+    work_folder,
 )
 from wkwdask.formats.wkw.array import filled_box, wkw_placement
 from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, stray_in
@@ -103,7 +103,7 @@ class WebknossosFormat(ArrayFormat):
         """Find out what is where levels are wanted."""
         return mag_place(wanted)
 
-    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Give the place of new mags in a layer."""
         return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
 
@@ -117,7 +117,7 @@ class WebknossosFormat(ArrayFormat):
         if root is not None and files.realpath(root) == files.realpath(located.path):
             raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
         if layers is None and located.odd:
-            located.odd[0].refuse()
+            located.odd[0].raise_error()
         moves = [
             LevelCopy(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
             for layer in (located.layers if layers is None else map(located.pick, layers))
@@ -127,7 +127,7 @@ class WebknossosFormat(ArrayFormat):
             raise MissingError(f"{located.path}: no mags found")
         return moves
 
-    def copied(self, url: Url) -> list[str] | None:
+    def layers_to_copy(self, url: Url) -> list[str] | None:
         """Name the layers that are stored in WKW, where others are not."""
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
@@ -154,11 +154,11 @@ class WebknossosFormat(ArrayFormat):
         """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
         check_inside_dataset(image, level.folder)
         folder = real_folder(image, level.folder)
-        return parent_of(image, [folder]), folder
+        return work_folder(image, [folder]), folder
 
-    def parent_of(self, image: Image, folders: Sequence[str]) -> str:
+    def work_folder(self, image: Image, folders: Sequence[str]) -> str:
         """Give the folder of the layer, or one beside mags to which links lead."""
-        return parent_of(image, folders)
+        return work_folder(image, folders)
 
     def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
         """Give a mag as what is written in its place."""
@@ -202,7 +202,7 @@ class WebknossosFormat(ArrayFormat):
         path = f"{folder}/{HEADER_NAME}"
         return path if files.exists(path) else None
 
-    def stray(self, folder: str) -> str:
+    def why_not_replaceable(self, folder: str) -> str:
         """Say what else a folder holds than a mag."""
         return f"holds something else than one mag{stray_in(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
 
@@ -223,7 +223,7 @@ class WebknossosFormat(ArrayFormat):
         """Find the layers, those that are stored in another format too."""
         return locate(url, allow_external=allow_external)
 
-    def why_kept(self, image: Image) -> str:
+    def why_not_removable(self, image: Image) -> str:
         """Say that a layer is not stored as WKW."""
         stored = image.container.data_format
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
@@ -244,7 +244,7 @@ class WebknossosFormat(ArrayFormat):
             raise UnsupportedError(f"{real}: layer {other} lists this mag too; take it off the JSON of one of them first")
         return real
 
-    def more_than_level(self, folder: str) -> str:
+    def why_not_level(self, folder: str) -> str:
         """Say what else is in the folder of a mag."""
         return f"is not a mag, or holds other files too{stray_in(folder)}"
 

@@ -145,7 +145,7 @@ class MagScope(LevelScope):
         """Give the file, if it is there."""
         return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
 
-    def mending(self) -> WkwRepair | None:
+    def repairer(self) -> WkwRepair | None:
         """Keep all blocks that can be decoded."""
         check = self.check(decode=True)
         return None if check is None else WkwRepair(check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.leftovers import set_aside
+from wkwdask.formats.leftovers import quarantine
 from wkwdask.formats.repair import JSON, Action, DocumentRepair, RepairOptions, Unrepaired
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
@@ -186,7 +186,7 @@ class JsonRepair(DocumentRepair):
         if self._new is not None:
             with locked_file(files.realpath(self._scope.json_path), "repair"):
                 if files.lexists(self._scope.json_path):
-                    set_aside(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
+                    quarantine(self._scope.json_path, f"{dataset}/.", basename(self._scope.json_path), "cannot be read")
                 publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
             update_datasource(dataset, lambda document: reduce(lambda changed, change: change(changed), self._changes, document))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError, ExistsError, FormatError, UnsupportedError
-from wkwdask.formats.record_paths import elsewhere
-from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.record_paths import external_location
+from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_layer, mag_from_name, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
@@ -64,7 +64,7 @@ class MagPlace:
 
     def unchanged_levels(self, existing: str) -> str:
         """Say which mags that could have been made from this one stay as they are."""
-        if existing != "overwrite" and is_taken(self.folder):
+        if existing != "overwrite" and is_occupied(self.folder):
             return ""
         there = self.layer.mags if self.layer.container.record is not None else ()
         coarser = [mag.name for mag in there if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]
@@ -136,10 +136,10 @@ class MagPlace:
         """Give the voxel size of the dataset that appears with the mag [nm], None for one that is there, where it must be the same."""
         wanted = self.wanted
         if not wanted.needs_container and wanted.voxel_size_nm is None:
-            return None if wanted.array_nm is None else self._size_of_array(wanted.array_nm)
+            return None if wanted.coordinate_voxel_size_nm is None else self._size_of_array(wanted.coordinate_voxel_size_nm)
         if not wanted.needs_container and not self._is_named_as_mag:
             raise ValueError(f"{self.folder}: voxel_size= is that of a dataset, whose mags are folders such as {self.folder}/LAYER/1: name one")
-        given = wanted.given_nm if wanted.needs_container else wanted.voxel_size_nm
+        given = wanted.required_voxel_size_nm if wanted.needs_container else wanted.voxel_size_nm
         dataset = dirname(dirname(self.named or self.folder))
         datasource = read_datasource(dataset)
         if datasource is not None:
@@ -147,7 +147,7 @@ class MagPlace:
             if given is not None and known is not None and not same_lengths(given, known):
                 raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
             return None
-        size = given or wanted.found_nm
+        size = given or wanted.source_voxel_size_nm
         if size is None:
             raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
         return size
@@ -156,7 +156,7 @@ class MagPlace:
         """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
         datasource = self.layer.container.datasource
         if datasource is None:
-            return size if self.wanted.is_room and self._is_named_as_mag else None
+            return size if self.wanted.is_empty_folder and self._is_named_as_mag else None
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
             here, there = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
@@ -227,13 +227,13 @@ class LayerPlace:
         level = options.chosen_level
         is_same = specs[0].is_copy and options.level is None and headers[0] == before.with_block_type(before.block_type)
         return NewLevels(
-            parent_of(self.layer, folders),
+            work_folder(self.layer, folders),
             folders,
             targets,
             storage_settings(headers, level),
             edit,
             stored_as=storage_text(headers, level),
-            is_as_before=is_same,
+            is_unchanged=is_same,
         )
 
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
@@ -286,7 +286,7 @@ def mag_place(wanted: Destination) -> MagPlace:
         layer = with_external(layer)
     check_inside_dataset(layer, folder)
     listed = layer.mags.get(mag) if layer.container.record is not None else None
-    if listed is not None and (is_remote(listed) or (is_taken(listed) and files.realpath(listed) != files.realpath(folder))):
+    if listed is not None and (is_remote(listed) or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
     return MagPlace(folder, mag, layer, wanted) if real == folder else MagPlace(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
@@ -334,7 +334,7 @@ def dataset_of(layer: Image) -> str | None:
 def outside_of(layer: Image, folder: str) -> str | None:
     """Say where a mag really is, None where that is inside of the dataset, which need not list it."""
     above = dataset_of(layer)
-    return None if above is None else elsewhere(above, local_path(folder))
+    return None if above is None else external_location(above, local_path(folder))
 
 
 def real_folder(layer: Image, folder: str) -> str:
@@ -342,7 +342,7 @@ def real_folder(layer: Image, folder: str) -> str:
     return outside_of(layer, folder) or folder
 
 
-def parent_of(layer: Image, folders: Sequence[str]) -> str:
+def work_folder(layer: Image, folders: Sequence[str]) -> str:
     """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder

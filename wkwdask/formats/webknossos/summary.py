@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
-from wkwdask.formats.record_paths import elsewhere
+from wkwdask.formats.record_paths import external_location
 from wkwdask.formats.webknossos.dataset import is_arrays_layer, locate, open_arrays, read_datasource
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.folder import file_path, list_files
@@ -124,7 +124,7 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Look at a mag; one that is stored as Zarr or N5 has no blocks of one length."""
     is_array = is_arrays_layer(layer)
-    real = None if layer.container.dataset_folder is None else elsewhere(layer.container.dataset_folder, folder)
+    real = None if layer.container.dataset_folder is None else external_location(layer.container.dataset_folder, folder)
     num_files = nbytes = 0
     try:
         volume = open_arrays(layer).volume(mag) if is_array else layer.volume(mag)

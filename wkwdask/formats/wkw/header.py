@@ -240,8 +240,8 @@ def largest_file_len(before: WkwHeader, *, is_finer: bool) -> int:
 
 def _changed(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
     block_len, file_len = lengths
-    is_as_before = (block_len, file_len or before.file_len) == (before.block_len, before.file_len)
-    made = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_as_before)
+    is_unchanged = (block_len, file_len or before.file_len) == (before.block_len, before.file_len)
+    made = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_unchanged)
     return made if file_len is not None else _suited(made, box, largest)
 
 

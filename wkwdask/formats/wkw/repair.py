@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.leftovers import set_aside
+from wkwdask.formats.leftovers import quarantine
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.folder import file_path
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
@@ -46,7 +46,7 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
         if salvage:
             lost = int((source == _NOWHERE).sum())
             text = f"{why}\n{num_blocks - sound.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
-            set_aside(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
+            quarantine(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
     except BaseException:
         file.discard()
         raise

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.identity import JsonIdentity, look, text_of
+from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
 from wkwdask.formats.pictures.slices import stored_dtype
 from wkwdask.formats.zarr.codec import ZarrCodec, parse_stages
 from wkwdask.formats.zarr.shards import ZarrShards
 from wkwdask.kernels.arrays import copy_into, is_zero
-from wkwdask.model.chunk_grid import ChunkGrid, by_axes, grouped_unit, in_order
-from wkwdask.model.extras import need
+from wkwdask.model.chunk_grid import ChunkGrid, grouped_unit, pick_cxyz, to_cxyz
+from wkwdask.model.extras import import_extra
 from wkwdask.model.layout import ShardLayout, SingleFiles
 from wkwdask.model.naming import GridNaming
 from wkwdask.model.stored_array import BoxCodec, StoredArray
@@ -88,7 +88,7 @@ class ZarrPythonReader(SingleFiles, BoxCodec):
             raise
         except Exception as error:
             raise CorruptError(f"{array.name}: {low[1:]} + {out.shape[1:]} cannot be read: {error or type(error).__name__}") from error
-        voxels = in_order(values, self.axes)
+        voxels = to_cxyz(values, self.axes)
         if is_zero(voxels):
             if fill_zeros:
                 out[...] = 0
@@ -109,7 +109,7 @@ def _open_cached(array: StoredArray) -> Any:
 
 def open_array(url: str) -> Any:
     """Open an array by zarr-python for reading, with compressors that give no more than a chunk has."""
-    zarr = need("zarr", url, "zarr")
+    zarr = import_extra("zarr", url, "zarr")
     if is_memory(url):
         from zarr.storage import MemoryStore
 
@@ -136,10 +136,12 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
         storage = _zarr_python_storage(store.url, axes)
         naming = None if fill else naming
     outer, codec, layout = storage
-    size, chunk, file = by_axes(shape, axes), by_axes(codec.chunk_shape, axes), by_axes(outer, axes)
+    size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
     dtype = stored_dtype(codec.dtype)
     grid = ChunkGrid(size, chunk, file, grouped_unit(size, file, dtype.itemsize))
-    identity = JsonIdentity(store, name, look(store, name) if store.is_local and not is_new else None, text_of(document, _IGNORED_KEYS), _IGNORED_KEYS)
+    identity = JsonIdentity(
+        store, name, read_record_state(store, name) if store.is_local and not is_new else None, canonical_json(document, _IGNORED_KEYS), _IGNORED_KEYS
+    )
     return StoredArray(store, grid, naming, layout, codec, dtype, identity, fill=fill or 0)
 
 
@@ -207,7 +209,7 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
     if len(inner) != len(outer) or any(a % b for a, b in zip(outer, inner, strict=True)):
         return None
     counts = [a // b for a, b in zip(outer, inner, strict=True)]
-    cells = by_axes(counts, axes)
+    cells = pick_cxyz(counts, axes)
     return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.bounded_streams import BZIP2, XZ_MEMORY_NBYTES, ZLIB, Stream, decompress_streams
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
-from wkwdask.model.chunk_grid import by_name, in_order
+from wkwdask.model.chunk_grid import from_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def _lzma(options: Mapping[str, Any]) -> Stream:
 
 
 def _zstd(data: bytes, most: int) -> bytes:
-    imagecodecs = need("imagecodecs", SOURCE, "zarr")
+    imagecodecs = import_extra("imagecodecs", SOURCE, "zarr")
     try:
         out: bytes = imagecodecs.zstd_decode(data, out=max(most, 1))
     except (imagecodecs.ZstdError, MemoryError) as error:
@@ -89,7 +89,7 @@ def crc32c(data: bytes) -> bytes:
 
 @cache
 def _crc32c_function() -> Any:
-    return need("google_crc32c", "the index of a Zarr shard", "zarr").value
+    return import_extra("google_crc32c", "the index of a Zarr shard", "zarr").value
 
 
 MAX_FILTER_GROWTH = 16  # filters of version 2 may store a value in as many times its bytes
@@ -145,7 +145,7 @@ class ZarrCodec(ChunkCodec):
             wrong = TruncatedError if values.size < self.nbytes else CorruptError
             raise wrong(f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}")
         chunk = values.view(self.dtype).reshape([self.chunk_shape[n] for n in self.order])
-        return in_order(chunk.transpose(np.argsort(self.order)), self.axes)
+        return to_cxyz(chunk.transpose(np.argsort(self.order)), self.axes)
 
     def _max_input_nbytes(self, n: int) -> int:
         """Return how many bytes a stage was given at most."""
@@ -158,7 +158,7 @@ class ZarrCodec(ChunkCodec):
         """Encode a chunk, which is completed with zeros."""
         del source
         whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
-        named = by_name(voxels, self.axes).transpose(self.order)
+        named = from_cxyz(voxels, self.axes).transpose(self.order)
         np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
         found: Any = whole.reshape(-1)
         for kind, settings in self.stages:
@@ -180,7 +180,7 @@ def _undo_stage(kind: str, settings: str, data: Any, most: int) -> Any:
 @lru_cache(maxsize=64)
 def _compressor(kind: str, settings: str) -> Any:
     """Return a codec of numcodecs."""
-    return need("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
+    return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
 
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:

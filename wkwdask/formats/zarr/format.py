@@ -54,7 +54,7 @@ class ZarrFormat(ArrayFormat):
         """Tell whether it is named as Zarr, or an image or a level of one."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
-    def place_in(self, image: Image, *, allow_external: bool) -> TargetImage:
+    def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
         return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
@@ -62,7 +62,7 @@ class ZarrFormat(ArrayFormat):
         """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
         return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
-    def stray(self, folder: str) -> str:
+    def why_not_replaceable(self, folder: str) -> str:
         return f"holds something else than one Zarr array ({_stray_in(folder)}), and is not replaced; move it away"
 
 

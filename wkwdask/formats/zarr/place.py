@@ -105,7 +105,7 @@ class ImagePlace(TargetFolder):
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
         sizes = self._voxel_sizes()
-        size = self.wanted.given_nm or next(filter(None, sizes.values()), None) or self.wanted.found_nm
+        size = self.wanted.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.wanted.source_voxel_size_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
         version = self._version(options)
@@ -118,7 +118,7 @@ class ImagePlace(TargetFolder):
         encodings = [_choose_encoding(spec, options, version, is_label=is_label) for spec in specs]
         targets = tuple(_placement(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
-        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.wanted.together, *(spec.box.mag for spec in specs))})
+        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.wanted.all_mags, *(spec.box.mag for spec in specs))})
         of_arrays = [_journal_settings(*one) for one in zip(specs, encodings, strict=True)]
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
         for name in of_arrays[0]:
@@ -128,11 +128,11 @@ class ImagePlace(TargetFolder):
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
         """Say that labels have another number of arrays than their image, which breaks the specification, where the last one is written."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
-        if basename(above) != LABELS or (self.wanted.together and self.wanted.together[-1] not in mags):
+        if basename(above) != LABELS or (self.wanted.all_mags and self.wanted.all_mags[-1] not in mags):
             return ()
         image = read_image(dirname(above))
-        own = {mag.name for mag in (*self.wanted.together, *mags)} | {entry["path"] for entry in self._entries}
-        if image is None or not self.wanted.together or len(image[1]["datasets"]) == len(own):
+        own = {mag.name for mag in (*self.wanted.all_mags, *mags)} | {entry["path"] for entry in self._entries}
+        if image is None or not self.wanted.all_mags or len(image[1]["datasets"]) == len(own):
             return ()
         return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some",)
 
@@ -209,7 +209,7 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
     dtype = _checked_dtype(spec.dtype)
     # a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
-    stored: Any = options.of_new()
+    stored: Any = options.with_defaults()
     is_sharded = stored.shard_shape is not False
     if is_sharded and version == "0.4":
         if stored.shard_shape is not True:

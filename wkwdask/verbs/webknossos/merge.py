@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.registry import fallback
+from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
 from wkwdask.formats.webknossos.dataset import locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
@@ -99,7 +99,7 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
     wanted = options.mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
-    (move,) = fallback().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
+    (move,) = default_format().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(find_mag(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
     merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))

@@ -17,7 +17,7 @@ from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
 from wkwdask.formats.zarr.codec import BOUNDED_COMPRESSORS, MAX_FILTER_GROWTH, SOURCE, decode_bounded
-from wkwdask.model.extras import need
+from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class _BoundedCodec(BytesBytesCodec):
 
     def _decoded(self, data: bytes) -> Any:
         """Decode by numcodecs, whose codecs zarr-python's own ones hold too."""
-        numcodecs = need("numcodecs", SOURCE, "zarr")
+        numcodecs = import_extra("numcodecs", SOURCE, "zarr")
         return numcodecs.get_codec({"id": self.kind}).decode(data)
 
     def _max_decoded_nbytes(self, spec: ArraySpec) -> int:
