@@ -207,7 +207,7 @@ def test_where(dataset):
     trial, *boxes = boxes
     assert all(BoundingBox((30, 10, 5), (20, 30, 15)).contains(box) for box in (trial, *boxes))
     assert sum(box.volume for box in boxes) == 20 * 30 * 15
-    with pytest.raises(BoundsError, match="holds nothing of it"):
+    with pytest.raises(BoundsError, match="lies outside of its box"):
         wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=(300, 10, 0, 20, 30, 20))
 
 
@@ -349,11 +349,11 @@ def test_what_never_works_ends_soon(dataset, small_regions):
 def test_results_that_do_not_fit_are_refused(dataset):
     color, target = dataset / "color" / "1", dataset / "copy" / "1"
     for function, match in (
-        (lambda em: em[1:], r"gave shape \(69, 50, 40\) for \(70, 50, 40\) voxels in 1 channel "),
+        (lambda em: em[1:], r"returned shape \(69, 50, 40\), expected \(70, 50, 40\) voxels in 1 channel "),
         (lambda em: np.stack([em, em]), r"in 1 channel \(channels="),
-        (lambda em: em.astype(float), "float64, which is not stored as uint8 without loss"),
-        (lambda em: 7, "gave int, expected an array"),
-        (lambda em: np.ma.masked_less(em, 100), "gave MaskedArray, expected an array"),
+        (lambda em: em.astype(float), "float64, which uint8 cannot store without loss"),
+        (lambda em: 7, "returned int, expected an array"),
+        (lambda em: np.ma.masked_less(em, 100), "returned MaskedArray, expected an array"),
     ):
         with pytest.raises((TypeError, ValueError), match=match):
             wkwdask.apply(function, color, target)

@@ -131,7 +131,7 @@ def test_the_voxel_size(tmp_path, sections):
         ({"layer": "a\n"}, "a layer's name is made of"),
         ({"on_error": "ignore"}, 'on_error must be "fail" or "fill"'),
         ({"existing": "maybe"}, "existing must be"),
-        ({"bounding_box": (100, 0, 0, 5, 5, 5)}, "holds nothing of the source"),
+        ({"bounding_box": (100, 0, 0, 5, 5, 5)}, "lies outside of the source"),
         ({"category": "raw"}, 'category must be "color" or "segmentation"'),
         ({"block_len": 7}, "block_len"),
     ],

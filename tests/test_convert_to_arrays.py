@@ -68,7 +68,7 @@ def test_a_box_a_type_and_bad_sections(target, sections):
     found = wkwdask.read(opened(target), ((0, 10, 9), (20, 36, 14)))[0]
     assert found.dtype == np.int16
     np.testing.assert_array_equal(found, expected.T[5:25, 4:, 2:7])
-    with pytest.raises(BoundsError, match="holds nothing of the source"):
+    with pytest.raises(BoundsError, match="lies outside of the source"):
         wkwdask.convert(sections, f"{target}2", voxel_size=SIZE, bounding_box=(100, 0, 0, 5, 5, 5), on_error="fill")
 
 

@@ -83,7 +83,7 @@ def test_a_box(tmp_path, sections, dtype):
     wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), bounding_box=box, dtype=dtype, **OPTIONS)
     assert info_of(tmp_path / "em")["scales"][0]["voxel_offset"] == [-2, 10, 9]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], VOXELS.T[3:23, 4:, 2:7])
-    with pytest.raises(BoundsError, match=r"holds nothing of the source, whose box is .*-5, 6, 7"):
+    with pytest.raises(BoundsError, match=r"lies outside of the source, whose box is .*-5, 6, 7"):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em2", offset=(-5, 6, 7), bounding_box=(100, 0, 0, 5, 5, 5), **OPTIONS)
 
 

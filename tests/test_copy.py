@@ -177,7 +177,7 @@ def test_what_makes_no_sense(dataset, tmp_path):
         wkwdask.copy(dataset, tmp_path / "copy", layer="x")
     with pytest.raises(BoundsError, match=r"begins at voxel \(16, 0, -1\)"):
         wkwdask.copy(dataset, tmp_path / "copy", translate=(0, 0, -41))
-    with pytest.raises(BoundsError, match="holds nothing of the mag"):
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
         wkwdask.copy(dataset, tmp_path / "copy", bounding_box=(500, 0, 0, 10, 10, 10))
 
 

@@ -133,7 +133,7 @@ def test_a_box(dataset, tmp_path, options):
     assert layer["boundingBox"] == {"topLeft": [20, 3, 11], "width": 31, "height": 30, "depth": 9}
     np.testing.assert_array_equal(whole(tmp_path / "part"), wkwdask.read(dataset / "cells" / "1", ((20, 3, 11), (51, 33, 20))))
     assert np.count_nonzero(stored_voxels(tmp_path / "part" / "cells" / "1", (80, 80, 80))) == np.count_nonzero(whole(tmp_path / "part"))
-    with pytest.raises(BoundsError, match="holds nothing of the mag"):
+    with pytest.raises(BoundsError, match="lies outside of the mag"):
         wkwdask.rechunk(dataset / "color", tmp_path / "nothing", bounding_box=(500, 0, 0, 10, 10, 10))
 
 

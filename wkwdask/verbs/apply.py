@@ -1,4 +1,4 @@
-"""A function that is applied to volumes, from what a user asks for to sources, target, plan and job."""
+"""Planning of :func:`wkwdask.apply` and of reductions: sources, target, bricks and the job."""
 
 from __future__ import annotations
 
@@ -29,58 +29,54 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Task
 
 _COMMAND = "apply"
-_CHUNK, _SHARD = (32, 32, 32), (1024, 1024, 1024)  # by which work is cut up where nothing is stored
+_CHUNK, _SHARD = (32, 32, 32), (1024, 1024, 1024)  # grid of jobs without a stored target
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """How a function is applied, and how its result is stored."""
+    """Options of a function's application and of the storage of its result."""
 
     halo: Vec3 = (0, 0, 0)
-    """How far it looks beyond what it computes [voxels]."""
+    """Border that the function gets around each box along x, y, z [voxels]."""
     mask: str | os.PathLike[str] | None = None
-    """Where it counts."""
+    """Volume that restricts the result: voxels where it is zero become zero."""
     where: BoundingBox | None = None
-    """What is computed [voxels of mag 1]."""
+    """Box to compute [voxels of mag 1]."""
     skips_empty: bool = False
-    """Whether the result is zero where the first source is."""
+    """Whether the result is zero wherever the first source is."""
     chunks: Vec3 | None = None
-    """What one call computes [voxels]."""
+    """Box of one function call [voxels]; None chooses it."""
     dtype: Any = None
-    """Type of one channel of the result; by default that of the first source."""
+    """Type of one channel of the result; None is that of the first source."""
     num_channels: int = 1
-    """Channels of the result."""
     stored: Any = None
-    """How the result is stored, a record of the target's format."""
+    """Storage options of the target's format."""
     category: str | None = None
-    """What a new layer is."""
+    """Category of a new layer, such as ``"color"``."""
     token: str | None = None
-    """What the user calls the function's version."""
+    """Version of the function, as the user names it."""
     arguments: str | None = None
-    """What tells the arguments apart that are bound to the function."""
+    """Digest of the arguments that are bound to the function."""
     retries: int = 0
-    """How often the function is tried again for a brick for which it failed."""
+    """Further attempts for a brick whose call failed."""
     most_failures: int = 0
-    """With more failed tasks than these the job ends at once."""
+    """Failed tasks after which the job ends at once."""
     allow_external: bool = False
     """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Plan):
-    """A function that can be applied."""
+    """Plan of a function's application to volumes."""
 
     application: AppliedFunction
-    """What is applied to what."""
     target: TargetArray
-    """What is written."""
     staged: StagedMags
-    """How it appears."""
     most_failures: int
-    """With more failed tasks than these the job ends at once."""
+    """Failed tasks after which the job ends at once."""
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make the mag; tasks that fail are listed when all others are done."""
+        """Make the mag; failed tasks are listed when all others are done."""
         job = ApplyJob(self.application, self.target)
         note = yield Phase(job, f"applying to {self.staged.folders[0]}", FailurePolicy(self.most_failures, lists_always=True))
         return Outcome(job.tallies, note)
@@ -88,49 +84,43 @@ class Apply(Plan):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a function reads."""
+    """Volumes that a function reads."""
 
     first: SourceVolume
-    """The first volume, which the result is like."""
+    """The first volume, whose box, type and voxel size the result takes by default."""
     volumes: tuple[Volume, ...]
-    """All volumes."""
     mask: Volume | None
-    """Where it counts."""
 
     @property
     def all(self) -> tuple[Volume, ...]:
-        """The volumes, and the mask."""
+        """All volumes, the mask included."""
         return (*self.volumes, *(() if self.mask is None else (self.mask,)))
 
 
 def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> Sources:
-    """Open what is read."""
     if not sources:
-        raise ValueError("name at least one source")
+        raise ValueError("expected at least one source, got none")
     read = tuple(map(open_source_volume, sources))
     return Sources(read[0], tuple(one.volume for one in read), None if options.mask is None else open_source_volume(options.mask).volume)
 
 
 @dataclass(frozen=True, slots=True)
 class BrickGrid:
-    """By what the work is cut up."""
+    """Grid by which a job is cut into bricks."""
 
     mag: Mag
-    """The mag of the result."""
     voxel_nbytes: int
-    """Bytes of a voxel of it."""
+    """Bytes of one voxel of the result, all channels."""
     chunk_shape: Vec3 = _CHUNK
-    """A chunk [voxels]."""
     shard_shape: Vec3 = _SHARD
-    """A shard [voxels]."""
     origin: Vec3 = (0, 0, 0)
     """Absolute voxel at which chunks begin."""
     region: Vec3 | None = None
-    """What an earlier start chose."""
+    """Region shape that an earlier start of the same job chose."""
 
 
 def plan_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, cut: BrickGrid, workers: int) -> AppliedFunction:
-    """Plan how a function is applied."""
+    """Plan the regions and bricks of a function's application."""
     for volume in sources.all:
         is_finer(volume.box.mag, cut.mag)
     if min(options.halo) < 0:
@@ -145,7 +135,7 @@ def plan_application(function: Callable[..., Any], sources: Sources, options: Ap
 
 
 def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
-    """Lay out one call of a function before anything is planned."""
+    """Make the task that calls the function once, before anything is planned."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     mag = first.box.mag if target is None else _wanted(target, options).place(sources.first).mag
@@ -155,19 +145,18 @@ def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[st
 
 
 def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], options: ApplyOptions, workers: int) -> AppliedFunction:
-    """Plan how a function is applied whose results are combined."""
+    """Plan a function's application whose results are combined to one value."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     return plan_application(function, sources, options, _cut_alone(first, _spec(first, first.box.mag, options)), workers)
 
 
 def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
-    """Describe the result."""
     return LevelSpec(first.box.in_mag(mag), np.dtype(first.dtype if options.dtype is None else options.dtype), options.num_channels)
 
 
 def _cut_alone(first: Volume, spec: LevelSpec) -> BrickGrid:
-    """Cut up work of which nothing is stored."""
+    """Return the grid of a job that stores nothing."""
     shapes = (first.chunk_shape, first.shard_shape) if first.is_regular else (_CHUNK, _SHARD)
     return BrickGrid(spec.box.mag, spec.voxel_nbytes, *shapes)
 
@@ -179,7 +168,7 @@ def _wanted(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequ
 def lay_out_apply(
     function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
 ) -> Apply:
-    """Check and lay out the making of a level by a function, or find the interrupted job that is to go on."""
+    """Plan a level that a function computes, or resume the interrupted job of the same settings."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
     place = _wanted(target, options).place(sources.first)
@@ -206,7 +195,7 @@ def lay_out_apply(
 
 
 def _task_nbytes(application: AppliedFunction, made: TargetArray) -> int:
-    """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
+    """Estimate the peak memory of a task [bytes]."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
     voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
-    return 2 * grown * voxel_nbytes
+    return 2 * grown * voxel_nbytes  # one brick with halo of each source and of the result, doubled for the function's own arrays

@@ -1,4 +1,7 @@
-"""The job that applies a function to a volume, brick by brick: what it gives becomes another volume, or is combined to one value."""
+"""The job that applies a function brick by brick, to make another volume or one value.
+
+The function is any picklable callable; this module never looks inside it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def is_finer(mag: Mag, other: Mag) -> bool:
-    """Tell whether a mag is another one or finer."""
+    """Return whether a mag equals another one or is finer on every axis."""
     if all(a <= b for a, b in zip(mag.factors, other.factors, strict=True)):
         return True
     if all(a >= b for a, b in zip(mag.factors, other.factors, strict=True)):
@@ -56,7 +59,7 @@ def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    """Read what lies in a box of another mag."""
+    """Read the voxels of a box that is given in another mag; a coarser volume is repeated, voxel by voxel."""
     if is_finer(volume.box.mag, box.mag):
         return read_padded(volume, box.in_mag(volume.box.mag))
     share = box.in_mag(volume.box.mag)
@@ -70,7 +73,7 @@ def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
-    """Tell which voxels of a box of another mag hold anything but zero, in any channel."""
+    """Return which voxels of a box of another mag are not zero in any channel, shape (x, y, z)."""
     found: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
     if not is_finer(volume.box.mag, box.mag):
         return found
@@ -82,32 +85,30 @@ _LASTING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
     ValueError,
 )  # fmt: skip
-"""Errors of a function that its code and data alone decide. All others may pass: files, memory, timeouts, devices."""
+"""Errors that code and data alone decide, so that a retry is useless. All others may pass: files, memory, timeouts, devices."""
 
 
 class Computation(Protocol):
-    """What makes the voxels of a volume from others, brick by brick. Picklable: tasks carry it."""
+    """Computation of a volume from others, brick by brick. Picklable: tasks carry it."""
 
     @property
-    def plan(self) -> BrickPlan:
-        """Regions and bricks."""
+    def plan(self) -> BrickPlan: ...
 
     @property
-    def sources(self) -> tuple[Volume, ...]:
-        """What is read."""
+    def sources(self) -> tuple[Volume, ...]: ...
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Name of the computation in errors."""
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions are computed, shape (x, y, z); all others are zero."""
+        """Return the map of regions to compute, shape (x, y, z); all others are zero."""
 
     def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
+        """Return the digest of the states of all files that a region reads."""
 
     def region_box(self, region: Vec3) -> BoundingBox:
-        """Give the voxels of a region that are read."""
+        """Return the box that a region reads [absolute voxels]."""
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
@@ -115,34 +116,32 @@ class Computation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppliedFunction:
-    """What is applied to what."""
+    """A user's function, and the volumes and boxes to which it is applied."""
 
     function: Callable[..., Any]
-    """Gets one array per source, of shape (x, y, z), or (c, x, y, z) where the source has several channels."""
+    """Called with one array per source, shape (x, y, z), or (c, x, y, z) for a source of several channels."""
     sources: tuple[Volume, ...]
-    """What is read."""
     plan: BrickPlan
-    """Regions and bricks."""
     halo: Vec3 = (0, 0, 0)
-    """How far the function looks beyond a brick along x, y, z [voxels]."""
+    """Border of a brick that the function gets along x, y, z [voxels]."""
     mask: Volume | None = None
-    """Voxels where it is zero become zero; bricks without any other are not computed."""
+    """Voxels where it is zero become zero; bricks where all of it is zero are not computed."""
     where: BoundingBox | None = None
-    """Voxels outside become zero, and are not computed [voxels of the mag]."""
+    """Box to compute [voxels of the mag]; voxels outside become zero."""
     skips_empty: bool = False
-    """Whether bricks are zero, and not computed, for which the first source (with the halo) is zero."""
+    """Whether bricks become zero, without a call, where the first source (with the halo) is zero."""
     attempts: int = 1
-    """How often the function is tried for a brick."""
+    """Calls of the function per brick, at most."""
     origin: Vec3 = (0, 0, 0)
     """Absolute voxel of the mag from which the boxes of the plan count."""
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Name of the computation in errors."""
         return f"computed by {function_name(self.function)}"
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions are computed, shape (x, y, z)."""
+        """Return the map of regions to compute, shape (x, y, z)."""
         box = moved(self.plan.box, self.origin)
         maps = []
         if self.where is not None:
@@ -154,7 +153,7 @@ class AppliedFunction:
         return reduce(and_, maps) if maps else cell_map(self.plan.box, self.plan.region_shape, self.sources[0].name, fill=True)
 
     def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
-        """Tell which regions, or their halos, touch a stored shard of a volume of any mag."""
+        """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any mag."""
         found = cell_map(self.plan.box, self.plan.region_shape, volume.name)
         cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
         shape = (cell[0], cell[1], cell[2])
@@ -169,8 +168,10 @@ class AppliedFunction:
         return found
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick and its halo of all sources, and apply the function; where it fails, it is tried again."""
+        """Read a brick with its halo from all sources and call the function, again after an error that may pass."""
         # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
+        #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result
+        #              |<------ brick ------>|<- halo ->|     at its border: there is no halo beyond it
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
         arrays = self._read(grown)
         if self.skips_empty and not arrays[0].any():
@@ -179,7 +180,7 @@ class AppliedFunction:
         if grown == box or not isinstance(result, np.ndarray):
             return (result,)
         if result.shape[-3:] != grown.size:
-            raise ValueError(f"{function_name(self.function)} gave shape {result.shape} for {grown.size} voxels (with the halo)")
+            raise ValueError(f"{function_name(self.function)} returned shape {result.shape} for {grown.size} voxels (with the halo)")
         return (part_of_array(result, box, grown.topleft),)
 
     def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
@@ -198,10 +199,10 @@ class AppliedFunction:
                     error.add_note(f"box {box}" + (f", tried {attempt} times" if attempt > 1 else ""))
                     raise
             attempt += 1
-            arrays = self._read(grown)  # the function may have changed them
+            arrays = self._read(grown)  # the failed call may have changed them in place
 
     def region_box(self, region: Vec3) -> BoundingBox:
-        """Give the absolute voxels of a region."""
+        """Return the box of a region [absolute voxels]."""
         return moved(self.plan.region_box(region), self.origin)
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
@@ -224,7 +225,7 @@ class AppliedFunction:
         return out
 
     def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
+        """Return the digest of the states of all files that a region reads."""
         grown = _grown(self.region_box(region), self.halo)
         volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
         return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
@@ -236,15 +237,15 @@ def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
 
 
 def takes_box(function: Callable[..., Any]) -> bool:
-    """Tell whether a function wants to know which box it computes: it has a parameter of that name."""
+    """Return whether a function has a parameter ``box``, and so wants the box that it computes."""
     try:
         return "box" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # written in C, such as many of numpy
+    except (TypeError, ValueError):  # written in C, as many functions of numpy are
         return False
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Name a function, or what a partial or callable object is made of; a partial may have a ``__name__`` of its own."""
+    """Return the name of a function, or of the function inside a partial or the type of a callable object."""
     if isinstance(function, partial):
         return str(vars(function).get("__name__") or function_name(function.func))
     module = getattr(function, "__module__", None) or type(function).__module__
@@ -252,7 +253,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def check_signature(function: Callable[..., Any], num_sources: int) -> None:
-    """Make sure that a function can be called with one array per source."""
+    """Raise a TypeError if a function cannot be called with one array per source."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
@@ -265,32 +266,30 @@ def check_signature(function: Callable[..., Any], num_sources: int) -> None:
 
 
 def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]) -> npt.NDArray[Any]:
-    """Make sure that a result is what the target stores, shape (c, x, y, z)."""
+    """Check that a result fits the target, and return it as shape (c, x, y, z)."""
     name = function_name(function)
     if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
-        raise TypeError(f"{name} gave {type(result).__name__}, expected an array of shape {box.size}")
+        raise TypeError(f"{name} returned {type(result).__name__}, expected an array of shape {box.size}")
     given = result.shape
     if result.ndim == 3:
         result = result[np.newaxis]
     if result.shape != (target.num_channels, *box.size):
         channels = counted(target.num_channels, "channel")
-        raise ValueError(f"{name} gave shape {given} for {box.size} voxels in {channels} (channels= says how many it gives)")
+        raise ValueError(f"{name} returned shape {given}, expected {box.size} voxels in {channels} (channels= sets their number)")
     if not np.can_cast(result.dtype, target.dtype, "safe"):
-        gave = result.dtype.name
-        remedy = f"cast it in the function, or name a type with dtype= that stores {gave}"
-        raise TypeError(f"{name} gave {gave}, which is not stored as {target.dtype.name} without loss: {remedy}")
+        returned = result.dtype.name
+        remedy = f"cast it in the function, or set dtype= to a type that stores {returned}"
+        raise TypeError(f"{name} returned {returned}, which {target.dtype.name} cannot store without loss: {remedy}")
     voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
     return voxels
 
 
 @dataclass(frozen=True, slots=True)
 class ApplySpec(SourceSpec):
-    """Make one region of the target."""
+    """Task that computes one region of the target."""
 
     application: Computation
-    """What makes it."""
     target: TargetArray
-    """What is written."""
     region: Vec3
 
     def task(self) -> Task:
@@ -298,7 +297,7 @@ class ApplySpec(SourceSpec):
 
     @property
     def source(self) -> Volume:
-        """The first volume that is read, which stands for all in errors."""
+        """The first volume, named in errors for all."""
         return self.application.sources[0]
 
     def states(self) -> States:
@@ -310,7 +309,7 @@ class ApplySpec(SourceSpec):
     def run(self) -> Result:
         """Compute and write all bricks of the region."""
         application, plan = self.application, self.application.plan
-        states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
+        states = application.states(self.region)  # before reading: a file that changes during the read then fails the check on resume
         writer = BrickWriter(self.target, plan.brick_shape, None if plan.contains_whole_shards(self.target.shard_shape) else self.region)
         try:
             for brick in plan.bricks(self.region):
@@ -325,7 +324,7 @@ class ApplySpec(SourceSpec):
 
 
 class ApplyJob(RegionJob):
-    """One volume computed from others."""
+    """Job that computes one volume from others."""
 
     def __init__(self, application: Computation, target: TargetArray) -> None:
         plan = application.plan
@@ -334,20 +333,19 @@ class ApplyJob(RegionJob):
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """Call the function once and keep nothing, to find mistakes before a job begins."""
+    """Task that calls the function once and stores nothing, to find mistakes before a job starts."""
 
     application: AppliedFunction
-    """What is applied to what."""
     stored: Stored | None
-    """How its result is stored; None where it is a value."""
+    """Target, or its description; None where the result is a value."""
     block_shape: Vec3
-    """Size of the box that is tried [voxels]."""
+    """Box of the first call [voxels]."""
 
     def task(self) -> Task:
         return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
 
     def run(self) -> Result:
-        """Call the function for the block in the middle; where it fails, the brick around it decides, since the function may need as much."""
+        """Call the function on the block in the middle of the volume; if that fails, on the brick around it, since the function may need so much."""
         application, whole = self.application, self.application.plan.box
         part = whole if application.where is None else application.where
         failure: Exception
@@ -368,15 +366,14 @@ class TrialSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSpec:
-    """Reduce one region to a value."""
+    """Task that reduces one region to a value."""
 
     application: AppliedFunction
-    """What is applied to what."""
     combine: Callable[[Any, Any], Any]
-    """Makes one value of two."""
+    """Returns one value for two."""
     region: Vec3
     number: int
-    """Its place in the order in which values are combined."""
+    """Place of the region in the order in which values are combined."""
 
     def task(self) -> Task:
         return Task(
@@ -401,7 +398,7 @@ class ReduceSpec:
 
 
 class ReduceJob:
-    """One value computed from volumes; values are combined in the order of the regions, whoever is first."""
+    """Job that reduces volumes to one value. Values are combined in the order of regions, not of completion, so that float sums are reproducible."""
 
     def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any]) -> None:
         self._application, self._combine = application, combine
@@ -412,12 +409,11 @@ class ReduceJob:
         self.value: tuple[Any, ...] = ()
 
     def tasks(self) -> Iterator[Task]:
-        """Give the regions that are computed."""
         regions = self._application.plan.regions(self._occupied)
         return (ReduceSpec(self._application, self._combine, region, number).task() for number, region in enumerate(regions))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take a value."""
+        """Keep a value until those of all regions before it are combined."""
         if isinstance(task.spec, ReduceSpec):
             self._waiting[task.spec.number] = result.value
         while self._next in self._waiting:
@@ -429,14 +425,13 @@ class ReduceJob:
 
 
 class ReduceWork(Work[Any]):
-    """Reduces volumes to one value, None where nothing is computed."""
+    """Reduction of volumes to one value, None where nothing is computed."""
 
     def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
         self._application, self._combine = application, combine
         self._tolerance = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
 
     def phases(self) -> Generator[Phase, str, Any]:
-        """Reduce all regions."""
         job = ReduceJob(self._application, self._combine)
         yield Phase(job, f"reducing {self._application.sources[0].name}", self._tolerance)
         return job.value[0] if job.value else None

@@ -1,4 +1,4 @@
-"""Jobs that make mags region by region: from the stored blocks of another mag without decoding them, or as finer mags of a coarse one."""
+"""Jobs that make mags region by region: by copying stored chunks (splicing), or by upsampling a coarse mag."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class RegionJob:
-    """Mags that are made region by region; parts of files are joined. Specs of regions have ``source``, ``states()`` and ``digest()``."""
+    """Job of mags that are made region by region. A shard that several regions share is written as parts, then joined.
+
+    Specs of regions have ``source``, ``states()`` and ``digest()``, see :class:`SourceSpec`.
+    """
 
     def __init__(self, targets: Sequence[TargetArray], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
         self._plans, self._occupied, self._spec_of = plans, occupied, spec_of
@@ -43,35 +46,35 @@ class RegionJob:
             self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
 
     def tasks(self) -> Iterator[Task]:
-        """Give the regions that have data, mag by mag."""
+        """Yield the regions that have data, mag by mag."""
         for level, (plan, occupied) in enumerate(zip(self._plans, self._occupied, strict=True)):
             for region in plan.regions(occupied):
                 yield self._spec_of(level, region).task()
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there."""
+        """Record receipts; return the joins whose parts are complete."""
         return self._gathering.take(task, result, self._num_parts)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
-        """Count the regions with data that make a file."""
+        """Count the regions with data that contribute to a shard."""
         regions = self._plans[level].regions_in_shard(shard, self._gathering.targets[level].shard_shape)
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
+        """Return whether the result of an earlier start is still valid."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
         return self._gathering.is_there(result, known)
 
 
 def check_source(task: Task, result: Result) -> None:
-    """Make sure that a task would read what it read when it gave a result."""
+    """Raise an error if a task would read other files than those that its result was made from."""
     if task.spec.digest() != result.sources:
         raise source_changed(task, task.spec.states(), task.spec.source)
 
 
 class SourceSpec:
-    """A task that reads files of a volume, by whose states its result is known again."""
+    """Base of tasks that read a volume; the states of its files decide whether a journaled result is still valid."""
 
     __slots__ = ()
 
@@ -79,23 +82,21 @@ class SourceSpec:
         raise NotImplementedError
 
     def digest(self) -> int:
-        """Sum up their states."""
+        """Return the digest of the states."""
         return digest(self.states())
 
 
-# ----------------------------------------------------------------------------- blocks as they are stored
+# ----------------------------------------------------------------------------- splicing of stored chunks
 
 
 @dataclass(frozen=True, slots=True)
 class SpliceSpec(SourceSpec):
-    """Make the files of one region."""
+    """Task that makes the shards of one region from stored chunks, without decoding them."""
 
     source: Volume
-    """What is copied."""
     target: TargetArray
-    """What is written."""
     plan: RegionGrid
-    """The regions: whole shards of the target."""
+    """Regions of whole shards of the target."""
     region: Vec3
 
     def task(self) -> Task:
@@ -105,8 +106,7 @@ class SpliceSpec(SourceSpec):
         return self.source.shard_states(self.plan.region_box(self.region))
 
     def run(self) -> Result:
-        """Copy all files of the region."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         sources = grouped_digests(states, self.source.shard_shape, self.target.shard_shape)
         box = self.plan.region_box(self.region)
         shards = cells(box, self.target.shard_shape)
@@ -115,7 +115,7 @@ class SpliceSpec(SourceSpec):
 
 
 class SpliceJob(RegionJob):
-    """One mag made of the stored blocks of another."""
+    """Job that makes one mag from the stored chunks of another."""
 
     def __init__(self, source: Volume, target: TargetArray, plan: RegionGrid) -> None:
         super().__init__([target], [plan], [source.occupied(plan.region_shape)], lambda _, region: SpliceSpec(source, target, plan, region))
@@ -126,14 +126,11 @@ class SpliceJob(RegionJob):
 
 @dataclass(frozen=True, slots=True)
 class UpsampleSpec(SourceSpec):
-    """Make one region of a finer mag."""
+    """Task that makes one region of a finer mag."""
 
     source: Volume
-    """What is read."""
     plan: UpsamplePlan
-    """Box, factor, readings and bricks."""
     target: TargetArray
-    """What is written."""
     level: int
     """Index of the finer mag in the job."""
     region: Vec3
@@ -146,8 +143,8 @@ class UpsampleSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_box_of(self.plan.region_box(self.region)))
 
     def run(self) -> Result:
-        """Read the region's share of the source and write the region."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        """Read the part of the source below the region, reading by reading, and write the region."""
+        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.contains_whole_shards(self.target.shard_shape) else self.region
         writer = BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region))
@@ -157,7 +154,7 @@ class UpsampleSpec(SourceSpec):
                 nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
                 for index, voxels in stream.bricks(reading, memory if nonzero else None):
                     writer.put(index, voxels)
-                del memory  # before there is memory for the next reading
+                del memory  # freed before the next reading is allocated
             receipts = writer.close()
         except BaseException:
             writer.discard()
@@ -166,7 +163,7 @@ class UpsampleSpec(SourceSpec):
         return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_box_of(self.plan.region_box(self.region))))
 
     def _sources_of(self, receipt: Receipt, states: States) -> int:
-        """Sum up the files that a shard or part is made from."""
+        """Return the digest of the files that a shard or part is made from."""
         box = self.plan.box
         shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
         if receipt.part is not None:
@@ -179,7 +176,7 @@ class UpsampleSpec(SourceSpec):
 
 
 class UpsampleJob(RegionJob):
-    """Finer mags of one coarse mag, each made from it directly."""
+    """Job that makes finer mags of one coarse mag, each directly from it."""
 
     def __init__(self, sources: Sequence[Volume], targets: Sequence[TargetArray], plans: Sequence[UpsamplePlan]) -> None:
         occupied = [plan.occupied(source.occupied(plan.source_cell_shape)) for source, plan in zip(sources, plans, strict=True)]
@@ -187,13 +184,13 @@ class UpsampleJob(RegionJob):
 
 
 def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
-    """Tell whether a finished mag is made from the source as it is now."""
+    """Return whether a finished mag was made from the files that the source has now."""
     files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
-    cell = vec3(np.maximum(files, target.shard_shape).tolist())  # all files of the finer mag in such a cell are made from the same files
+    cell = vec3(np.maximum(files, target.shard_shape).tolist())  # all shards of the finer mag in one cell are made from the same source shards
     then = {vec3((index * target.shard_shape // cell).tolist()): int(sources) for index, sources in zip(record[:, :3], record[:, 5], strict=True) if sources}
     return then == grouped_digests(source.stored_states(), files, cell)
 
 
 def source_file_shape(source: Volume, factor: Vec3) -> Vec3:
-    """Give the box of one source file in voxels of a finer mag."""
+    """Return the box of one source shard in voxels of a finer mag."""
     return times(source.shard_shape, factor)

@@ -1,4 +1,4 @@
-"""What jobs read, whatever its format: how it is opened, which part is meant, by what it is known again, and how a job that makes one level of it begins."""
+"""Sources of jobs in any format: opening, the selected part, the fingerprint that a resumed job compares, and the staging of a job that makes one level."""
 
 from __future__ import annotations
 
@@ -37,41 +37,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceVolume:
-    """A volume that a level is computed from."""
+    """Volume that a level is computed from."""
 
     volume: Volume
-    """The volume."""
     voxel_size_nm: Lengths | None
-    """Edge lengths of a voxel of mag 1 [nm], None where nobody says them."""
+    """Edge lengths of a voxel of mag 1 [nm], None where they are unknown."""
 
 
 def open_source_volume(url: str | os.PathLike[str]) -> SourceVolume:
-    """Open what is read, whatever its format."""
+    """Open a volume of any format."""
     return SourceVolume(*open_sized(url))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
-    """Where a result goes, and how it is stored."""
+    """Target of a result, and its storage, as the user asks for them."""
 
     target: str | os.PathLike[str]
-    """The level."""
+    """URL of the level."""
     stored: Any
-    """How it is stored, a record of the format."""
+    """Storage options of the format."""
     category: str | None = None
-    """What a new image is."""
+    """Category of a new image."""
     allow_external: bool = False
-    """Whether links of the target may lead out of what holds it."""
+    """Whether links of the target may lead out of its container."""
 
     def place(self, read: SourceVolume) -> TargetImage:
-        """Find out where a level goes that is made of a volume."""
-        wanted = Destination(
-            os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False
-        )
+        """Return the place of a level that is computed from a volume."""
+        wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False)
         return target_for(replace(wanted, allow_external=self.allow_external))
 
     def place_like(self, read: SourceVolume) -> TargetImage:
-        """Find out where a level goes that is made of another one, voxel by voxel."""
+        """Return the place of a level that has the mag of its source."""
         place, source = self.place(read), read.volume
         if place.mag != source.box.mag:
             raise ValueError(f"{os.fspath(self.target)}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
@@ -94,7 +91,7 @@ def open_base_level(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
     *, allow_external: bool = False,
 ) -> tuple[Image, Volume]:  # fmt: skip
-    """Open the level that others of its image are made from; what a job that was killed there left half-published is finished first."""
+    """Open the level from which other levels of its image are made. A half-published job that was killed there is completed first."""
     open_it = partial(open_source, url, name, mag, option, default, allow_external=allow_external)
     try:
         image, volume = open_it()
@@ -111,29 +108,32 @@ def open_base_level(
 
 
 def source_token(source: Volume) -> str:
-    """Name what is read so that something else in its place has another name."""
+    """Return a token that changes when the source is replaced."""
     return token_of(source.content_token)
 
 
 def token_of(values: Any) -> str:
-    """Name values so that others have another name."""
+    """Return the digest of values, by their ``repr``."""
     return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
 
 def source_fingerprint(source: Volume) -> dict[str, Any]:
-    """Say by what a source is known again. Of a regular one, each region of a job and each shard that is made keeps the state of its own files."""
+    """Return the settings by which a resumed job recognises its source."""
+    # Each region of a job, and each shard that is made, records the states of the source files it read. So a regular source needs no list of its files here;
+    # an irregular one has no shards to which states could belong, and all of its files count at once.
     if source.is_regular:
         return {"source": source.box.mag.name, "input": source_token(source)}
     return {"source": source.name, "input": source_token(source), "states": digest(source.stored_states())}
 
 
 def box_setting(box: BoundingBox) -> str:
-    """Write down a box [voxels of its mag]."""
+    """Format a box as a setting of a job."""
     return ",".join(map(str, (*box.topleft, *box.size)))
 
 
 def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
-    """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
+    """Return a digest of the cells of some grids that touch a stored file."""
+    # Regions without a stored file make no task, so no task would notice a file that appears in one later. This digest does.
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:
         found = source.occupied(shape)
@@ -142,46 +142,46 @@ def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
 
 
 def check_not_replaced(source: Volume) -> None:
-    """Make sure that a source that was read is still the one that is there."""
+    """Raise an error if a source was replaced while it was read."""
     if not source.is_current():
-        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts again with the new one')
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSelection:
-    """What of a volume is converted, where it goes, and as which values."""
+    """Part of a volume to convert, its offset in the target, and its channels and values."""
 
     box: BoundingBox | None = None
-    """Which part [voxels of mag 1], by default all."""
+    """Box to convert [voxels of mag 1], by default all."""
     offset: Vec3 = (0, 0, 0)
-    """By what voxels are moved [voxels of mag 1; of images, of the mag that they become]."""
+    """Shift of the voxels [voxels of mag 1; for image files, voxels of the mag that they become]."""
     channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
+    """Indices of the channels, by default all."""
     dtype: Any = None
-    """Type of the values, by default as it is."""
+    """Type of the converted values, by default unchanged."""
     value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
+    """Values that become the least and the greatest value of the type."""
 
     def converted(self, volume: Any) -> Any:
-        """Give the channels and values that are meant."""
+        """Return the selected channels as the selected type."""
         return converted(volume, self.channels, self.dtype, self.value_range)
 
 
 def where_box(name: str, where: BoundingBox | None, box: BoundingBox) -> BoundingBox | None:
-    """Give the part of a box that a user means with ``where=``; None where that is not said."""
+    """Return the part of a box that ``where=`` selects, None without ``where=``."""
     part = None if where is None else where.in_mag(box.mag).intersection(box)
     if part is not None and part.is_empty:
-        raise BoundsError(f"{name}: where={where} holds nothing of it, its box is {box}")
+        raise BoundsError(f"{name}: where={where} lies outside of its box {box}")
     return part
 
 
 def cropped(volume: Any, wanted: BoundingBox | None, what: str = "the mag") -> Any:
-    """Give the part of a volume that a user means."""
+    """Return the part of a volume inside a box."""
     if wanted is None:
         return volume
     box = wanted.in_mag(volume.box.mag).intersection(volume.box)
     if box.is_empty:
-        raise BoundsError(f"{volume.name}: the bounding box {wanted} holds nothing of {what}, whose box is {volume.box}")
+        raise BoundsError(f"{volume.name}: the bounding box {wanted} lies outside of {what}, whose box is {volume.box}")
     return volume.cropped(box)
 
 
@@ -195,10 +195,8 @@ def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
     return volume.moved(divide(by, mag.factors))
 
 
-def stage_level(
-    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None
-) -> tuple[Draft, TargetArray]:
-    """Begin the layout of a job that makes one level."""
+def stage_level(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None) -> tuple[Draft, TargetArray]:
+    """Stage a job that makes one level; return the draft of the job and the level to write."""
     (folder,) = levels.folders
     draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(fingerprint or {})}, existing)
     (target,) = levels.staged(draft.root)

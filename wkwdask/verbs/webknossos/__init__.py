@@ -1,1 +1,1 @@
-"""Verbs that only datasets of WEBKNOSSOS have."""
+"""Verbs that only WEBKNOSSOS datasets have: edits of the dataset JSON and its folders, and the merge of volume annotations."""
