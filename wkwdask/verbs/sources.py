@@ -64,7 +64,9 @@ class TargetRequest:
 
     def place(self, read: SourceVolume) -> TargetImage:
         """Return the place of a level that is computed from a volume."""
-        wanted = Destination(os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False)
+        wanted = Destination(
+            os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False
+        )
         return target_for(replace(wanted, allow_external=self.allow_external))
 
     def place_like(self, read: SourceVolume) -> TargetImage:
@@ -195,7 +197,9 @@ def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
     return volume.moved(divide(by, mag.factors))
 
 
-def stage_level(levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None) -> tuple[Draft, TargetArray]:
+def stage_level(
+    levels: NewLevels, command: str, settings: dict[str, Any], existing: str, fingerprint: dict[str, Any] | None = None
+) -> tuple[Draft, TargetArray]:
     """Stage a job that makes one level; return the draft of the job and the level to write."""
     (folder,) = levels.folders
     draft = stage(f"{command} into {folder}", levels.parent, [folder], {**settings, **levels.settings, **(fingerprint or {})}, existing)
