@@ -440,7 +440,7 @@ CASES = [
     Case("data file: gap behind the table", with_padding(FINE), {"file.padding": FINE, "file.size_changed": FINE}, stays=("file.size_changed",)),
     # tables and blocks
     Case("jump table cut off", cut(FINE, 40), {"table.truncated": FINE}, stays=("table.truncated",)),
-    Case("jump table falls", table(set_entry(3, lambda entries: entries[2] - 5)), {"table.falls": FINE, "block.*": FINE}, stays=("table.falls", "block.*")),
+    Case("jump table decreases", table(set_entry(3, lambda entries: entries[2] - 5)), {"table.falls": FINE, "block.*": FINE}, stays=("table.falls", "block.*")),
     Case("jump table beyond the file", table(set_entry(3, 1 << 40)), {"table.beyond": FINE, "table.falls": FINE}, stays=("table.beyond", "table.falls")),
     Case("jump table zeroed", table(set_entry(slice(None), 0)), {"table.inside": FINE}, stays=("table.inside",)),
     Case(

@@ -156,7 +156,7 @@ def test_what_makes_no_sense(dataset, tmp_path):
         ({"target": dataset}, "is the source"),
         ({"compression": "zip"}, "compression of WKW must be"),
         ({"level": 13}, "level must be"),
-        ({"level": 3, "compression": "lz4"}, "level is for LZ4HC"),
+        ({"level": 3, "compression": "lz4"}, "level applies to lz4hc only"),
         ({"file_len": 3}, "power of two"),
         ({"existing": "update"}, "existing must be"),
     ):

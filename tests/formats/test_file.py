@@ -192,12 +192,12 @@ def test_impossible_tables():
     header = make_header("uint8", block_len=2, file_len=2, block_type=BlockType.LZ4)
     raw = encode_file(voxel_array("uint8", (1, 4, 4, 4), 4, "noise"), header)
     for changed, error, message in [
-        (_with_entry(raw, 3, 80), CorruptError, "x0.wkw: byte 40: jump table falls: block 3 starts at byte .* and ends at byte 80"),
-        (_with_entry(raw, 0, 0), CorruptError, "x0.wkw: byte 16: jump table falls: block 0 starts at byte 80 and ends at byte 0"),
-        (_with_entry(raw, 0, 20), CorruptError, "x0.wkw: byte 16: jump table falls"),  # ends inside the table
+        (_with_entry(raw, 3, 80), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3 starts at byte .* and ends at byte 80"),
+        (_with_entry(raw, 0, 0), CorruptError, "x0.wkw: byte 16: jump table decreases: block 0 starts at byte 80 and ends at byte 0"),
+        (_with_entry(raw, 0, 20), CorruptError, "x0.wkw: byte 16: jump table decreases"),  # ends inside the table
         (_with_entry(raw, 7, len(raw) + 1), TruncatedError, f"x0.wkw: byte 72: block 7 ends at byte {len(raw) + 1}, but the file has {len(raw)} bytes"),
         (_with_entry(raw, 7, 2**64 - 1), TruncatedError, "x0.wkw: byte 72: block 7 ends at byte 18446744073709551615"),
-        (_with_entry(raw, 2, 2**63), CorruptError, "x0.wkw: byte 40: jump table falls: block 3"),
+        (_with_entry(raw, 2, 2**63), CorruptError, "x0.wkw: byte 40: jump table decreases: block 3"),
     ]:
         with pytest.raises(error, match=message):
             decode_file(changed, "x0.wkw")

@@ -198,7 +198,7 @@ BROKEN = {
     "voxel type": (lambda raw: raw[:6] + b"\x08" + raw[7:], CorruptError, "byte 6: voxel type is int16, but the mag's header.wkw says uint16"),
     "channels": (lambda raw: raw[:7] + b"\4" + raw[8:], CorruptError, "byte 7: number of channels is 2, but the mag's header.wkw says 1"),
     "data offset": (lambda raw: raw[:8] + _u64(20) + raw[16:], CorruptError, "byte 8: data offset 20 lies inside the header and jump table"),
-    "table falls": (lambda raw: raw[:16] + _u64(3) + raw[24:], CorruptError, "byte 16: jump table falls: block 0 starts at byte 24 and ends at byte 3"),
+    "table falls": (lambda raw: raw[:16] + _u64(3) + raw[24:], CorruptError, "byte 16: jump table decreases: block 0 starts at byte 24 and ends at byte 3"),
     "table beyond the end": (lambda raw: raw[:16] + _u64(1 << 40) + raw[24:], TruncatedError, "block 0 ends at byte 1099511627776, but the file has"),
     "too short for its voxels": (lambda raw: raw[:16] + _u64(26) + raw[24:], CorruptError, "2 stored bytes cannot decode to 1024 bytes"),
     "no LZ4": (lambda raw: raw[:24] + b"\xff" * (len(raw) - 24), CorruptError, "block 0 at byte 24: "),
@@ -282,10 +282,10 @@ def _slab_linked_to_nowhere(file):
 NO_FILES = [
     (_pipe, CorruptError, r"z1/y1/x3\.wkw: not a regular file"),
     (_folder, CorruptError, r"z1/y1/x3\.wkw: not a regular file"),
-    (_link_to_nowhere, MissingError, r"z1/y1/x3\.wkw: a symbolic link to a file that is not there"),
+    (_link_to_nowhere, MissingError, r"z1/y1/x3\.wkw: a symbolic link to a missing file"),
     (_loop, OSError, r"symbolic links: '.*z1/y1/x3\.wkw'"),
-    (_folder_linked_to_nowhere, MissingError, r"z1/y1: a symbolic link to a folder that is not there"),
-    (_slab_linked_to_nowhere, MissingError, r"z1: a symbolic link to a folder that is not there"),
+    (_folder_linked_to_nowhere, MissingError, r"z1/y1: a symbolic link to a missing folder"),
+    (_slab_linked_to_nowhere, MissingError, r"z1: a symbolic link to a missing folder"),
 ]
 
 
@@ -575,7 +575,7 @@ def test_occupied_where_a_folder_is_out_of_reach(mag, name):
     shutil.rmtree(mag / name)
     (mag / name).symlink_to("not-mounted")
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
-    with pytest.raises(MissingError, match=f"{name}: a symbolic link to a folder that is not there"):
+    with pytest.raises(MissingError, match=f"{name}: a symbolic link to a missing folder"):
         volume.occupied((8, 8, 8))
 
 

@@ -1,4 +1,4 @@
-"""BoxRead one WKW mag: what is missing, what is broken, what is replaced; tables in pages; threads and forks."""
+"""Read one WKW mag: what is missing, what is broken, what is replaced; tables in pages; threads and forks."""
 
 from __future__ import annotations
 
@@ -429,7 +429,7 @@ def test_what_is_no_file_is_an_error(tmp_path):
     file = tmp_path / "x" / "1" / "z0" / "y0" / "x0.wkw"
     file.unlink()
     file.symlink_to("not-mounted")
-    with pytest.raises(MissingError, match="symbolic link to a file that is not there"):
+    with pytest.raises(MissingError, match="symbolic link to a missing file"):
         wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))
     file.unlink()
     os.mkfifo(file)
@@ -441,7 +441,7 @@ def test_what_is_no_file_is_an_error(tmp_path):
 def test_a_folder_that_is_a_link_to_nowhere(mag, name):
     shutil.rmtree(mag / name)
     (mag / name).symlink_to("not-mounted")
-    with pytest.raises(MissingError, match=f"{name}: a symbolic link to a folder that is not there"):
+    with pytest.raises(MissingError, match=f"{name}: a symbolic link to a missing folder"):
         read(mag, ((0, 0, 0), (20, 20, 20)))
 
 

@@ -171,7 +171,7 @@ def test_links(folder):
     assert not files.exists(f"{folder}/dangling")
     with raises(errno.ELOOP):
         files.stat(f"{folder}/loop")
-    with pytest.raises(MissingError, match="a symbolic link to a file that is not there"):
+    with pytest.raises(MissingError, match="a symbolic link to a missing file"):
         FolderStore(folder).open("dangling")
     files.unlink(f"{folder}/link")
     assert files.read_bytes(f"{folder}/a/file") == b"a"

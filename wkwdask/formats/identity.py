@@ -90,7 +90,7 @@ class FileIdentity(ABC):
         if not self.store.is_local:
             return
         if has_absent and files.islink(self.store.url) and not files.exists(self.store.url):
-            raise MissingError(f"{self.store.url}: a symbolic link to a folder that is not there")
+            raise MissingError(f"{self.store.url}: a symbolic link to a missing folder")
         if self.opened is None:
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:

@@ -70,7 +70,7 @@ class FolderStore:
             return files.open_file(path)
         except (FileNotFoundError, NotADirectoryError):
             if files.islink(path):
-                raise MissingError(f"{path}: a symbolic link to a file that is not there") from None
+                raise MissingError(f"{path}: a symbolic link to a missing file") from None
             return None
         except ValueError as error:  # NUL bytes, half a surrogate pair
             if isinstance(error, FormatError):
@@ -96,7 +96,7 @@ class FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             path = self.path_of(folder) if folder else self.url
             if files.islink(path) and not files.exists(path):
-                raise MissingError(f"{path}: a symbolic link to a folder that is not there") from None
+                raise MissingError(f"{path}: a symbolic link to a missing folder") from None
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
         return [files.state_of(self.path_of(name)) for name in names]

@@ -91,7 +91,7 @@ def test_broken_files(tmp_path):
             wkwdask.read(tmp_path)
     block.unlink()
     block.symlink_to("nowhere")
-    with pytest.raises(MissingError, match="a symbolic link to a file that is not there"):
+    with pytest.raises(MissingError, match="a symbolic link to a missing file"):
         wkwdask.read(tmp_path)
 
 

@@ -1,6 +1,6 @@
 """One mag of a WKW layer as a stored array, for reading and for writing.
 
-Files have no end, so that the grid reaches far beyond them: the box says what counts.
+WKW does not record the size of a mag: its grid of files is practically unbounded, and the bounding box says which voxels belong to the layer.
 """
 
 from __future__ import annotations
@@ -31,20 +31,18 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.store import Store
 
-_END = 1 << 53  # voxels along an axis, as far as a box reaches
+_END = 1 << 53  # size of the grid along an axis [voxels], the largest coordinate of a bounding box
 _NAMES = GridNaming("zyx", "", "/", is_lettered=True, suffix=".wkw")
 
 
 @dataclass(frozen=True, slots=True)
 class MagIdentity:
-    """What shows that a mag is still the one that was opened: its ``header.wkw``."""
+    """Identity of an opened mag: its ``header.wkw``."""
 
     store: Store
-    """The mag's folder."""
     header: WkwHeader
-    """What it says."""
     state: tuple[int, int] = (0, 0)
-    """Its inode and time when it was read; zeros of a mag that is being written, or that is known by other means."""
+    """Inode and modification time [ns] of ``header.wkw`` when it was read; zeros skip the comparison, for a mag that is being written."""
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -52,7 +50,7 @@ class MagIdentity:
         return "wkw", self.header, self.state
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Values that change when the mag holds something else, wherever it lies."""
+        """Values that change when the contents of the mag change, independent of its path."""
         return self.header, box, self.state[1]
 
     def at(self, store: Store) -> Self:
@@ -60,9 +58,9 @@ class MagIdentity:
         return replace(self, store=store)
 
     def check(self, *, has_absent: bool) -> None:
-        """Make sure that absent files are zeros, and not out of reach, or gone since the mag was stored in another way."""
+        """Raise if the mag was replaced or is out of reach: then an absent file does not mean zeros."""
         if has_absent and self._mtime_ns() != self.state[1] and self.state[1]:
-            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it anew")
+            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
 
     def _mtime_ns(self) -> int:
         path = self.store.path_of(HEADER_NAME)
@@ -72,12 +70,12 @@ class MagIdentity:
             raise missing_mag(path) from None
 
     def is_unchanged(self) -> bool:
-        """Check whether ``header.wkw`` is the one that was read."""
+        """Check whether ``header.wkw`` is unchanged."""
         return read_header(self.store.url) == self.header and self._mtime_ns() == self.state[1]
 
     @property
     def record(self) -> None:
-        """The files themselves are looked at."""
+        """None: the state of a mag is that of its files."""
 
 
 def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> StoredArray:
@@ -90,7 +88,7 @@ def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> S
 
 
 def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEFAULT_LEVEL) -> StoredArray:
-    """Describe a mag by what its header says, or should."""
+    """Return a mag as a stored array, given its header."""
     block, file = (header.block_len,) * 3, (header.file_len_vx,) * 3
     grid = ChunkGrid((header.num_channels, _END, _END, _END), (header.num_channels, *block), (header.num_channels, *file), file)
     store, dtype = FolderStore(folder), header.dtype.newbyteorder("=")
@@ -98,13 +96,13 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
 
 
 def wkw_placement(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
-    """Describe a mag that is written."""
+    """Return a mag as the target of a write."""
     array = wkw_array(folder, header, box, level)
     return TargetArray(array, FolderStore(parts_folder), ((HEADER_NAME, format_header(header)),), splicer=WkwSplicer())
 
 
 def filled_box(array: StoredArray) -> BoundingBox:
-    """Find where a mag has voxels, whatever its box says: the box, and all blocks outside of it that are not stored as a block of zeros."""
+    """Return the box of a mag, grown around all blocks outside of it that are not stored as a block of zeros."""
     header, filled = header_of(array), array.box
     for index in list_files(array.folder):
         corner = [n * header.file_len for n in index]

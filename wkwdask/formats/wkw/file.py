@@ -1,7 +1,7 @@
-"""Blocks, the jump table, and a whole file in memory: bytes to arrays and back, the plain reference for the compiled batches.
+"""Blocks, the jump table and whole files in memory: the plain reference that the compiled batches are tested against.
 
-A raw block holds its voxels in Fortran order with the channel fastest: the shape is (c, x, y, z). Slices of a jump table are parsed and checked one by one,
-so that a table of any size needs memory for one slice only. Opens nothing.
+A block is an array (c, x, y, z); its bytes are in Fortran order, with the channel fastest (webknossos-wrap README, "Raw blocks"). A jump table is parsed in
+slices, so that the memory needed does not grow with the table. This module opens no file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-MAX_LZ4_RATIO = 255  # no LZ4 block decodes to more than this many times its length
+# LZ4 block format: each further byte of a match length adds at most 255 bytes, so that no block decodes to more than 255 times its size.
+# Checking this first keeps a broken length from allocating memory.
+MAX_LZ4_RATIO = 255
 
 
 def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
@@ -40,6 +42,7 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
         if len(voxels) != header.block_nbytes:
             raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
     edge = header.block_len
+    # README, "Raw blocks": the index is X + Y * BLOCK_CLEN + Z * BLOCK_CLEN**2; the channels of one voxel are adjacent.
     return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
 
 
@@ -61,28 +64,29 @@ def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
 
 
 def decoded_nbytes(raw: bytes, most: int) -> int:
-    """Give the bytes that a stored LZ4 block decodes to, -1 where it does not decode to at most so many."""
+    """Return the decoded size of an LZ4 block, or -1 if it is invalid or larger than ``most``."""
     try:
         return len(lz4.block.decompress(raw, uncompressed_size=most))
     except lz4.block.LZ4BlockError:
         return -1
 
 
+# README, "LZ4 compressed blocks": entry n is the end of block n, and entry -1 is dataOffset, the last field of the header. Reading from
+# the entry before the first block therefore yields all boundaries:
+#
+#     byte   8           16        24        32
+#            dataOffset  end of 0  end of 1  ...  end of N - 1
+#            start of 0  start of 1  ...
 ENTRY_NBYTES = 8
 
 
 def table_range(first: int, count: int) -> tuple[int, int]:
-    """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks."""
+    """Return offset and size of the bytes that :func:`parse_jump_table` needs for ``count`` blocks from ``first`` on."""
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
 
 def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
-    """Read and check the boundaries of consecutive blocks.
-
-    Notes
-    -----
-    webknossos-wrap README, "LZ4 compressed blocks".
-    """
+    """Parse and check the boundaries of consecutive blocks in Morton order, shape (count + 1,)."""
     offset, nbytes = table_range(first, count)
     if len(raw) < nbytes:
         raise TruncatedError(
@@ -96,7 +100,7 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
         at = int(falling[0])
         raise CorruptError(
             f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: "
-            f"jump table falls: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
+            f"jump table decreases: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
         )
     beyond = np.flatnonzero(bounds > file_nbytes)
     if beyond.size:
@@ -108,7 +112,7 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
 
 
 def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
-    """Give the boundaries of consecutive blocks in a raw file, in the form of :func:`parse_jump_table`."""
+    """Return the boundaries of consecutive blocks of a raw file, in the form of :func:`parse_jump_table`."""
     end = header.data_offset + (first + count) * header.block_nbytes
     if file_nbytes < end:
         whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
@@ -120,21 +124,21 @@ def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int
 
 
 def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
-    """Write the table of a file whose blocks follow each other without gaps."""
+    """Format the jump table of a file whose blocks are stored without gaps."""
     if sizes.shape != (header.blocks_per_file,):
         raise ValueError(f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}")
     return (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()
 
 
 def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
-    """Write what stands before the first block: the header and, for compressed files, the jump table."""
+    """Format all bytes before the first block: the header and, for compressed files, the jump table."""
     header = header.for_data_file()
     head = format_header(header)
     return head + format_jump_table(header, sizes) if header.is_compressed else head
 
 
 def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.int64]:
-    """Find the blocks of a whole file."""
+    """Return the boundaries of all blocks of a file."""
     count = header.blocks_per_file
     if header.is_compressed:
         offset, nbytes = table_range(0, count)

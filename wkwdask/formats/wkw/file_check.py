@@ -1,6 +1,6 @@
-"""Checking the data files of one mag: all that is wrong with each of them, read page by page and batch by batch.
+"""Check the data files of one mag, page by page and batch by batch, and list every fault.
 
-Where the readers stop at the first fault of a file, this goes on behind it. It never writes.
+Readers stop at the first fault of a file; this module continues behind it. It never writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 GOOD, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
-"""What is wrong with the place of a block."""
+"""Verdicts on the boundaries of a block."""
 
 _TABLE_KINDS = {IN_TABLE: "table.inside", DECREASING: "table.falls", PAST_END: "table.beyond", EMPTY: "table.empty_block"}
 
@@ -83,7 +83,7 @@ def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str)
 
 
 def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check what all headers have in common; kinds are named ``header.`` or ``file.`` and so on."""
+    """Check the fields that all headers share; ``prefix`` is ``header`` or ``file`` and starts the kind of each fault."""
     if len(raw) < HEADER_NBYTES:
         return None, [Fault(f"{prefix}.short", path, f"{len(raw)} bytes", f"at least {HEADER_NBYTES}")]
     bad = "bad_" if prefix == "file" else ""
@@ -109,7 +109,7 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
 
 
 def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int) -> npt.NDArray[np.uint8]:
-    """Judge the places of consecutive blocks as a jump table gives them.
+    """Return a verdict on each pair of boundaries of a jump table.
 
     Examples
     --------
@@ -124,48 +124,47 @@ def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: i
     return np.select(conditions, [IN_TABLE, DECREASING, PAST_END, EMPTY], GOOD).astype(np.uint8)
 
 
-def table_fault(code: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
-    """Describe what is wrong with the place of a block."""
+def table_fault(code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
+    """Return the fault of a block with invalid boundaries."""
     start, end = int(bounds[at]), int(bounds[at + 1])
-    expected = f"within the file's {nbytes} bytes" if judgement == PAST_END else "places that rise from the end of the table"
-    return Fault(_TABLE_KINDS[judgement], path, f"bytes {start} to {end}", expected, block=code, offset=HEADER_NBYTES + ENTRY_NBYTES * code)
+    expected = f"within the file's {nbytes} bytes" if verdict == PAST_END else "boundaries that increase from the end of the table"
+    return Fault(_TABLE_KINDS[verdict], path, f"bytes {start} to {end}", expected, block=code, offset=HEADER_NBYTES + ENTRY_NBYTES * code)
 
 
 _PAGE_ENTRIES = PAGE_LEN**3
 _BATCH_NBYTES = 8 << 20
-_MOST_BLOCKS = 1 << 24  # of a file that can be mended: eight times what every reader understands
+_MAX_BLOCKS = 1 << 24  # in a file to repair: eight times as many as the interoperable maximum of 128^3
 
 
 @dataclass(frozen=True, slots=True)
 class WkwCheck:
-    """How the files of one mag are to be checked; small to pickle."""
+    """Settings for checking the files of one mag; small to pickle."""
 
     folder: str
-    """The mag's folder."""
+    """Folder of the mag."""
     header: WkwHeader
-    """What its files should be like."""
+    """Expected header of its files."""
     box: BoundingBox | None
-    """Where the mag has data [voxels of the mag], None where nothing says so."""
+    """Box of the layer [voxels of the mag]; None if unknown."""
     decode: bool
-    """Whether blocks are decoded."""
     find_largest: bool = False
-    """Whether the largest value is looked for."""
+    """Whether to find the largest value."""
     recorded_box: BoundingBox | None = None
-    """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
+    """Replaces an unknown ``box`` in the search for nonzero voxels outside of it [voxels of the mag]."""
 
     def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
-        """Check several files, each with the size that it had when it was written, 0 where nobody knows."""
+        """Check several files, each given with its size when it was written (0 if unknown)."""
         total = Findings()
         for shard, expected in files:
             found = self.check_shard(shard)
             total += found
             if expected and found.nbytes != expected and found.files and all(fault.severity == NOTE for fault in found.faults):
-                what = f"{found.nbytes} bytes", f"{expected} as it was written"
+                what = f"{found.nbytes} bytes", f"{expected} when it was written"
                 total += Findings((Fault("file.size_changed", file_path(self.folder, shard), *what),))
         return total
 
     def check_shard(self, shard: Vec3) -> Findings:
-        """Check one file; one that has vanished is no fault, since a mag may be written meanwhile."""
+        """Check one file. A missing file is no fault, because another job may be writing the mag."""
         path = file_path(self.folder, shard)
         try:
             fault = _no_file(path)
@@ -180,12 +179,12 @@ class WkwCheck:
             return _FileCheck(self, shard, file).run()
 
     def open_damaged(self, shard: Vec3) -> DamagedFile:
-        """Open a file of which some blocks are broken."""
+        """Open a file with broken blocks, for reading its intact ones."""
         return DamagedFile(self, shard)
 
     def intact_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> IntactBlocks:
-        """Find the blocks of a file that can be decoded."""
-        if self.header.blocks_per_file > _MOST_BLOCKS:
+        """Find the blocks of a file that can be decoded, by its own header or by a given one."""
+        if self.header.blocks_per_file > _MAX_BLOCKS:
             return IntactBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
         path = file_path(self.folder, shard)
         with files.open_file(path) as file:
@@ -200,20 +199,20 @@ class IntactBlocks:
     """The blocks of a file that can be decoded."""
 
     header: WkwHeader | None
-    """The header that was gone by, None where it is broken or of another mag."""
+    """Header used for decoding; None if it is broken or belongs to another mag."""
     bounds: npt.NDArray[np.int64]
-    """First byte of each block and the one behind its last; (0, 0) for a broken one. Shape (blocks_per_file, 2)."""
+    """Start and end of each block [bytes], (0, 0) for a broken one; shape (blocks_per_file, 2)."""
     is_whole: bool
-    """Whether nothing at all is wrong by that header."""
+    """Whether the file has no fault under that header."""
 
     @property
     def num_intact(self) -> int:
-        """How many there are."""
+        """Number of intact blocks."""
         return int((self.bounds[:, 1] > 0).sum())
 
 
 class DamagedFile:
-    """A broken file of which the sound blocks can be read."""
+    """Reader of the intact blocks of a broken file."""
 
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
         self._path = file_path(check.folder, shard)
@@ -221,7 +220,7 @@ class DamagedFile:
         self._corner = tuple(n * check.header.file_len for n in shard)
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a block, shape (c, x, y, z), by its index in the mag; None where it is broken."""
+        """Read a block, shape (c, x, y, z), given its index in the mag; None if it is broken."""
         header, inside = self._sound.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
         if header is None or not self._sound.num_intact:
             return None
@@ -235,7 +234,7 @@ class DamagedFile:
 
 
 def _no_file(path: str) -> Fault | None:
-    """Tell what else than a file is there."""
+    """Return a fault if the path is not a regular file."""
     mode = files.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         try:
@@ -248,7 +247,7 @@ def _no_file(path: str) -> Fault | None:
 
 
 class _FileCheck:
-    """One open file that is being checked."""
+    """Check of one open file."""
 
     def __init__(self, check: WkwCheck, shard: Vec3, file: files.OpenFile, header: WkwHeader | None = None) -> None:
         self._check = check
@@ -290,35 +289,35 @@ class _FileCheck:
             self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, no voxel that is not zero"))
 
     def _check_places(self, header: WkwHeader, end: int) -> None:
-        """Judge the place of every block, and decode those whose place makes sense."""
-        there = header.blocks_per_file
-        if not header.is_compressed:  # those that end within the file
-            there = min(there, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
-        lost, first_lost = header.blocks_per_file - there, there
-        for first, bounds in self._pages(header, there):
-            judged = classify_bounds(bounds, header, self._nbytes)
-            if end > self._nbytes:  # blocks behind the end are told together, as what was cut off
-                beyond = np.flatnonzero(judged == PAST_END)
+        """Check the boundaries of every block, and decode blocks whose boundaries are valid."""
+        count = header.blocks_per_file
+        if not header.is_compressed:  # only blocks that end within the file
+            count = min(count, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
+        lost, first_lost = header.blocks_per_file - count, count
+        for first, bounds in self._pages(header, count):
+            verdicts = classify_bounds(bounds, header, self._nbytes)
+            if end > self._nbytes:  # a truncated file: report all blocks past its end as one fault
+                beyond = np.flatnonzero(verdicts == PAST_END)
                 first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
                 lost += len(beyond)
-            for at in np.flatnonzero((judged != GOOD) & ((judged != PAST_END) | (end <= self._nbytes))).tolist():
-                fault = table_fault(first + at, int(judged[at]), bounds, at, self._nbytes, self._path)
+            for at in np.flatnonzero((verdicts != GOOD) & ((verdicts != PAST_END) | (end <= self._nbytes))).tolist():
+                fault = table_fault(first + at, int(verdicts[at]), bounds, at, self._nbytes, self._path)
                 if self._faults.count(fault.kind):
                     self._faults.listed(replace(fault, voxel=self._voxel(first + at)))
             if self._check.decode:
-                self._decode_good(header, first, bounds.astype(np.int64), judged == GOOD)
+                self._decode_good(header, first, bounds.astype(np.int64), verdicts == GOOD)
         if lost:
             found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end beyond"
             self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
 
     def _end(self, header: WkwHeader) -> int:
-        """Say where the last block should end."""
+        """Return the expected end of the last block [bytes]."""
         if not header.is_compressed:
             return header.data_offset + header.blocks_per_file * header.block_nbytes
         return int.from_bytes(self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
 
     def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
-        """Go through the places of the first blocks: first block of a page, boundaries."""
+        """Yield the boundaries of the first ``num_blocks`` blocks by page: number of the first block, boundaries."""
         for first in range(0, num_blocks, _PAGE_ENTRIES):
             count = min(_PAGE_ENTRIES, num_blocks - first)
             if header.is_compressed:
@@ -333,27 +332,28 @@ class _FileCheck:
                 yield first, (header.data_offset + np.arange(first, first + count + 1) * header.block_nbytes).astype(np.uint64)
 
     def _decode_good(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_good: npt.NDArray[np.bool_]) -> None:
-        """Decode the blocks of a page whose places make sense, in stretches that are consecutive in the file."""
+        """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
         too_long = is_good & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
             self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
         good = np.flatnonzero(is_good & ~too_long)
-        for stretch in np.split(good, np.flatnonzero(np.diff(good) != 1) + 1):
-            for batch in _batches(stretch, sizes[stretch], header.block_nbytes):
+        for run in np.split(good, np.flatnonzero(np.diff(good) != 1) + 1):
+            for batch in _batches(run, sizes[run], header.block_nbytes):
                 self._decode_batch(header, first + batch, bounds[batch], sizes[batch])
 
     def _decode_batch(self, header: WkwHeader, codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
         memory = read_buffer(int(sizes.sum()))
         self._file.read_into(memory, int(starts[0]))
         edge, count = header.block_len, len(codes)
+        # Stack the blocks along z of one array, so that one compiled call decodes them all and each stays a contiguous slice.
         table = np.zeros((count, Z + 1), np.int64)
         table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]
         table[:, Z] = np.arange(count) * edge
         out = np.empty((header.num_channels, edge, edge, edge * count), header.dtype.newbyteorder("="), order="F")
         is_good = np.ones(count, np.bool_)
         first = 0
-        while first < count:
+        while first < count:  # a call stops at the first broken block: note it, zero it, and continue behind it
             decoded = decode_into(memory, table[first:], out, block_len=edge, num_channels=header.num_channels, block_type=header.block_type)
             self._nonzero += decoded.nonzero
             if decoded.broken < 0:
@@ -368,7 +368,7 @@ class _FileCheck:
             self.intact_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
         if self._check.find_largest:
             self._largest = max(int(out.max()), self._largest or 0)
-        self._look_outside(out, table, edge)
+        self._find_outside(out, table, edge)
 
     def _add_broken(self, header: WkwHeader, row: npt.NDArray[np.int64], nbytes: int, memory: npt.NDArray[np.uint8]) -> None:
         stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
@@ -385,8 +385,8 @@ class _FileCheck:
         x, y, z = (int(n) * self._check.header.block_len + corner for n, corner in zip(morton.decode([code])[0], self._corner, strict=True))
         return x, y, z
 
-    def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
-        """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
+    def _find_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
+        """Extend the box of nonzero voxels outside the layer's box, from blocks that are not completely inside."""
         box = self._check.recorded_box if self._check.box is None else self._check.box
         if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
             return
@@ -405,7 +405,7 @@ class _FileCheck:
 
 
 def _batches(blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Cut consecutive blocks into batches that are bounded in stored and in decoded bytes."""
+    """Split consecutive blocks into batches that are bounded in stored and in decoded bytes."""
     if not len(blocks):
         return
     most = max(1, _BATCH_NBYTES // block_nbytes)

@@ -1,4 +1,4 @@
-"""The folder of one mag: ``header.wkw``, files ``z{Z}/y{Y}/x{X}.wkw``, and every name that should not be there."""
+"""The folder of one mag: ``header.wkw``, data files ``z{Z}/y{Y}/x{X}.wkw``, and unexpected names."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
-# our records and temporary files, the reference library's, the Scala library's, NFS's files that were removed while open, and what desktops strew
+# Our records and temporary files, temporary files of the reference library and of the Scala library, files removed while open on NFS, and desktop files.
 _LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 def file_path(folder: str, index: Vec3) -> str:
-    """Name a data file by its index along x, y, z [files]."""
+    """Return the path of a data file, given its index along x, y, z [files]."""
     return f"{folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
 
 
@@ -52,7 +52,7 @@ def read_header(folder: str) -> WkwHeader:
 
 
 def list_files(folder: str) -> Iterator[Vec3]:
-    """Go through the data files of a mag, in no order."""
+    """Yield the index of each data file of a mag, in no particular order."""
     for z, z_folder in files.numbered(folder, "z"):
         for y, y_folder in files.numbered(z_folder, "y"):
             for x, _ in files.numbered(y_folder, "x", ".wkw"):
@@ -60,7 +60,7 @@ def list_files(folder: str) -> Iterator[Vec3]:
 
 
 def count_files(folder: str, until: float) -> tuple[int, int, bool]:
-    """Count the data files of a mag and their bytes, for as long as there is time."""
+    """Count data files and their bytes until a deadline; the flag says whether the count is complete."""
     count = nbytes = 0
     for index in list_files(folder):
         if time.monotonic() > until:
@@ -72,32 +72,32 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
 
 
 def is_mag(folder: str) -> bool:
-    """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, files in their folders, records and left-overs."""
+    """Check whether a folder holds one mag and nothing else (a header, data files, records, leftovers), and may be replaced."""
     return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
 
 
 def stray_in(folder: str) -> str:
-    """Name something in a folder that is no part of a mag, for an error; an empty text where there is nothing."""
+    """Return a path in a folder that is not part of a mag, in parentheses for an error message, or an empty string."""
     stray = next(_strays(folder), None)
     return "" if stray is None else f" ({stray})"
 
 
 def _strays(folder: str) -> Iterator[str]:
-    """Go through what is no part of a mag: neither file nor folder of one, nor what software leaves there."""
+    """Yield paths that are neither part of a mag nor known leftovers of software."""
     of_view = ("zarr.json",) if is_view(f"{folder}/zarr.json") else ()
-    yield from _others(folder, _Z_FOLDER, (HEADER_NAME, *of_view))
-    for _, z_folder in _own(folder, "z"):
-        yield from _others(z_folder, _Y_FOLDER)
-        for _, y_folder in _own(z_folder, "y"):
-            yield from _others(y_folder, _X_FILE)
+    yield from _unexpected(folder, _Z_FOLDER, (HEADER_NAME, *of_view))
+    for _, z_folder in _numbered_folders(folder, "z"):
+        yield from _unexpected(z_folder, _Y_FOLDER)
+        for _, y_folder in _numbered_folders(z_folder, "y"):
+            yield from _unexpected(y_folder, _X_FILE)
 
 
-def _own(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
-    """List numbered folders, but not links to some: what is behind these stays."""
+def _numbered_folders(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
+    """Yield numbered folders except symbolic links: their targets are never replaced."""
     return ((number, path) for number, path in files.numbered(folder, prefix) if not files.islink(path))
 
 
-def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
+def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
     try:
         with files.scandir(folder) as entries:
             for entry in entries:
@@ -110,7 +110,7 @@ def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) 
 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record."""
+    """Return the box of a mag that no dataset lists: the box of its record, grown around files outside of it, or the extent of its files."""
     stored, kept = files_extent(folder, header, mag), read_box(folder, mag)
     if kept is None:
         return stored
@@ -118,7 +118,7 @@ def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 
 def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Find the extent of the files of a mag."""
+    """Return the extent of the data files of a mag."""
     low, high = [0, 0, 0], [0, 0, 0]
     for n, index in enumerate(list_files(folder)):
         low = [min(a, i) for a, i in zip(low, index, strict=True)] if n else list(index)
@@ -134,12 +134,12 @@ _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in the folder of a mag."""
+    """Contents of the folder of a mag."""
 
     shards: npt.NDArray[np.int64]
-    """Index of each data file along x, y, z, in the order of z, y, x, shape (n, 3)."""
+    """Index of each data file along x, y, z, sorted by z, y, x; shape (n, 3)."""
     faults: tuple[Fault, ...]
-    """Names that should not be there."""
+    """Faults of unexpected names."""
 
 
 def list_mag(folder: str) -> Listing:
@@ -151,7 +151,7 @@ def list_mag(folder: str) -> Listing:
 
 
 def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) -> Iterator[Vec3]:
-    """Go through one folder of a mag: that of all z, of one z, or of one y."""
+    """Walk one folder of a mag: the mag itself (depth 0), ``z{Z}`` (1) or ``y{Y}`` (2)."""
     try:
         with files.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -161,20 +161,20 @@ def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) 
     for entry in entries:
         named = _NAMES[depth].fullmatch(entry.name)
         if named is None:
-            fault = _odd_name(entry, depth)
+            fault = _name_fault(entry, depth)
             if fault is not None:
                 faults.append(fault)
         elif depth == 2:
             yield int(named[1]), above[1], above[0]
         else:
-            fault = _no_folder(entry.path)
+            fault = _folder_fault(entry.path)
             if fault is not None:
                 faults.append(fault)
             else:
                 yield from _walk(entry.path, depth + 1, (*above, int(named[1])), faults)
 
 
-def _no_folder(path: str) -> Fault | None:
+def _folder_fault(path: str) -> Fault | None:
     try:
         mode = files.stat(path).st_mode
     except OSError:
@@ -182,8 +182,8 @@ def _no_folder(path: str) -> Fault | None:
     return None if stat.S_ISDIR(mode) else Fault("folder.no_folder", path, "a file", "a folder")
 
 
-def _odd_name(entry: StoredEntry, depth: int) -> Fault | None:
-    """Judge a name that is not that of a data file or of a folder of them."""
+def _name_fault(entry: StoredEntry, depth: int) -> Fault | None:
+    """Return the fault of an unexpected name, or None if the name is a known record or view."""
     if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
         return None
     if depth == 0 and entry.name == QUARANTINE_NAME:

@@ -1,6 +1,6 @@
-"""The 16 bytes at the start of ``header.wkw`` and of every data file, and what they are to be for a new mag.
+"""The 16-byte header of ``header.wkw`` and of every data file: parse it, format it, and choose it for a new mag.
 
-Bytes in, a record out, and back. Opens nothing.
+This module opens no file. Specification: webknossos-wrap README, "File header".
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.target_image import LevelSpec
 
+# webknossos-wrap README, "File header". The low four bits of perDimLog2 are log2 of block_len, the high four bits are log2 of file_len.
 HEADER_NBYTES = 16
 _LAYOUT = struct.Struct("<3sBBBBBQ")  # magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset
 _MAGIC = b"WKW"
 _VERSION = 1
-INTEROPERABLE_LEN = 128  # the reference library holds the lengths in a byte: 256 and above do not survive it
-MAX_VOXEL_NBYTES = 255
-MAX_LZ4_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE
+INTEROPERABLE_LEN = 128  # the reference library stores lengths in one byte, so that it misreads 256 and above
+MAX_LEN = 1 << 15  # the largest exponent that four bits hold
+MAX_VOXEL_NBYTES = 255  # voxelSize is one byte
+MAX_LZ4_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE of lz4.h
 
 
 class BlockType(IntEnum):
-    """How the blocks of a file are encoded."""
+    """Encoding of the blocks of a file, the field blockType."""
 
     RAW = 1
     LZ4 = 2
@@ -41,7 +43,7 @@ class BlockType(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> BlockType:
-        """Read a compression as people write it: ``"raw"``, ``"lz4"`` or ``"lz4hc"``."""
+        """Parse the name of a compression: ``"raw"``, ``"lz4"`` or ``"lz4hc"``."""
         try:
             return cls[name.upper()]
         except (KeyError, AttributeError):
@@ -49,26 +51,23 @@ class BlockType(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that people write."""
+        """Name of the compression, as options spell it."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class WkwHeader:
-    """What the header of a mag or of one file says."""
+    """Header of a mag or of one data file."""
 
     block_len: int
     """Edge of a block [voxels], a power of two."""
     file_len: int
     """Edge of a file [blocks], a power of two."""
     block_type: BlockType
-    """How blocks are encoded."""
     voxel_type: VoxelType
-    """Type of one channel of one voxel."""
     num_channels: int
-    """Values per voxel."""
     data_offset: int = 0
-    """First byte of the first block [bytes from the start of the file]; 0 in ``header.wkw``."""
+    """Start of the first block [bytes from the start of the file]; 0 in ``header.wkw``."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -97,24 +96,27 @@ class WkwHeader:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether blocks are LZ4 and a jump table follows the header."""
+        """Whether blocks are LZ4-compressed, with a jump table behind the header."""
         return self.block_type is not BlockType.RAW
 
     @property
     def smallest_data_offset(self) -> int:
-        """Where the first block starts in a file without padding [bytes]."""
+        """Start of the first block in a file without padding [bytes]."""
         return HEADER_NBYTES + (8 * self.blocks_per_file if self.is_compressed else 0)
 
     def with_block_type(self, block_type: BlockType) -> WkwHeader:
-        """Give the same header for another encoding of the blocks, as it stands in ``header.wkw``."""
+        """Return the header for ``header.wkw`` with another encoding of the blocks."""
         return replace(self, block_type=block_type, data_offset=0)
 
     def for_data_file(self) -> WkwHeader:
-        """Give the header of a data file of this mag, its blocks right behind the table."""
+        """Return the header of a data file of this mag, without padding before the first block."""
         return replace(self, data_offset=self.smallest_data_offset)
 
     def check_same_mag(self, other: WkwHeader, source: str) -> None:
-        """Make sure that a file's own header belongs to the mag that this header describes."""
+        """Raise CorruptError if a data file's header contradicts this header, which is that of its mag.
+
+        The block type may differ: each file is decoded by its own header, as the reference library does.
+        """
         for offset, what, mine, theirs in (
             (4, "block_len", self.block_len, other.block_len),
             (4, "file_len", self.file_len, other.file_len),
@@ -128,9 +130,9 @@ class WkwHeader:
 def make_header(
     dtype: Any, num_channels: int = 1, *, block_len: int = 32, file_len: int = 32, block_type: BlockType = BlockType.LZ4HC, any_length: bool = False
 ) -> WkwHeader:
-    """Make the header of a mag that is to be written."""
+    """Create the header of a new mag and check its limits."""
     voxel_type = by_dtype(dtype)
-    limit = 1 << 15 if any_length else INTEROPERABLE_LEN
+    limit = MAX_LEN if any_length else INTEROPERABLE_LEN
     for what, value in (("block_len", block_len), ("file_len", file_len)):
         if not 1 <= value <= limit or value & (value - 1):
             raise ValueError(f"{what} must be a power of two in 1..{limit}, got {value}")
@@ -143,12 +145,7 @@ def make_header(
 
 
 def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
-    """Read the first 16 bytes of ``header.wkw`` or of a data file.
-
-    Notes
-    -----
-    webknossos-wrap README, "File header".
-    """
+    """Parse the first 16 bytes of ``header.wkw`` or of a data file."""
     if len(raw) < HEADER_NBYTES:
         raise TruncatedError(f"{source}: header ends at byte {len(raw)}, expected {HEADER_NBYTES} bytes")
     magic, version, per_dim_log2, block_code, voxel_code, voxel_nbytes, data_offset = _LAYOUT.unpack_from(raw)
@@ -183,7 +180,7 @@ def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
 
 
 def format_header(header: WkwHeader) -> bytes:
-    """Write a header as the 16 bytes that start a file."""
+    """Format a header as the 16 bytes at the start of a file."""
     per_dim_log2 = (header.file_len.bit_length() - 1) << 4 | (header.block_len.bit_length() - 1)
     return _LAYOUT.pack(_MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset)
 
@@ -194,65 +191,68 @@ def _check_lz4_limit(header: WkwHeader, source: str) -> None:
 
 
 _BLOCK_LEN = 32
-# Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
-# labels are scattered, hold little but zeros.
+# WEBKNOSSOS exports annotations as files of one block. A new mag with as many files would cost far more than its voxels,
+# but much larger files would hold mostly zeros where labels are scattered.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 
 
 def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
-    """Make the header of a mag that is made from nothing in WKW."""
+    """Create the header of a mag whose source is not stored as WKW."""
     block_len = options.block_len_or(_BLOCK_LEN)
     file_len = options.file_len_of(block_len)
     made = make_header(
         spec.dtype, spec.num_channels, block_len=block_len, file_len=file_len or 1, block_type=BlockType.parse(options.compression or "lz4hc"),
         any_length=options.any_length,
     )  # fmt: skip
-    return made if file_len is not None else _suited(made, spec.box)
+    return made if file_len is not None else _with_suitable_file_len(made, spec.box)
 
 
 def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
-    """Make the header of a mag of the same voxels: what is not given as it is. Files of a part of a mag are as long as suits its box."""
+    """Create the header for the same voxels stored with other options; options that are not given keep their value.
+
+    For a part of a mag (``is_part``), the file length is chosen to suit its box.
+    """
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:
-        raise ValueError(f"level is for LZ4HC, but {name} is to be stored as {block_type.label}")
+        raise ValueError(f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave level= out")
     block_len = options.block_len_or(before.block_len)
     given = options.file_len_of(block_len)
     file_len = before.file_len if given is None and not is_part else given
     if (block_len, file_len) == (before.block_len, before.file_len):
         return before.with_block_type(block_type)
-    return _changed(before, (block_len, file_len), block_type, box, before.file_len)
+    return _with_lengths(before, (block_len, file_len), block_type, box, before.file_len)
 
 
 def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
-    """Make the header of a mag that is made from another one: what is not given as there, but raw becomes LZ4HC."""
+    """Create the header of a mag computed from another one; options that are not given are inherited, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)
     block_len = options.block_len_or(before.block_len)
     before = replace(before, voxel_type=by_dtype(spec.dtype), num_channels=spec.num_channels)
-    return _changed(before, (block_len, options.file_len_of(block_len)), block_type, spec.box, largest)
+    return _with_lengths(before, (block_len, options.file_len_of(block_len)), block_type, spec.box, largest)
 
 
 def largest_file_len(before: WkwHeader, *, is_finer: bool) -> int:
-    """Choose how long files of the mags of a ladder are at most."""
+    """Return the largest file length for the mags of a pyramid [blocks]."""
     return max(LARGEST_FILE_LEN if is_finer else 1, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
 
 
-def _changed(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
+def _with_lengths(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
     block_len, file_len = lengths
     is_unchanged = (block_len, file_len or before.file_len) == (before.block_len, before.file_len)
     made = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_unchanged)
-    return made if file_len is not None else _suited(made, box, largest)
+    return made if file_len is not None else _with_suitable_file_len(made, box, largest)
 
 
-def _suited(header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN) -> WkwHeader:
-    """Let files be as long as suits a box."""
+def _with_suitable_file_len(header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN) -> WkwHeader:
+    """Return the header with a file length that suits a box."""
     suitable = suitable_file_len(box, header.block_len, header.voxel_nbytes, is_compressed=header.is_compressed, largest=largest)
     return replace(header, file_len=suitable)
 
 
 def storage_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]:
-    """Write down how mags are stored that differ in the length of files alone."""
+    """Return the storage settings of mags for a journal; the mags differ in ``file_len`` only."""
     first, lengths = headers[0], [header.file_len for header in headers]
     file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
     level = level if first.block_type is BlockType.LZ4HC else 0
@@ -260,7 +260,7 @@ def storage_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]
 
 
 def storage_text(headers: Sequence[WkwHeader], level: int) -> str:
-    """Say how mags are stored, for people."""
+    """Describe the storage of mags in one phrase."""
     first = headers[0]
     compression = first.block_type.label + (f" level {level}" if first.block_type is BlockType.LZ4HC else "")
     lengths = [f"{length}^3" for length in dict.fromkeys(header.file_len_vx for header in headers)]

@@ -1,4 +1,11 @@
-"""Blocks as a stored array has them: how they are encoded, how they lie in files, and the compiled path that reads boxes of them."""
+"""Codec and file layout of WKW for :class:`wkwdask.model.stored_array.StoredArray`, and the compiled path that reads boxes of blocks.
+
+Reading a box visits files, then pages of a jump table, then batches of blocks::
+
+    box -> files z{Z}/y{Y}/x{X}.wkw -> pages of 32^3 blocks -> batches of stored bytes -> decode_into
+
+A page is an aligned cube of blocks: one range of Morton codes, one slice of the jump table, and one byte range of the file.
+"""
 
 from __future__ import annotations
 
@@ -35,38 +42,37 @@ if TYPE_CHECKING:
 
 
 def is_wkw(array: Any) -> bool:
-    """Check whether a volume is a mag of WKW."""
+    """Check whether a volume is a mag stored as WKW."""
     return isinstance(array, StoredArray) and isinstance(array.layout, WkwFiles)
 
 
 def layout_of(array: Any) -> WkwFiles:
-    """Return how the blocks of a mag lie in its files."""
+    """Return the file layout of a WKW mag."""
     assert isinstance(array, StoredArray)
     assert isinstance(array.layout, WkwFiles)
     return array.layout
 
 
 def header_of(array: Any) -> WkwHeader:
-    """Return what ``header.wkw`` of a mag says."""
+    """Return the header of a WKW mag."""
     return layout_of(array).header
 
 
 @dataclass(frozen=True, slots=True)
 class WkwCodec(ChunkCodec):
-    """How blocks are encoded."""
+    """Codec of blocks: raw, LZ4 or LZ4HC."""
 
     header: WkwHeader
-    """What ``header.wkw`` says."""
     level: int = DEFAULT_LEVEL
     """Level of LZ4HC."""
 
     @property
     def name(self) -> str:
-        """How blocks are compressed."""
+        """Name of the compression."""
         return self.header.block_type.label
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes LZ4 makes at most."""
+        """Return the largest size of an encoded block [bytes]."""
         del shape
         return compress_bound(self.header.block_nbytes)
 
@@ -94,21 +100,20 @@ class WkwCodec(ChunkCodec):
 
 @dataclass(frozen=True, slots=True)
 class WkwFiles(Shards, BoxCodec):
-    """Blocks in Morton order behind a header and, where they are compressed, a jump table."""
+    """Layout of a data file: header, jump table if compressed, all blocks in Morton order."""
 
     is_dense = True
     is_ordered = True
     is_regular = True
 
     header: WkwHeader
-    """What ``header.wkw`` says."""
     level: int = DEFAULT_LEVEL
     """Level of LZ4HC."""
 
     # -------------------------------------------------------------------------------------------- reading
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with voxels, file by file, each batch of blocks decoded in one compiled call."""
+        """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled call."""
         header, folder, (channel, *topleft), edge = self.header, array.store.url, low, self.header.file_len_vx
         x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
         reading = BoxRead(out, low[1:], channel, Zeros(out, at_once=fill_zeros))
@@ -118,6 +123,7 @@ class WkwFiles(Shards, BoxCodec):
         else:
             nonzero = sum(_read_file(folder, header, reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
         if reading.has_absent:
+            # An absent file means zeros only if the mag itself is still in place and no folder above the file is a broken link.
             array.identity.check(has_absent=True)
             check_links_of(reading.absent.values())
         return nonzero
@@ -126,18 +132,19 @@ class WkwFiles(Shards, BoxCodec):
         return WkwFile(cast("OpenFile", file), self.header)
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Look up blocks; a file holds all of its blocks."""
+        """Look up blocks; a WKW file stores every block."""
         bounds, codes = self._opened(file).all_bounds(), self.codes(cells)
         return np.stack([bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1)
 
     def is_as_described(self, file: StoredFile) -> bool:
-        """Check whether a file is compressed as ``header.wkw`` says."""
+        """Check whether a file is compressed if and only if ``header.wkw`` says so."""
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
     def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Leave all blocks out where all of them are stored as that of zeros."""
+        """Drop all blocks if every one of them is stored as the encoder stores zeros."""
         stored, zero = self._opened(file), self.zero
         starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
+        # Only runs of adjacent blocks are compared in one read, so cut where the next block does not start at the end of the last.
         cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
         is_zero = all(stored.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
         return places[:0] if is_zero else places
@@ -146,7 +153,7 @@ class WkwFiles(Shards, BoxCodec):
 
     @property
     def zero(self) -> npt.NDArray[np.uint8]:
-        """A block of zeros as it is stored."""
+        """Stored bytes of a block of zeros."""
         return zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -154,29 +161,29 @@ class WkwFiles(Shards, BoxCodec):
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
     def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """List the blocks of a box inside of one file in Morton order."""
+        """List the blocks of a box within one file in Morton order."""
         length = self.header.file_len
         x, y, z = (n // length * length for n in low)
         codes, places = morton.ordered_box((low[0] - x, low[1] - y, low[2] - z), (high[0] - x, high[1] - y, high[2] - z))
         return codes, places + np.array((x, y, z))
 
     def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return how many blocks a file has."""
+        """Return the number of blocks in a file."""
         del grid
         return self.header.blocks_per_file
 
     @property
     def head_nbytes(self) -> int:
-        """Bytes of header and jump table."""
+        """Size of header and jump table [bytes]."""
         return self.header.smallest_data_offset
 
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewFile:
-        """Start a file."""
+        """Start a new file."""
         del first, grid
         return _NewFile(self.header, self.zero, pieces)
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Check header and jump table."""
+        """Check whether header and jump table are valid."""
         try:
             self._opened(file).all_bounds()
         except FormatError:
@@ -184,13 +191,19 @@ class WkwFiles(Shards, BoxCodec):
         return True
 
     def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Count the bytes of jump tables, and of blocks of zeros beside others."""
+        """Estimate the bytes of headers, jump tables and blocks of zeros."""
         zeros = max(0, files * self.header.blocks_per_file - chunks)
         return zeros * self.zero.size + files * self.head_nbytes
 
 
 class _NewFile:
-    """A new file; blocks that do not come are stored as zeros."""
+    """A new data file, written in Morton order; blocks that are never appended are stored as zeros.
+
+    Header and jump table are written last, because they hold the sizes of all blocks::
+
+        | header, jump table | block 0 | zeros | zeros | block 3 | ...
+                               append    _fill           append
+    """
 
     def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], pieces: FileBuffer) -> None:
         self._header, self._zero = header, zero
@@ -199,7 +212,7 @@ class _NewFile:
         self.buffer = pieces
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Store zeros up to a block, and return how many blocks follow each other from there."""
+        """Fill up with zeros to the first block, and return how many of the blocks are consecutive from there."""
         self._fill(int(codes[0]))
         ends = np.flatnonzero(np.diff(codes) != 1)
         return int(ends[0]) + 1 if len(ends) else len(codes)
@@ -210,18 +223,18 @@ class _NewFile:
             self._next = code
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of blocks that were appended."""
+        """Record the sizes of appended blocks."""
         self._next = int(codes[-1]) + 1
         self._sizes[self._next - len(codes) : self._next] = sizes
 
     def finish(self) -> bytes:
-        """Store zeros up to the last block, and return header and jump table."""
+        """Fill up with zeros to the end of the file, and return header and jump table."""
         self._fill(self._header.blocks_per_file)
         return format_file_head(self._header, self._sizes)
 
 
 def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) -> int:
-    """Fill the part of the array that lies in one file."""
+    """Fill the part of the array that lies in one file, and return the number of blocks that are not all zero."""
     edge, topleft, shape = header.file_len_vx, reading.topleft, reading.out.shape
     corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
     path = file_path(folder, index)
@@ -234,6 +247,7 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
     step = header.block_len
     page_len = min(header.file_len, PAGE_LEN)
     page_edge = page_len * step
+    # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0, -at) the part of the file before the array.
     x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
     nonzero = 0
     for z, y, x in product(z_pages, y_pages, x_pages):
@@ -251,5 +265,5 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
 
 @lru_cache(maxsize=1024)
 def _page_number(x: int, y: int, z: int) -> int:
-    """Number the page of a jump table by the place of its cube of blocks in the file [cubes]."""
+    """Return the number of a jump table page, given the index of its cube of blocks within the file."""
     return int(morton.encode([(x, y, z)])[0])

@@ -16,7 +16,7 @@ DEFAULT_LEVEL = 5
 
 @dataclass(frozen=True, slots=True)
 class WkwOptions(StorageOptions):
-    """How a mag is stored as WKW."""
+    """Storage options of a WKW mag."""
 
     name: ClassVar[str] = "wkw"
     title: ClassVar[str] = "WKW"
@@ -35,19 +35,19 @@ class WkwOptions(StorageOptions):
     def __post_init__(self) -> None:
         StorageOptions.__post_init__(self)
         if self.block_len is not None and self.chunk_shape is not None:
-            raise ValueError("block_len= is chunk_shape= as one number: give one of them")
+            raise ValueError("block_len= is chunk_shape= as one number: pass only one of them")
         if self.file_len is not None and self.shard_shape is not None:
-            raise ValueError("file_len= is shard_shape= in blocks: give one of them")
+            raise ValueError("file_len= is shard_shape= in blocks: pass only one of them")
         self.file_len_of(self.block_len_or(1))
 
     def block_len_or(self, default: int) -> int:
-        """Return the edge of a block [voxels], a default where it was not given."""
+        """Return the edge length of a block [voxels], or a default."""
         if self.chunk_shape is not None:
             return _edge(self.chunk_shape, "chunk_shape", "block")
         return default if self.block_len is None else self.block_len
 
     def file_len_of(self, block_len: int) -> int | None:
-        """Return the edge of a file of such blocks [blocks], None where it was not given."""
+        """Return the edge length of a file [blocks], given that of a block [voxels]; None for the default."""
         if self.shard_shape is None:
             return self.file_len
         edge = _edge(self.shard_shape, "shard_shape", "file")
@@ -57,12 +57,12 @@ class WkwOptions(StorageOptions):
 
     @property
     def chosen_level(self) -> int:
-        """The level of LZ4HC."""
+        """Level of LZ4HC, or its default."""
         return DEFAULT_LEVEL if self.level is None else self.level
 
 
 def _edge(cube: Vec3, what: str, part: str) -> int:
     edge = cube[0]
     if cube != (edge, edge, edge) or edge & (edge - 1):
-        raise ValueError(f"{what} of WKW must be a cube whose edge is a power of two, since a {part} is one, got {cube}")
+        raise ValueError(f"{what} of WKW must be a cube whose edge is a power of two, because a {part} is one, got {cube}")
     return edge

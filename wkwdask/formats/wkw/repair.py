@@ -1,4 +1,11 @@
-"""Mending one data file: all blocks that can be decoded are kept byte for byte, behind a new header and jump table. And setting files aside."""
+"""Repair one data file: copy every decodable block byte for byte behind a new header and jump table.
+
+A broken block is replaced by the intact one of a spare copy, if there is one, or else by zeros::
+
+    broken file   | head | 0 | 1 | X | 3 |
+    spare file                 | 2 |
+    new file      | head | 0 | 1 | 2 | 3 |
+"""
 
 from __future__ import annotations
 
@@ -31,12 +38,12 @@ if TYPE_CHECKING:
 
 
 def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
-    """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete."""
+    """Rewrite a file from its decodable blocks, replace it atomically, and return size and modification time [ns]."""
     path = files.realpath(file_path(check.folder, shard))
     sound = check.intact_blocks(shard, header)
     num_blocks = len(sound.bounds)
     if sound.header is None or not sound.num_intact:
-        raise CorruptError(f"{path}: no block of it can be decoded")
+        raise CorruptError(f"{path}: no block can be decoded")
     if sound.num_intact < num_blocks and not salvage:
         raise CorruptError(f"{path}: {num_blocks - sound.num_intact} of its {num_blocks} blocks are broken")
     source, bounds = _with_spare(sound, spare, shard)
@@ -56,13 +63,13 @@ def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str
 
 
 def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> WrittenFile:
-    """Write the blocks of a new file, which is still to be published: from one of two files each, or zeros."""
+    """Write a new file without publishing it; each block comes from one of two files, or is zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
     output = FileBuffer(lambda: NewFile(path), header.smallest_data_offset)
     with ExitStack() as opened:
         opened.callback(output.discard)
         sources: dict[int, files.OpenFile] = {}
-        for where, start, nbytes, count in _stretches(source, bounds):
+        for where, start, nbytes, count in _runs(source, bounds):
             if where == _NOWHERE:
                 output.repeat(zero, count)
                 continue
@@ -75,11 +82,11 @@ def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], b
     return file
 
 
-_OWN, _SPARE, _NOWHERE = range(3)  # where a block comes from
+_OWN, _SPARE, _NOWHERE = range(3)  # origin of a block
 
 
 def _with_spare(sound: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Choose where each block comes from: the file itself, the spare one, or nowhere; and its place there."""
+    """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries there."""
     source, bounds = np.where(sound.bounds[:, 1] > 0, _OWN, _NOWHERE), sound.bounds.copy()
     if spare is not None and files.exists(file_path(spare.folder, shard)):
         other = spare.intact_blocks(shard)
@@ -89,8 +96,8 @@ def _with_spare(sound: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tup
     return source, bounds
 
 
-def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-    """Join blocks that are consecutive in one file: where they come from, first byte, bytes, number of blocks."""
+def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Join blocks that are consecutive in one file; yield origin, start [bytes], size [bytes] and number of blocks."""
     continues = (source[1:] == source[:-1]) & (bounds[1:, 0] == bounds[:-1, 1])
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [len(bounds)]]).tolist()
     for first, end in pairwise(starts):
@@ -104,23 +111,22 @@ _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_ty
 
 @dataclass(frozen=True, slots=True)
 class WkwRepair:
-    """How the files of a mag are mended; picklable."""
+    """Repair of the files of a mag; picklable."""
 
     check: WkwCheck
-    """How they are checked."""
 
     @property
     def folder(self) -> str:
-        """The mag."""
+        """Folder of the mag."""
         return self.check.folder
 
     @property
     def num_chunks(self) -> int:
-        """Blocks of a file."""
+        """Number of blocks in a file."""
         return self.check.header.blocks_per_file
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
-        """Decode all blocks: a header by which the file is whole or None, and how many blocks can be decoded by its own."""
+        """Decode all blocks; return a header under which the file has no fault (or None), and the number of decodable blocks."""
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
             for header in self._headers(shard):
                 sound = self.check.intact_blocks(shard, header)
@@ -130,16 +136,16 @@ class WkwRepair:
         return None, self.check.intact_blocks(shard).num_intact
 
     def mend(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
-        """Write a file anew from its blocks that can be decoded, and check it."""
+        """Rewrite a file from its decodable blocks, and check the result."""
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
         state = repair_file(self.check, shard, head, why, salvage=salvage, spare=spare)
-        left = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]
-        if left:
-            raise CorruptError(f"still broken after it was mended: {left[0]}")
+        remaining = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]
+        if remaining:
+            raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return state
 
     def _headers(self, shard: Vec3) -> Iterator[WkwHeader]:
-        """Give the headers that the file may have had; only such by which its bytes would be no file at all if they were wrong."""
+        """Yield candidate headers under which a wrong guess cannot parse."""
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
         nbytes = files.getsize(file_path(self.check.folder, shard))
@@ -150,12 +156,12 @@ class WkwRepair:
 
 
 def _is_other(own: WkwHeader, header: WkwHeader) -> bool:
-    """Tell whether blocks that decode by one header cannot do so by the other."""
+    """Check whether blocks that decode under one header cannot decode under the other."""
     return (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
 
 
 def _fits_alone(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
-    """Tell whether a raw file has exactly the size of the mag's, and not that of its own header."""
+    """Check whether a raw file has exactly the size that the mag's header implies, and not the size that its own header implies."""
     return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
 
 
@@ -164,7 +170,7 @@ def _raw_nbytes(header: WkwHeader) -> int:
 
 
 def _own_header(path: str) -> WkwHeader | None:
-    """Read the header of a data file, None where it is impossible."""
+    """Read the header of a data file; None if it is invalid."""
     with files.open_stream(path) as file:
         try:
             return parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)

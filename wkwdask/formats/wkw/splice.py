@@ -1,7 +1,14 @@
-"""Files of one mag cut and joined from the files of another: byte ranges are copied, and only blocks that the box cuts are decoded.
+"""Build the files of one mag from the stored blocks of another; only blocks that the box cuts are decoded.
 
-An aligned cube of blocks is one range of Morton codes in every file that holds it, so one byte range. Where the voxels move on the way, by whole blocks,
-cubes are as large as stay aligned. A file that becomes one file of the same blocks is copied as it is.
+An aligned cube of blocks is one range of Morton codes in every file that contains it, and therefore one byte range::
+
+    source file:  | head | ... |   cube   | ... |        one byte range
+                                    |
+                                    v
+    target file:  | head | zeros |   cube   | zeros |    the same bytes at another offset, moved by whole blocks
+
+The cube is as large as it can be while it stays aligned in both mags: at most the smaller file, a page of the jump table, and the largest power of two that
+divides the shift. A source file whose blocks all become one target file is copied whole.
 """
 
 from __future__ import annotations
@@ -38,19 +45,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WkwSplicer:
-    """Makes files of what a mag with the same blocks has stored, a :class:`wkwdask.model.target_array.Splicer`."""
+    """Splicer between WKW mags with the same blocks, a :class:`wkwdask.model.target_array.Splicer`."""
 
     def can_splice(self, source: Any, target: TargetArray) -> bool:
-        """Tell whether stored blocks of one mag are stored blocks of another: same voxels, places and block length, and LZ4 or raw in both."""
+        """Check whether blocks can be copied: same voxel type, block length and block type, and a shift by whole blocks."""
         volume = _stored(source)
-        if not is_wkw(volume) or source.box != volume.box:  # where more is merged, stored blocks may hold voxels outside of the box of the base
+        # A merge that extends the box must not copy: stored blocks may hold hidden voxels outside of the box of the base.
+        if not is_wkw(volume) or source.box != volume.box:
             return False
         a, b = header_of(volume), header_of(target.array)
         same = (a.block_len, a.voxel_type, a.num_channels, a.block_type) == (b.block_len, b.voxel_type, b.num_channels, b.block_type)
         return same and all(s % a.block_len == 0 for s in volume.origin)
 
     def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
-        """Make one file of what the source has stored in its place, and publish it."""
+        """Build one file from stored blocks of the source, and publish it."""
         return _Splice(source, target, shard).run()
 
 
@@ -58,7 +66,7 @@ def _stored(source: Any) -> Any:
     return source.base if isinstance(source, MergedVolume) else source
 
 
-_OUTSIDE, _CUT, _INSIDE = range(3)  # blocks outside the box, cut by it, or inside
+_OUTSIDE, _CUT, _INSIDE = range(3)  # position of a block: outside the box (zeros), cut by it (decoded and encoded), inside (copied)
 
 
 class _Splice:
@@ -89,7 +97,7 @@ class _Splice:
         return self._published()
 
     def _same_file(self) -> WkwFile | None:
-        """Find the file of the source that holds the same blocks in the same places, and nothing that is to be left out."""
+        """Return the source file that can be copied whole: the same blocks in the same order, and none outside of the box."""
         file_len = self._header.file_len
         if self._before.file_len != file_len or any(s % file_len for s in self._shift):
             return None
@@ -103,7 +111,7 @@ class _Splice:
 
     def _take_over(self, stored: WkwFile) -> Receipt:
         """Copy a whole file."""
-        stored.all_bounds()  # checks them
+        stored.all_bounds()  # raises if the jump table is broken
         self._file.buffer.file.copy_from(stored.file, stored.nbytes)
         self._file.buffer.close().publish(flush_folder=self._target.is_in_place, keep_equal=True)
         return self._published()
@@ -112,7 +120,7 @@ class _Splice:
         return self._target.published(Receipt(self._shard, self._box, voxels=self._box.volume))
 
     def _copy_cubes(self) -> None:
-        lengths = [s & -s for s in self._shift if s]  # the largest cubes that stay aligned
+        lengths = [s & -s for s in self._shift if s]  # the largest power of two that divides each shift
         edge = min(self._before.file_len, self._header.file_len, PAGE_LEN, *lengths)
         per_file = self._header.file_len // edge
         _, cubes = morton.ordered_box((0, 0, 0), (per_file,) * 3)
@@ -123,7 +131,7 @@ class _Splice:
             check_links_of(self._absent)
 
     def _copy_cube(self, cube: Vec3, edge: int) -> None:
-        """Copy an aligned cube of blocks, which lies in one page of one file of the source."""
+        """Copy an aligned cube of blocks, which lies within one page of one source file."""
         shape = (edge * self._before.block_len,) * 3
         inside = cell_box(cube, shape, self._box).intersection(self._box)
         before = [n - s // edge for n, s in zip(cube, self._shift, strict=True)]
@@ -137,9 +145,9 @@ class _Splice:
         first_code = int(morton.encode([n * edge % self._before.file_len for n in before])[0])
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
         whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
-        for first, last, kind in self._stretches(cube, edge, inside, touched, whole):
+        for first, last, kind in self._runs(cube, edge, inside, touched, whole):
             if kind == _OUTSIDE:
-                self._next += last - first  # zeros
+                self._next += last - first  # start_stretch() fills the gap with zeros
             elif kind == _INSIDE and file is not None:
                 self._put_stored(file, bounds[first : last + 1])
             else:
@@ -152,7 +160,7 @@ class _Splice:
         return open_if_stored(path, self._before), path
 
     def _touched(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
-        """Tell which blocks of a cube are not what the source has stored, in Morton order; None where all are."""
+        """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None if there are none."""
         if inside.is_empty or not isinstance(self._source, MergedVolume):
             return None
         step = self._before.block_len
@@ -166,8 +174,8 @@ class _Splice:
         in_order: npt.NDArray[np.bool_] = touched[tuple(blocks.T)]
         return in_order
 
-    def _stretches(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
-        """Part the blocks of a cube, in their order, by what is done with them: first block, the one behind the last, kind."""
+    def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
+        """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end, kind."""
         if touched is None and inside.volume == (edge * self._before.block_len) ** 3:
             return [(0, edge**3, whole)]
         step = self._before.block_len
@@ -182,7 +190,7 @@ class _Splice:
         return [(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 
     def _put_stored(self, file: WkwFile, bounds: npt.NDArray[np.int64]) -> None:
-        """Copy stored blocks as they are."""
+        """Copy stored blocks byte for byte."""
         if not self._has_voxels:
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
@@ -190,7 +198,7 @@ class _Splice:
         self._file.record(codes, np.diff(bounds))
 
     def _put_cut(self, cube: Vec3, edge: int, number: int) -> None:
-        """Decode a block, and encode what of it lies in the box."""
+        """Decode a block, clip it to the box, and encode it."""
         step = self._header.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
         x, y, z = ((blocks[number] + np.multiply(cube, edge)) * step).tolist()
@@ -203,7 +211,7 @@ class _Splice:
         self._file.record(codes, sizes)
 
     def _begin(self, count: int) -> npt.NDArray[np.uint64]:
-        """Begin with some of the next blocks."""
+        """Return the Morton codes of the next blocks, after zeros up to the first of them."""
         codes = np.arange(self._next, self._next + count, dtype=np.uint64)
         self._file.start_stretch(codes)
         self._next += count

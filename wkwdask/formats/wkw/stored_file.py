@@ -1,6 +1,7 @@
-"""BoxRead WKW data files: header, pages of the jump table, batches of stored blocks; of files that hold one block each, many of them in one call.
+"""Read WKW data files: header, pages of the jump table, batches of stored blocks. Many files of one block each are read in one call.
 
-Open files and their table pages are kept for a while, within fixed bounds, and belong to one state of the file: a replaced file is opened anew.
+Open files and pages of their jump tables are cached within fixed bounds. A cached file is identified by inode, modification time and size, so that a
+replaced file is opened again.
 """
 
 from __future__ import annotations
@@ -34,31 +35,31 @@ if TYPE_CHECKING:
     from wkwdask.kernels.blocks.batch import Zeros
 
 PAGE_LEN = 32
-_PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one
+_PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
 _PAGES_PER_FILE = 4
 _OPEN_FILES = 64
 _BATCH_NBYTES = 8 << 20
-_MAX_STORED_NBYTES = (1 << 31) - 1  # what LZ4's functions take
-_GAP_NBYTES = 16 << 10  # reading across a smaller gap costs less than another call
+_MAX_STORED_NBYTES = (1 << 31) - 1  # the functions of LZ4 take sizes as int
+_GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second call
 _buffers = threading.local()
 
 
 @dataclass(slots=True)
 class BoxRead:
-    """One reading of a box into an array."""
+    """State of one read of a box into an array."""
 
     out: npt.NDArray[Any]
-    """What is filled, shape (c, x, y, z)."""
+    """Array to fill, shape (c, x, y, z)."""
     topleft: Vec3
-    """Absolute voxel of the mag that goes to voxel 0 of the array."""
+    """Voxel of the mag at voxel 0 of the array."""
     first_channel: int
-    """Stored channel that goes to channel 0 of the array."""
+    """Stored channel at channel 0 of the array."""
     zeros: Zeros
-    """Fills what nothing is stored for."""
+    """Regions of the array without stored voxels, filled with zeros."""
     has_absent: bool = False
-    """Whether a file was not there."""
+    """Whether any file was absent."""
     absent: dict[tuple[int, int], str] = field(default_factory=dict)
-    """One of the absent files of each row along x, by the row's index along y, z, whose folders are still to be looked at."""
+    """One absent file for each row along x, by (y, z); their folders are checked for broken links after the read."""
 
 
 class WkwFile:
@@ -74,7 +75,7 @@ class WkwFile:
         self._pages: LruCache[npt.NDArray[np.int64]] = LruCache(_PAGES_PER_FILE)
 
     def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
-        """Read and decode the blocks of a box that lie in one page of the jump table."""
+        """Read and decode the blocks of a box within one page of the jump table."""
         header = self.header
         found = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
         self._check_sizes(found, page)
@@ -96,17 +97,17 @@ class WkwFile:
         return nonzero
 
     def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """Say where stored blocks lie, of one page of the jump table."""
+        """Return the boundaries of consecutive blocks within one page of the jump table."""
         page, place = divmod(first, _PAGE_ENTRIES)
         return self._page(page)[place : place + count + 1]
 
     def all_bounds(self) -> npt.NDArray[np.int64]:
-        """Say where all stored blocks lie, as :meth:`bounds` does."""
+        """Return the boundaries of all blocks."""
         pages = [self._page(number) for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES))]
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
-        """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not."""
+        """Check whether all of some consecutive stored blocks equal a stored block of zeros; stop reading at the first that does not."""
         if (np.diff(bounds) != zero.size).any():
             return False
         step = max(1, _BATCH_NBYTES // zero.size // 8)
@@ -119,7 +120,7 @@ class WkwFile:
         return True
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
-        """Give the Morton codes of all blocks but those that are stored as the encoder stores a block of zeros; no block is decoded."""
+        """Return the Morton codes of all blocks except those stored as the encoder stores zeros; no block is decoded."""
         header, bounds = self.header, self.all_bounds()
         is_nonzero = np.ones(header.blocks_per_file, np.bool_)
         if header.is_compressed:
@@ -130,12 +131,12 @@ class WkwFile:
         return np.flatnonzero(is_nonzero)
 
     def _where(self, found: Located, page: int, n: int) -> tuple[str, int]:
-        """Name a block for an error, with its stored length."""
+        """Name a block in an error message, with its stored size."""
         row = found.blocks[n]
         return f"{self.path}: block {page * _PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
 
     def _check_sizes(self, found: Located, page: int) -> None:
-        """Refuse stored lengths that LZ4 cannot have, before memory is taken on their word."""
+        """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for them."""
         header = self.header
         if not header.is_compressed:
             return
@@ -148,7 +149,7 @@ class WkwFile:
             raise CorruptError(f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}")
 
     def _page(self, number: int) -> npt.NDArray[np.int64]:
-        """Give the block boundaries of one page of the jump table, read and checked once."""
+        """Return the block boundaries of one page of the jump table; each page is read and checked once."""
         page = self._pages.get(number)
         if page is None:
             header = self.header
@@ -167,7 +168,7 @@ _open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FIL
 
 
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file, or give the one that is open already; for one that is absent the caller still has to call :func:`check_links_of`."""
+    """Open a data file, or return the cached one. For None (absent), the caller must still call :func:`check_links_of`."""
     try:
         status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -189,7 +190,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
 
 
 def check_links_of(paths: Iterable[str]) -> None:
-    """Make sure that absent files are zeros, and not behind links to what is not there."""
+    """Raise MissingError if a folder of absent files is a broken symbolic link: then their voxels are not zeros."""
     rows = {dirname(path) for path in paths}
     for folder in {*rows, *(dirname(row) for row in rows)}:
         if files.islink(folder) and not files.exists(folder):
@@ -197,16 +198,16 @@ def check_links_of(paths: Iterable[str]) -> None:
 
 
 def missing_mag(header_path: str) -> MissingError:
-    """Make the error for a mag that was there before."""
+    """Return the error for a mag that vanished after it was opened."""
     return MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted")
 
 
 def _dangling(path: str) -> MissingError:
-    return MissingError(f"{path}: a symbolic link to a {'file' if path.endswith('.wkw') else 'folder'} that is not there")
+    return MissingError(f"{path}: a symbolic link to a missing {'file' if path.endswith('.wkw') else 'folder'}")
 
 
 def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Give this thread's read buffer, grown when a batch needs more."""
+    """Return this thread's read buffer, grown if necessary."""
     memory: npt.NDArray[np.uint8] | None = getattr(_buffers, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(max(nbytes, 1 << 20), np.uint8)
@@ -216,15 +217,16 @@ def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
 
 # ------------------------------------------------------------------------------------------------ files of one block
 
-_SMALL_NBYTES = 512 << 10  # a larger file takes so long to decode that it may as well be opened by itself
+# WEBKNOSSOS exports annotations as files of one block: opening each of them separately would cost more than decoding it.
+_SMALL_NBYTES = 512 << 10  # decoding a larger file takes longer than opening it
 _SMALL_BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
-_MOST_FILES = 4096  # of one batch, absent ones included
-_COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # what all headers of a mag begin with, but for the two compressed block types
+_MAX_FILES = 4096  # in one batch, including absent files
+_COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # headers of one mag agree in the first 8 bytes, except in the block type
 _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
 
 
 def has_small_files(header: WkwHeader) -> bool:
-    """Return whether the files of a mag are so small that they are best read together."""
+    """Check whether the files of a mag are small enough to read many in one call."""
     return header.file_len == 1 and _most_nbytes(header) <= _SMALL_NBYTES
 
 
@@ -233,14 +235,17 @@ def _most_nbytes(header: WkwHeader) -> int:
 
 
 def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: BoxRead, read_one: Callable[[BoxRead, Vec3], int]) -> int:
-    """Read all files of a box. One that is not plainly right is left to the path for single files, which reads it or reports what is wrong with it."""
+    """Read all files of a box in batches, and return the number of blocks that are not all zero.
+
+    A file that is not plainly valid goes to ``read_one``, the path for single files, which reads it or raises the exact error.
+    """
     most_nbytes = _most_nbytes(header)
     memory = read_buffer(max(_SMALL_BATCH_NBYTES, most_nbytes))
     indices = ((x, y, z) for z in grid[2] for y in grid[1] for x in grid[0])
-    nonzero, left = 0, math.prod(map(len, grid))
-    while left:
+    nonzero, remaining = 0, math.prod(map(len, grid))
+    while remaining:
         found = _read_batch(header_path, indices, most_nbytes, memory)
-        left -= len(found)
+        remaining -= len(found)
         index, start, size = np.split(np.array(found, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
         table[:, X : Z + 1] = index * header.block_len - reading.topleft
@@ -251,17 +256,17 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
             reading.has_absent = True
             reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
             reading.zeros.add(table[absent], header.block_len)
-        for x, y, z in broken + index[~sound & ~absent].tolist():  # only now: each takes the memory for itself
+        for x, y, z in broken + index[~sound & ~absent].tolist():  # after the batch, because read_one uses the same buffer
             nonzero += read_one(reading, (x, y, z))
     return nonzero
 
 
 def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
-    """Read files until the memory is full; gives index, place in the memory and size of each."""
+    """Read files until the buffer is full; return index, offset in the buffer and size of each."""
     batch: list[Vec3] = []
 
     def names() -> Iterator[str]:
-        for x, y, z in itertools.islice(indices, _MOST_FILES):
+        for x, y, z in itertools.islice(indices, _MAX_FILES):
             batch.append((x, y, z))
             yield f"z{z}/y{y}/x{x}.wkw"
 
@@ -275,12 +280,13 @@ def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, mem
 def _find_blocks(
     table: npt.NDArray[np.int64], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64], header: WkwHeader, memory: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bool_]:
-    """Fill in where the block of each file lies; gives which files have a header like the mag's and a whole block."""
+    """Fill in the location of the block of each file; return which files have a matching header and a complete block."""
     table_end = HEADER_NBYTES + 8 * header.is_compressed
     heads = memory[np.minimum(start + np.arange(HEADER_NBYTES + 8), len(memory) - 1)]
     is_same = heads[:, :_COMMON_NBYTES] == np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
     if header.is_compressed:
         is_same[:, _BLOCK_TYPE_AT] = np.isin(heads[:, _BLOCK_TYPE_AT], _LZ4_TYPES)
+    # Bytes 8 to 24 are dataOffset and, if compressed, the only entry of the jump table: start and end of the block.
     offset, end = heads[:, _COMMON_NBYTES:].copy().view("<i8").T
     end = end if header.is_compressed else offset + header.block_nbytes
     table[:, OFFSET], table[:, SIZE], table[:, START] = offset, end - offset, start[:, 0] + offset
@@ -290,7 +296,7 @@ def _find_blocks(
 
 
 def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead) -> tuple[int, list[list[int]]]:
-    """Decode all blocks; gives how many are not all-zero, and the indices of the files whose block is broken."""
+    """Decode all blocks; return how many are not all zero, and the indices of files with a broken block."""
     nonzero, broken = 0, []
     while len(table):
         decoded = decode_into(
