@@ -46,7 +46,7 @@ def _parse(document):
 
 def _use_all(text, source):
     """Parse a document and use each of its layers."""
-    for layer in parse_datasource(text, source).odd:
+    for layer in parse_datasource(text, source).invalid_layers:
         layer.raise_error()
 
 

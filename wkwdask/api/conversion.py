@@ -295,7 +295,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         found = find(source)
     except (MissingError, UnsupportedError, NotADirectoryError):
         return None
-    return found if found.layers or found.odd else None
+    return found if found.layers or found.invalid_layers else None
 
 
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:

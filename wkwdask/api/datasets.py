@@ -268,7 +268,7 @@ class Dataset:
             rm(self.path, layer=name, allow_external=allow_external)
             if name not in self.refreshed().layers:
                 return self.refreshed()
-        odd = any(odd.name == name for odd in datasource_of(self.path).odd)
+        odd = any(odd.name == name for odd in datasource_of(self.path).invalid_layers)
         with contextlib.nullcontext() if odd or delete_files else kept_idle(stored_layer(self.path, name)):
             return self._edited(lambda document: without_layer(document, name))
 
@@ -393,7 +393,7 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     source = read_datasource(path)
     if source is None:
         raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")
-    odd, sound = {layer.path: layer for layer in source.odd}, iter(source.layers)
+    odd, sound = {layer.path: layer for layer in source.invalid_layers}, iter(source.layers)
     places = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(odd))]
     layers = [odd_layer(path, odd[place]) if place in odd else layer_of(path, source, next(sound)) for place in places]
     return Dataset(path, source.name or basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)

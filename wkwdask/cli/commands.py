@@ -98,7 +98,7 @@ def _all_layers(path: str) -> list[str]:
     from wkwdask.formats.opening import find
 
     located = find(path)
-    return [*(layer.name for layer in located.layers), *(odd.name for odd in located.odd)]
+    return [*(layer.name for layer in located.layers), *(invalid.name for invalid in located.invalid_layers)]
 
 
 @click.command(cls=StorageCommand, short_help="Make finer mags of a layer from a coarse one.")

@@ -174,7 +174,7 @@ class ResolvedUrl:
     """The images that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
-    odd: tuple[InvalidLayer, ...] = ()
+    invalid_layers: tuple[InvalidLayer, ...] = ()
     """Layers of a dataset that cannot be used."""
 
     def choose(self, layer: str | None) -> Image:
@@ -187,17 +187,17 @@ class ResolvedUrl:
 
     def pick(self, layer: str | None) -> Image:
         """Choose the one image that is meant, as its container describes it."""
-        names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.odd)])
+        names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.invalid_layers)])
         if layer is None:
-            if len(self.layers) + len(self.odd) == 1:
-                return self.layers[0] if self.layers else self.odd[0].raise_error()
+            if len(self.layers) + len(self.invalid_layers) == 1:
+                return self.layers[0] if self.layers else self.invalid_layers[0].raise_error()
             if not names:
                 raise MissingError(f"{self.path}: the dataset has no layers")
             raise ValueError(f"{self.path}: several layers: name one with layer=: {names}")
         for candidate in self.layers:
             if candidate.name in (layer, layer.strip("/")):
                 return candidate
-        for odd in self.odd:
+        for odd in self.invalid_layers:
             if odd.name == layer:
                 odd.raise_error()
         raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")

@@ -234,8 +234,8 @@ def _found(
         else:
             image = image or volume
     if image is None and segmentation is None:
-        if found.odd:
-            found.odd[0].raise_error()
+        if found.invalid_layers:
+            found.invalid_layers[0].raise_error()
         there = ", ".join(dict.fromkeys(str(known) for candidate in layers for known in candidate.mags)) or "none"
         raise MissingError(f"{found.path}: no layer with data files to draw" + ("" if mag is None else f" in mag {mag}; there are {there}"))
     return image, segmentation, voxel_size

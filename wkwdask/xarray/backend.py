@@ -146,7 +146,7 @@ class WkwBackend(LayersBackend):
             for mag in layer.mags:
                 if located.mag in (None, mag):
                     groups[f"{node}/{mag.name}"] = without(_open_or_explain(readable, mag), drop_variables)
-        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
+        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.invalid_layers})
         return groups
 
 

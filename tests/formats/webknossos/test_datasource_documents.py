@@ -256,10 +256,10 @@ def test_what_else_a_layer_says():
 def test_an_odd_layer_leaves_the_others():
     source = parsed("an odd layer")
     assert [record.name for record in source.layers] == ["a"]
-    (odd,) = source.odd
+    (odd,) = source.invalid_layers
     assert (odd.name, odd.path) == ("odd", "dataLayers[1]")
     assert odd.problem.startswith('ds.json: dataLayers[1].category: expected "color" or "segmentation", found "mask"; dataLayers[1].boundingBox: ')
-    assert [odd.name for odd in parsed("a layer that is none").odd] == ["dataLayers[1]"]
+    assert [odd.name for odd in parsed("a layer that is none").invalid_layers] == ["dataLayers[1]"]
 
 
 def test_paths_change_with_the_folder():

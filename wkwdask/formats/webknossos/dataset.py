@@ -201,9 +201,9 @@ def with_external(layer: Image) -> Image:
 
 def _located(path: str) -> ResolvedUrl:
     datasource = read_datasource(path)
-    if datasource is not None and (datasource.layers or datasource.odd):
+    if datasource is not None and (datasource.layers or datasource.invalid_layers):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
-        return ResolvedUrl(path, layers, odd=datasource.odd)
+        return ResolvedUrl(path, layers, invalid_layers=datasource.invalid_layers)
     if files.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)

@@ -81,7 +81,7 @@ class DataSource:
     """All layers, in the order of the file."""
     document: dict[str, Any]
     """The parsed JSON, with everything that is not understood here."""
-    odd: tuple[InvalidLayer, ...] = ()
+    invalid_layers: tuple[InvalidLayer, ...] = ()
     """Layers that cannot be used."""
     voxel_size: tuple[float, float, float] | None = None
     """The voxel size as the file states it [``unit``]."""
@@ -93,9 +93,9 @@ class DataSource:
         for layer in self.layers:
             if layer.name == name:
                 return layer
-        for odd in self.odd:
-            if odd.name == name:
-                odd.raise_error()
+        for invalid in self.invalid_layers:
+            if invalid.name == name:
+                invalid.raise_error()
         return None
 
 
@@ -108,22 +108,22 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
     if not isinstance(entries, list):
         problems.add("dataLayers", "a list", entries)
         entries = []
-    layers, odd = [], []
+    layers, invalid = [], []
     for index, entry in enumerate(entries):
         wrong, path = Problems(), f"dataLayers[{index}]"
         layer = _layer(entry, path, wrong)
         if layer is not None:
             layers.append(layer)
         else:
-            odd.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
+            invalid.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
     if problems.found:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(layer.problem.removeprefix(f"{source}: ") for layer in odd)]))
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(layer.problem.removeprefix(f"{source}: ") for layer in invalid)]))
     identity = document.get("id")
     name = identity.get("name", "") if isinstance(identity, dict) else ""
     if voxel_size is None:
-        return DataSource(str(name), None, tuple(layers), document, tuple(odd))
+        return DataSource(str(name), None, tuple(layers), document, tuple(invalid))
     size, unit = voxel_size
-    return DataSource(str(name), _in_nm(size, unit), tuple(layers), document, tuple(odd), size, unit)
+    return DataSource(str(name), _in_nm(size, unit), tuple(layers), document, tuple(invalid), size, unit)
 
 
 def _name_of(entry: Any) -> str | None:

@@ -76,8 +76,8 @@ class WebknossosFormat(ArrayFormat):
             datasource = read_datasource(path)
         except CorruptError:
             return True  # ours, and opening it says what is wrong
-        if datasource is not None and (datasource.layers or datasource.odd):
-            return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
+        if datasource is not None and (datasource.layers or datasource.invalid_layers):
+            return bool(datasource.invalid_layers) or any(record.data_format == "wkw" for record in datasource.layers)
         with files.scandir(path) as entries:
             return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
@@ -116,8 +116,8 @@ class WebknossosFormat(ArrayFormat):
         root = None if target is None else local_path(target)
         if root is not None and files.realpath(root) == files.realpath(located.path):
             raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
-        if layers is None and located.odd:
-            located.odd[0].raise_error()
+        if layers is None and located.invalid_layers:
+            located.invalid_layers[0].raise_error()
         moves = [
             LevelCopy(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
             for layer in (located.layers if layers is None else map(located.pick, layers))
@@ -131,7 +131,7 @@ class WebknossosFormat(ArrayFormat):
         """Name the layers that are stored in WKW, where others are not."""
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
-        return stored if 0 < len(stored) < len(located.layers) + len(located.odd) else None
+        return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
 
     def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Name layers of other formats, and what is no mag; and datasets whose voxels have another size."""
@@ -304,7 +304,7 @@ def _left_behind(located: ResolvedUrl, taken: Sequence[Image], names: Sequence[s
     for layer in located.layers:
         if layer.container.data_format != "wkw":
             yield f"layer {layer.name} ({layer.container.data_format})"
-    yield from (f"layer {odd.name} (of which the JSON makes no sense)" for odd in located.odd)
+    yield from (f"layer {invalid.name} (of which the JSON makes no sense)" for invalid in located.invalid_layers)
     for layer in {layer.folder: layer for layer in taken}.values():
         yield from (folder for folder in layer.mags.values() if is_remote(folder))
         yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})

@@ -267,12 +267,12 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
         faults.append(Fault("json.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
         return _layers_in(path, None), path, None, None
     if datasource is not None:
-        faults += [Fault("json.broken", f"{path}/{FILE_NAME}", odd.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for odd in datasource.odd]
+        faults += [Fault("json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for invalid in datasource.invalid_layers]
         known = [listed_layer(path, datasource, record) for record in datasource.layers]
         places = {files.realpath(layer.folder) for layer in known}
         places |= {files.realpath(dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
         fresh = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in places]
-        names = {odd.name for odd in datasource.odd}
+        names = {invalid.name for invalid in datasource.invalid_layers}
         faults += [
             Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
             for layer in fresh
@@ -327,9 +327,9 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     """List the folders of a dataset that hold mags."""
     with files.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-    odd = set() if datasource is None else {layer.name for layer in datasource.odd}
+    invalid = set() if datasource is None else {layer.name for layer in datasource.invalid_layers}
     names = {folder: basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
-    return [make_layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
+    return [make_layer(folder, name, path, None if name in invalid else datasource) for folder, name in names.items()]
 
 
 def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:

@@ -97,10 +97,10 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     """Look at a dataset, layer or mag; only headers are read, but all files are counted."""
     located = locate(url)
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
-    if not sources and located.odd:
+    if not sources and located.invalid_layers:
         sources = [source for source in (read_datasource(located.path),) if source is not None]
     layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
-    layers += tuple(LayerSummary(odd.name, "", "", "", 0, None, (), odd.problem) for odd in located.odd)
+    layers += tuple(LayerSummary(invalid.name, "", "", "", 0, None, (), invalid.problem) for invalid in located.invalid_layers)
     if not sources:
         return DatasetSummary(located.path, None, layers)
     return DatasetSummary(located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit)

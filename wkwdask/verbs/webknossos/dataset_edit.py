@@ -46,7 +46,7 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
     """Find a layer of a dataset."""
     datasource = datasource_of(dataset) if datasource is None else datasource
     if datasource.layer(name) is None:
-        names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.odd]
+        names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.invalid_layers]
         raise MissingError(f"{dataset}: no layer {name!r}; there are {', '.join(names) or 'none'}")
     return make_layer(f"{dataset}/{name}", name, dataset, datasource)
 
