@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from private_slurm import missing_programs, private_slurm
+from support.private_slurm import missing_programs, private_slurm
 
 import wkwdask
 

@@ -13,7 +13,11 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from damage_matrix import (
+from faults.drivers import KILLS, killed_at, logged, stopping
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.commands import run_here
+from support.damage_matrix import (
     ABOVE,
     BROKEN_BLOCK,
     CASES,
@@ -41,14 +45,10 @@ from damage_matrix import (
     strangers_mag,
     voxels,
 )
-from faults.drivers import KILLS, killed_at, logged, stopping
-from file_events import counting
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from strategies import VOXEL_KINDS, voxel_array
-from support.commands import run_here
+from support.file_events import counting
 from support.inside import KINDS_OF_FAULTS
 from support.locks import dead_process, put_lock, this_process
+from support.strategies import VOXEL_KINDS, voxel_array
 
 import wkwdask
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError

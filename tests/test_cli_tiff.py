@@ -6,7 +6,7 @@ import base64
 import json
 
 from support.commands import run_here
-from zarr_proposal import TIFF_PREFIX
+from support.zarr_proposal import TIFF_PREFIX
 
 import wkwdask
 

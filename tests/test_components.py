@@ -230,7 +230,7 @@ def test_threads_processes_and_regions_give_the_same_files(dataset):
 
 
 def test_a_cluster(dataset):
-    from local_cluster import local_cluster
+    from support.local_cluster import local_cluster
 
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
     wkwdask.connected_components(dataset / "seg", dataset / "serial" / "1")

@@ -16,11 +16,11 @@ import pytest
 from faults.drivers import regions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cluster import local_cluster
-from strategies import vectors, voxel_array
 from support.commands import run_here
 from support.datasets import FILE_NAME
 from support.inside import limited
+from support.local_cluster import local_cluster
+from support.strategies import vectors, voxel_array
 
 import wkwdask
 from wkwdask.errors import MissingError

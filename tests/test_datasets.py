@@ -10,11 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
-import dataset_edits
 import numpy as np
 import pytest
-from file_events import counting
+from support import dataset_edits
 from support.datasets import FILE_NAME
+from support.file_events import counting
 from support.inside import impatient, limited, without_exchange
 from support.locks import dead_process, far_process, lock_path, put_lock, this_process
 

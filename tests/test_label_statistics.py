@@ -17,11 +17,11 @@ import pytest
 from faults.drivers import ENVIRONMENT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_cluster import local_cluster
-from memory_volume import make_volume
 from scipy import ndimage
-from strategies import vectors, voxel_array
 from support.commands import run_here
+from support.local_cluster import local_cluster
+from support.memory_volume import make_volume
+from support.strategies import vectors, voxel_array
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError

@@ -7,10 +7,10 @@ import zipfile
 import dask
 import numpy as np
 import pytest
-from annotations import write_annotation, write_annotations, write_data_zip
 from faults.drivers import rechunks_of, stopping
 from hypothesis import given
 from hypothesis import strategies as st
+from support.annotations import write_annotation, write_annotations, write_data_zip
 from support.commands import run_here
 from support.datasets import edit, layer_of
 from support.inside import before_task

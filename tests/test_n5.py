@@ -8,10 +8,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from n5_volumes import write_attributes, write_dataset
 from PIL import Image
-from precomputed_volumes import labels
 from support.commands import run_here
+from support.n5_volumes import write_attributes, write_dataset
+from support.precomputed_volumes import labels
 
 import wkwdask
 from wkwdask import Mag

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
-from precomputed_volumes import labels, write_volume
 from support.commands import run_here
+from support.precomputed_volumes import labels, write_volume
 
 import wkwdask
 from wkwdask import Sharding

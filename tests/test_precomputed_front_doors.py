@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from PIL import Image
-from precomputed_volumes import labels, scale_entry, write_info, write_scale, write_volume
 from support.commands import run_here
+from support.precomputed_volumes import labels, scale_entry, write_info, write_scale, write_volume
 
 import wkwdask
 from wkwdask import Mag, Sharding

@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 from faults.trees import contents, leftovers
-from precomputed_volumes import scale_entry, split_shard, write_info, write_scale
 from support.inside import limited
+from support.precomputed_volumes import scale_entry, split_shard, write_info, write_scale
 
 import wkwdask
 from wkwdask import Sharding

@@ -8,9 +8,9 @@ import os
 
 import numpy as np
 import pytest
-from precomputed_volumes import labels, read_shard, scale_entry, split_shard, write_info, write_minishards, write_scale, write_shard, write_volume
 from support.commands import run_here
 from support.inside import KINDS_OF_FAULTS
+from support.precomputed_volumes import labels, read_shard, scale_entry, split_shard, write_info, write_minishards, write_scale, write_shard, write_volume
 
 import wkwdask
 from wkwdask import Sharding

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from precomputed_volumes import chunk_id, chunk_name, scale_entry, write_info, write_shard, write_volume
-from range_server import range_server
 from support.inside import limited
+from support.precomputed_volumes import chunk_id, chunk_name, scale_entry, write_info, write_shard, write_volume
+from support.range_server import range_server
 
 import wkwdask
 from wkwdask import Sharding

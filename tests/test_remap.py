@@ -394,7 +394,7 @@ def test_a_second_run_is_refused(dataset):
 
 
 def test_threads_and_a_cluster_give_the_same_files(dataset, tmp_path):
-    from local_cluster import local_cluster
+    from support.local_cluster import local_cluster
 
     np.save(tmp_path / "a.npy", TABLE)
     wkwdask.remap(dataset / "seg" / "1", dataset / "serial" / "1", tmp_path / "a.npy")

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import xarray as xr
 from faults.trees import contents, leftovers
-from file_events import counting
-from n5_volumes import write_attributes, write_dataset
+from support.file_events import counting
 from support.inside import before_task, limited
+from support.n5_volumes import write_attributes, write_dataset
 
 import wkwdask
 from wkwdask.errors import ExistsError, ResumeError, TaskFailedError, UnsupportedError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run_here
 from support.inside import limited
-from zarr_sources import VOXEL_SIZE, document, make_dataset, voxels
+from support.zarr_sources import VOXEL_SIZE, document, make_dataset, voxels
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError, UnsupportedError

@@ -16,11 +16,11 @@ from faults.drivers import journaled, rechunks_of, stopping
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset, states
 from hypothesis import given
 from hypothesis import strategies as st
-from local_cluster import local_cluster
-from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 from support.commands import run_here
 from support.inside import before_task, limited
+from support.local_cluster import local_cluster
 from support.locks import put_lock, this_process
+from support.strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 from support.wkw_files import header_of
 
 import wkwdask

@@ -9,9 +9,9 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from failing_chunks import fail_behind, fail_first
-from local_cluster import local_cluster
 from scipy import ndimage
+from support.failing_chunks import fail_behind, fail_first
+from support.local_cluster import local_cluster
 
 import wkwdask
 

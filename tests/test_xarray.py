@@ -15,8 +15,8 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from local_cluster import local_cluster
 from support.datasets import FILE_NAME
+from support.local_cluster import local_cluster
 
 import wkwdask
 from wkwdask import BoundingBox

@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from support.commands import run_here
-from zarr_sources import VOXEL_SIZE, absolute, document, make_dataset, voxels
+from support.zarr_sources import VOXEL_SIZE, absolute, document, make_dataset, voxels
 
 import wkwdask
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError

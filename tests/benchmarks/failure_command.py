@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from faults import worker_faults
 from faults.drivers import without_flushing
 from faults.works import ArrayWork, PyramidWork
-from private_slurm import private_slurm
+from support.private_slurm import private_slurm
 
 from . import failure_drivers as drivers
 from . import failure_workers as workers

@@ -20,7 +20,7 @@ from faults.drivers import CASES, ENVIRONMENT, Undisturbed, without_flushing
 from faults.idle_tasks import num_journaled, run_idle, write_round
 from faults.slurm_workers import SlurmWorkers
 from faults.trees import contents
-from private_slurm import private_slurm
+from support.private_slurm import private_slurm
 
 import wkwdask
 

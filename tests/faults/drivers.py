@@ -345,7 +345,7 @@ class Driver:
     @contextlib.contextmanager
     def _runner(self):
         if self.scheduler == "local":
-            from local_cluster import local_cluster
+            from support.local_cluster import local_cluster
 
             with local_cluster() as cluster, cluster.get_client():
                 yield

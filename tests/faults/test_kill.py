@@ -18,10 +18,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from annotations import write_data_zip
 from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 from PIL import Image
+from support.annotations import write_data_zip
 
 import wkwdask
 from wkwdask import Sharding
@@ -453,7 +453,7 @@ def test_rerun_after_a_rerun_that_was_killed_too(tmp_path, large):
 @pytest.fixture(scope="module")
 def client():
     import distributed  # after the tests above have forked
-    from local_cluster import local_cluster
+    from support.local_cluster import local_cluster
 
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 20}),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import headers, voxels
+from support.strategies import headers, voxels
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.wkw.file import decode_block, encode_block, encode_raw_block

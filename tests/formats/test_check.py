@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_length_headers, headers
+from support.strategies import any_length_headers, headers
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id, valid_parts, with_fields, without_mags

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
 from support.encoded_wkw import encode_file
+from support.strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.file import block_bounds, decode_file, encode_block, format_file_head, format_jump_table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_length_headers
+from support.strategies import any_length_headers
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header

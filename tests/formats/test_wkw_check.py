@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage_matrix import hashes
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import VOXEL_KINDS, damaged, headers, voxel_array
+from support.damage_matrix import hashes
 from support.encoded_wkw import encode_file
+from support.strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError

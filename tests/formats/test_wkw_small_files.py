@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import vectors
 from support.encoded_wkw import encode_file
+from support.strategies import vectors
 
 from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError

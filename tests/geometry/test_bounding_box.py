@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import boxes, mags
+from support.strategies import boxes, mags
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag

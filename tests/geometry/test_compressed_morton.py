@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import vectors
+from support.strategies import vectors
 
 from wkwdask.geometry.compressed_morton import bit_axes, cells_per_axis, decode, encode
 

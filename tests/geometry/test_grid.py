@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import boxes
+from support.strategies import boxes
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells

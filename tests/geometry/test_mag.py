@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import mags
+from support.strategies import mags
 
 from wkwdask.geometry.mag import Mag, vec3
 

@@ -11,10 +11,10 @@ import re
 import dask
 import numpy as np
 import pytest
-from failing_jobs import PairsJob, attempts, fail
 from hypothesis import given
 from hypothesis import strategies as st
-from local_cluster import local_cluster
+from support.failing_jobs import PairsJob, attempts, fail
+from support.local_cluster import local_cluster
 
 import wkwdask
 from wkwdask import cli

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_volume import make_volume, store_of
+from support.memory_volume import make_volume, store_of
 
 from wkwdask import BoundingBox
 from wkwdask.graphs import selection
@@ -306,7 +306,7 @@ PLANNED = textwrap.dedent("""
     import dask, numpy as np
     import dask.array as da
     assert dask.config.get("array.query-planning") is True
-    from memory_volume import make_volume, store_of
+    from support.memory_volume import make_volume, store_of
     from wkwdask.graphs.read import open_array
     dask.config.set(scheduler="synchronous")
     array = np.random.default_rng(1).integers(1, 1000, (2, 50, 37, 23), dtype=np.uint16)

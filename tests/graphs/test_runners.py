@@ -11,8 +11,8 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from local_cluster import local_cluster
-from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
+from support.local_cluster import local_cluster
+from support.memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
 from support.serial import run_serially
 
 import wkwdask

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from strategies import DTYPE_NAMES
+from support.strategies import DTYPE_NAMES
 
 
 def pytest_collection_modifyitems(config, items):

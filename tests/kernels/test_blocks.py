@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
+from support.strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 
 from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.file import decode_block, encode_block

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import vectors, voxel_array
+from support.strategies import vectors, voxel_array
 
 from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
 from wkwdask.kernels.labels.tables import LabelTable, adds_exactly

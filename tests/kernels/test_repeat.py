@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
+from support.strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 
 from wkwdask.kernels.window.reduce import repeat_voxels
 

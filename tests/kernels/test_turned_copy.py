@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import voxel_array
+from support.strategies import voxel_array
 
 from wkwdask.kernels.arrays import copy_into
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES, vectors
+from support.strategies import DTYPE_NAMES, vectors
 
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 

@@ -7,7 +7,7 @@ import warnings
 import dask
 import numpy as np
 import pytest
-from damage_matrix import CASES, FILE_NAME, MAGS, add, both, cut, edit, labels, make_dataset, prepare, remove, voxels
+from support.damage_matrix import CASES, FILE_NAME, MAGS, add, both, cut, edit, labels, make_dataset, prepare, remove, voxels
 
 import wkwdask
 

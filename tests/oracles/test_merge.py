@@ -9,7 +9,7 @@ import warnings
 import dask
 import numpy as np
 import pytest
-from annotations import write_annotation
+from support.annotations import write_annotation
 
 import wkwdask
 

@@ -10,8 +10,8 @@ from importlib.metadata import entry_points
 
 import numpy as np
 import pytest
-from n5_volumes import write_dataset
-from precomputed_volumes import labels
+from support.n5_volumes import write_dataset
+from support.precomputed_volumes import labels
 
 import wkwdask
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index, sharding_for
-from strategies import voxel_array
+from support.precomputed_volumes import assemble_shard, chunk_id, chunk_name, parse_shard_index, sharding_for
+from support.strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import vectors
 from support.inside import limited
+from support.strategies import vectors
 
 import wkwdask
 from wkwdask import Mag

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from precomputed_volumes import labels
-from range_server import range_server
+from support.precomputed_volumes import labels
+from support.range_server import range_server
 
 import wkwdask
 

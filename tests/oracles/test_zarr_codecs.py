@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-import zarr_proposal as proposal
+from support import zarr_proposal as proposal
 
 import wkwdask
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import dask
 import numpy as np
 import pytest
-from zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
+from support.zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
 

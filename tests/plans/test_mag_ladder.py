@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import mags
+from support.strategies import mags
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import vectors
+from support.strategies import vectors
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import vectors
+from support.strategies import vectors
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox

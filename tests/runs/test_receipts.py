@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_volume import MemoryTarget
-from strategies import boxes, damaged, vectors, voxel_array
+from support.memory_volume import MemoryTarget
+from support.strategies import boxes, damaged, vectors, voxel_array
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError

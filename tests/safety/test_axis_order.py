@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 from support.commands import run_here
+from support.n5_volumes import write_dataset
 
 import wkwdask
-from tests.n5_volumes import write_dataset
 from wkwdask.errors import FormatError, UnsupportedError
 
 VOXELS = np.arange(3 * 4 * 5 * 6, dtype=np.uint8).reshape(3, 4, 5, 6)  # c, x, y, z

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from annotations import write_annotation
-from memory_room import memory_room
-from mutations import MUTATIONS, mutated
-from n5_volumes import java_lz4, write_attributes, write_dataset
+from support.annotations import write_annotation
 from support.commands import run_here
+from support.memory_room import memory_room
+from support.mutations import MUTATIONS, mutated
+from support.n5_volumes import java_lz4, write_attributes, write_dataset
 
 import wkwdask
 

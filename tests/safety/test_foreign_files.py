@@ -10,8 +10,8 @@ import zlib
 
 import numpy as np
 import pytest
-from annotations import write_annotation, write_annotations
 from PIL import Image
+from support.annotations import write_annotation, write_annotations
 
 import wkwdask
 from wkwdask.errors import FormatError

@@ -10,9 +10,9 @@ import textwrap
 import numpy as np
 import pytest
 from support.commands import run_here
+from support.n5_volumes import write_dataset
 
 import wkwdask
-from tests.n5_volumes import write_dataset
 from wkwdask.errors import FormatError, UnsupportedError
 
 EDGE = 64

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from faults.drivers import wait_until
-from private_slurm import _is_running
+from support.private_slurm import _is_running
 
 pytestmark = pytest.mark.slurm
 

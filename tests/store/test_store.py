@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from precomputed_volumes import labels, write_volume
-from range_server import range_server
 from support.inside import limited
+from support.precomputed_volumes import labels, write_volume
+from support.range_server import range_server
 from support.shelf import empty_shelf
 
 import wkwdask

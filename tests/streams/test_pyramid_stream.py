@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import vectors, voxel_array
+from support.strategies import vectors, voxel_array
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from range_server import range_server
 from support.commands import run_here
+from support.range_server import range_server
 
 import wkwdask
 

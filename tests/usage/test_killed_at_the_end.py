@@ -8,7 +8,7 @@ import shutil
 import dask
 import numpy as np
 import pytest
-from file_events import counting
+from support.file_events import counting
 
 import wkwdask
 

@@ -14,9 +14,9 @@ import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import annotations
 import numpy as np
 import pytest
+from support import annotations
 from support.commands import run_here
 
 ROOT = Path(__file__).resolve().parent.parent.parent

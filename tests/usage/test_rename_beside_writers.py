@@ -9,7 +9,7 @@ import os
 import dask
 import numpy as np
 import pytest
-from file_events import Meanwhile, counting
+from support.file_events import Meanwhile, counting
 
 import wkwdask
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from annotations import write_annotations
+from support.annotations import write_annotations
 from support.commands import run_here
 
 import wkwdask

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES
+from support.strategies import DTYPE_NAMES
 
 import wkwdask
 from wkwdask.errors import BoundsError

@@ -17,8 +17,8 @@ import pytest
 from faults.drivers import tasks_run_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import vectors
 from support.inside import limited
+from support.strategies import vectors
 
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError

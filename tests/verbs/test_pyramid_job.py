@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_volume import MemoryTarget, make_volume, read_whole, store_of
-from strategies import vectors
+from support.memory_volume import MemoryTarget, make_volume, read_whole, store_of
 from support.serial import run_serially
+from support.strategies import vectors
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import ResumeError

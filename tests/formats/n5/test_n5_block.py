@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from n5_volumes import compressed, java_lz4
+from support.n5_volumes import compressed, java_lz4
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.n5.attributes import DTYPES

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from n5_volumes import VARLENGTH, write_attributes, write_dataset
-from precomputed_volumes import labels
-from range_server import range_server
+from support.n5_volumes import VARLENGTH, write_attributes, write_dataset
+from support.precomputed_volumes import labels
+from support.range_server import range_server
 
 import wkwdask
 from wkwdask import BoundingBox, Mag

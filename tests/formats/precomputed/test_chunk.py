@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from strategies import damaged, vectors, voxel_array
+from support.strategies import damaged, vectors, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import images

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-import plain_segmentation
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import damaged, vectors
+from support import plain_segmentation
+from support.strategies import damaged, vectors
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation

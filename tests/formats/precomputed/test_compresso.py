@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import damaged, vectors
+from support.strategies import damaged, vectors
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import compresso

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from precomputed_volumes import sharding_for
+from support.precomputed_volumes import sharding_for
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.array import scale_array

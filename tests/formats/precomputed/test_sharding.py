@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from precomputed_volumes import assemble_shard, parse_shard_index, sharding_for
-from strategies import vectors
+from support.precomputed_volumes import assemble_shard, parse_shard_index, sharding_for
+from support.strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip

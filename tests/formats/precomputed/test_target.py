@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from precomputed_volumes import assemble_shard, chunk_id
+from support.precomputed_volumes import assemble_shard, chunk_id
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError

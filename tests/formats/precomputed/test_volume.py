@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
+from support.precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
 
 import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
-from n5_volumes import write_dataset
 from PIL import Image
+from support.n5_volumes import write_dataset
 
 import wkwdask
 from wkwdask.errors import FormatError, MissingError, UnsupportedError

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
+from support.zarr_arrays import Stored
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec
 from zarr.codecs.sharding import ShardingCodec
-from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from n5_volumes import n5_dataset, write_dataset
+from support.n5_volumes import n5_dataset, write_dataset
 
 import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError

@@ -9,14 +9,14 @@ import struct
 
 import numpy as np
 import pytest
-import zarr_proposal as proposal
 from PIL import Image
+from support import zarr_proposal as proposal
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
+from support.zarr_arrays import Stored
 from zarr.codecs import GzipCodec
 from zarr.storage import MemoryStore
-from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.formats.zarr.codecs.headers import ChunkLayout, n5_header

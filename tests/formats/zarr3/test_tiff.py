@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
-from zarr_proposal import TIFF_PREFIX
+from support.zarr_proposal import TIFF_PREFIX
 
 import wkwdask
 from wkwdask.errors import UnsupportedError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("zarr", reason="zarr is not installed")
-from zarr_arrays import Stored
+from support.zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import UnsupportedError

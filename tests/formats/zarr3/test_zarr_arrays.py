@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import voxel_array
+from support.strategies import voxel_array
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
+from support.zarr_arrays import Stored, length_header, write_and_open
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
-from zarr_arrays import Stored, length_header, write_and_open
 
 import wkwdask
 
@@ -207,7 +207,7 @@ def test_arrays_from_dask(tmp_path, shards):
 def test_on_dask_workers(tmp_path):
     """In processes of their own: the function of a session travels with the array."""
     import distributed
-    from local_cluster import local_cluster
+    from support.local_cluster import local_cluster
 
     array = zarr.create_array(tmp_path / "a", shape=(8, 8), chunks=(4, 4), dtype="int32", compressors=[wkwdask.offset_codec(8, prefix_func=length_header)])
     with local_cluster() as cluster, distributed.Client(cluster) as client:

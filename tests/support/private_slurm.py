@@ -278,7 +278,7 @@ def _is_running(pid: int, program: str) -> bool:
 
 
 def main() -> None:
-    """Run a command, such as a shell, inside a private cluster that is ended with it: ``python tests/private_slurm.py bash``."""
+    """Run a command, such as a shell, inside a private cluster that is ended with it: ``python tests/support/private_slurm.py bash``."""
     import tempfile
 
     if sys.argv[1:2] == [_END_WITH]:

@@ -1,6 +1,6 @@
 """Kinds of damage to a dataset: what is done to it, what ``verify`` must say, and what ``repair`` must do.
 
-``python tests/damage_matrix.py`` prints the table with what really happens.
+``PYTHONPATH=tests python -m support.damage_matrix`` prints the table with what really happens.
 """
 
 from __future__ import annotations
