@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused(mag, tmp_path):
     for region in (region_of((12, 8, 5), (2, 2, 2)), region_of((82, 8, 5), (2, 2, 2))):
         with pytest.raises(BoundsError, match="reaches outside the layer, whose box is"):
             wkwdask.to_wkw(cube, mag, region=region)
-    with pytest.raises(ValueError, match=r"has the shape \(2, 2, 3\), the array \(2, 2, 2\)"):
+    with pytest.raises(ValueError, match=r"has shape \(2, 2, 3\), the array has \(2, 2, 2\)"):
         wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 3)))
     with pytest.raises(TypeError, match="holds 1 channels of uint16, the array is 1 of uint8"):
         wkwdask.to_wkw(cube.astype(np.uint8), mag, region=region_of((13, 8, 5), (2, 2, 2)))

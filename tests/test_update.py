@@ -490,7 +490,7 @@ def test_another_method(color):
 @pytest.mark.parametrize("mag", [0, 1, 2])
 def test_a_mag_is_missing(color, mag):
     shutil.rmtree(color / "color" / COLOR.mags[mag])
-    with pytest.raises(MissingError, match=f"mag {COLOR.mags[mag]} is not there to be updated; build it first"):
+    with pytest.raises(MissingError, match=f"mag {COLOR.mags[mag]} is missing and cannot be updated; build it first"):
         wkwdask.build_pyramid(color, "color", mags=COLOR.mags, update=True)
     assert leftovers(color) == []
 

@@ -346,7 +346,7 @@ def test_what_is_not_there(tmp_path, options):
     with pytest.raises(MissingError, match="no mags that build_pyramid made from mag 1"):
         wkwdask.build_pyramid(dataset, **options)
     wkwdask.build_pyramid(dataset, mags=[2], method="max")
-    with pytest.raises(MissingError, match="mag 4, 8 is not there to be updated; build it first"):
+    with pytest.raises(MissingError, match="mag 4, 8 is missing and cannot be updated; build it first"):
         wkwdask.build_pyramid(dataset, mags=[2, 4, 8], **options)
     assert sorted(os.listdir(dataset / "color")) == ["1", "2"]
 
@@ -354,7 +354,7 @@ def test_what_is_not_there(tmp_path, options):
 def test_another_method_is_another_pyramid(dataset, other_files):
     replace(dataset, (5, 3, 2), other_files)
     for options, asked in (({"method": "min"}, "min"), ({"method": "mode"}, "mode"), ({"ignore_zero": True, "method": "mean"}, "mean with ignore_zero")):
-        with pytest.raises(ResumeError, match=f"made with mean, not {asked}; build the mags anew"):
+        with pytest.raises(ResumeError, match=f"made with mean, not {asked}; build the mags again"):
             wkwdask.build_pyramid(dataset, update=True, **options)
     wkwdask.build_pyramid(dataset, update=True, method="mean")
     check_like_new(dataset)

@@ -1,4 +1,7 @@
-"""The pyramid: all coarser mags of an image, from what a user asks for to source, levels, passes and the job."""
+"""Planning and job of :func:`wkwdask.build_pyramid`: all coarser mags of an image.
+
+One reading of a mag, a pass, makes as many coarser mags as memory allows; further passes start from the coarsest mag of the pass before.
+"""
 
 from __future__ import annotations
 
@@ -52,18 +55,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec(SourceSpec):
-    """Stream one region of a pass."""
+    """Task that streams one region of a pass and writes its part of every mag."""
 
     source: Volume
-    """What is read."""
     plan: Pass
-    """Mags, boxes and bricks."""
     targets: tuple[TargetArray, ...]
-    """What is written, one per mag of the pass."""
+    """Arrays to write, one per mag of the pass."""
     method: str
-    """How a window becomes a voxel."""
+    """Reduction of a window to a voxel, such as ``"median"``."""
     ignore_zero: bool
-    """Whether zeros do not count in a window."""
+    """Whether zeros in a window are left out."""
     region: Vec3
     first_level: int = 0
     """Index in the whole pyramid of the first mag of the pass."""
@@ -75,8 +76,8 @@ class RegionSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
-        """Read the region and write its share of every mag."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        """Read the region brick by brick, and write each mag's bricks as they are complete."""
+        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         writers = [self._writer(level) for level in range(len(self.targets))]
         try:
@@ -99,7 +100,7 @@ class RegionSpec(SourceSpec):
         )
 
     def _brick_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
-        """Read a brick at once."""
+        """Return a function that reads a brick at once and pushes it into the stream."""
 
         def push(brick: Vec3) -> Iterator[Brick]:
             nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
@@ -108,7 +109,7 @@ class RegionSpec(SourceSpec):
         return push
 
     def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
-        """Read a brick chunk by chunk, where the source can and its chunks are whole windows and lie in one brick each; None elsewhere."""
+        """Return a function that pushes a brick chunk by chunk, without a copy of the brick; None if chunks do not fit windows and bricks."""
         source = self.source
         if not isinstance(source, StoredArray) or not source.decodes_chunks:
             return None
@@ -129,11 +130,13 @@ class RegionSpec(SourceSpec):
         return BrickWriter(target, self.plan.levels[level].brick_shape, part)
 
     def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
-        """Sum up the files that each shard of the first mag is made from; those that several parts of a shard read count in one part alone."""
+        """Return, for each shard of the first mag, the digest of the files that it is made from."""
         level, target = self.plan.levels[0], self.targets[0]
         footprint = times(target.shard_shape, level.factor)
         if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
             return grouped_digests(states, self.source.shard_shape, footprint)
+        # This region writes one part of a shard. A source file that the parts of the shard share counts in one part alone, so that the sum over the parts
+        # is the digest of the whole shard.
         region = self.plan.source_region(self.region)
         shard = cell_box(self.region, level.region_shape, level.box).topleft
         index = divide(shard, target.shard_shape)
@@ -142,7 +145,7 @@ class RegionSpec(SourceSpec):
 
 
 class PyramidJob:
-    """All coarser mags of one mag."""
+    """Job that makes all coarser mags of one mag, pass by pass."""
 
     def __init__(self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
@@ -158,7 +161,7 @@ class PyramidJob:
 
     @property
     def num_tasks(self) -> int:
-        """Tasks in all; passes that have not started count as if all their regions had data."""
+        """Number of tasks; passes that have not started count as if all their regions had data."""
         later = range(len(self._occupied), len(self._passes))
         return self._num_started + sum(
             math.prod(len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape))
@@ -174,13 +177,14 @@ class PyramidJob:
         return [n for n in range(len(plan.levels)) if not plan.writes_whole_shards(n, self._target(p, n).shard_shape)]
 
     def tasks(self) -> Iterator[Task]:
-        """Give the regions of the next pass, and of those after it that have nothing to wait for."""
+        """Yield the regions of the next pass, and of further passes whose sources are complete."""
         tasks: Iterator[Task] = iter(())
         while len(self._occupied) < len(self._passes):
             p = len(self._occupied)
             plan, first = self._passes[p], self._firsts[p]
             if p and not self.tallies[first - 1].is_complete:
                 break
+            # Coordinates of a pass count from the corner of its first target, so that windows, bricks and shards begin at multiples of their shapes.
             source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
             occupied = source.occupied(plan.source_region_shape)
             self._occupied.append(occupied)
@@ -192,18 +196,18 @@ class PyramidJob:
         return tasks
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
-        joins = self._gathering.take(task, result, self._num_parts)  # the coarsest first: the next pass waits for it
+        """Record receipts; return the joins whose parts are complete, and the next pass as soon as its source is."""
+        joins = self._gathering.take(task, result, self._num_parts)  # coarsest mag first: the next pass reads it
         return chain(self.tasks(), joins)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
-        """Count the regions with data that make a file."""
+        """Count the regions with data that contribute to a shard."""
         p = max(n for n, first in enumerate(self._firsts) if first <= level)
         regions = self._passes[p].levels[level - self._firsts[p]].regions_in_shard(shard, self.targets[level].shard_shape)
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
+        """Return whether the result of an earlier start is still valid."""
         if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
             if task.spec.first_level:
                 return False
@@ -213,24 +217,21 @@ class PyramidJob:
 
 @dataclass(frozen=True, slots=True)
 class ExistingMag:
-    """A mag that is there and is to be brought up to date."""
+    """Existing mag that an update changes in place."""
 
     target: TargetArray
-    """How its shards are written, in place."""
     finer: Volume
-    """The mag that it is made from, in coordinates that count from the first voxel of the target."""
+    """Mag from which it is made, in coordinates that count from the first voxel of the target."""
     method: str
-    """How a window becomes a voxel."""
     ignore_zero: bool
-    """Whether zeros do not count in a window."""
     record: npt.NDArray[np.int64] | None
-    """What it keeps about its files, see ``wkwdask.store.records``; None where it keeps nothing."""
+    """Recorded states of its files, see ``wkwdask.store.records``; None without a record."""
     old_box: BoundingBox | None
-    """Box of the finer mag when the record was made [voxels of the finer mag, counted as there]."""
+    """Box of the finer mag when the record was written [voxels of the finer mag, counted as there]."""
 
 
 def changed_shards(mag: ExistingMag) -> set[Vec3]:
-    """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made."""
+    """Return the shards that differ from the mag's record, or whose sources have changed since it was written."""
     target, finer = mag.target, mag.finer
     now = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
@@ -238,25 +239,26 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     touched = cell_range(target.box, target.shard_shape)
     changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
     changed |= _changed_files(target, record)
+    # Windows at the border hold only voxels inside of the box: a shard changes when a new box cuts its footprint elsewhere, though no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
         changed |= {index for index in now.keys() | then.keys() if _counted(index, mag, mag.old_box) != _counted(index, mag, finer.box)}
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
 
 
 def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Vec3]:
-    """Find the files of a mag that are not as its record says: gone, replaced, or never made."""
+    """Return the shards whose files differ from the record: removed, replaced or added."""
     found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
     known = {tuple(row[:5]) for row in record.tolist() if row[3]}
     return {(row[0], row[1], row[2]) for row in found ^ known}
 
 
 def _counted(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
-    """Give the voxels of the finer mag that count in the windows of a shard: those inside the box."""
+    """Return the part of a shard's footprint that lies inside a box of the finer mag: windows contain only these voxels."""
     return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
 
 
 def footprint(finer: Volume, target: TargetArray) -> Vec3:
-    """Give the box of one shard of a mag in the voxels of the finer mag."""
+    """Return the box of one shard of a mag in voxels of the finer mag."""
     return times(target.shard_shape, factor_of(finer, target))
 
 
@@ -264,110 +266,105 @@ def factor_of(finer: Volume, target: TargetArray) -> Vec3:
     return finer.box.mag.step_to(target.box.mag)
 
 
-_SAME = 1e-3  # of a voxel's lengths: these are the same
+_SAME = 1e-3  # relative difference below which voxel lengths count as equal
 
 
 def check_method(method: str, *, ignore_zero: bool) -> str:
-    """Make sure that there is such a way to make a voxel of a window, and give it."""
+    """Check a method and its options, and return it."""
     if method not in METHODS:
         raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(f"ignore_zero goes with {', '.join(IGNORE_ZERO_METHODS)}, not with {method}")
+        raise ValueError(f"ignore_zero requires method {', '.join(IGNORE_ZERO_METHODS)}, got {method}")
     return method
 
 
 @dataclass(frozen=True, slots=True)
 class PyramidOptions:
-    """What a user may choose for a pyramid; None is the default that the fields of the function describe."""
+    """Options of a pyramid; None chooses a default."""
 
     finest: Mag | str | None = None
-    """The level to start from, by its mag or key."""
+    """Mag or key of the level to start from."""
     method: str = "default"
-    """How a window becomes a voxel."""
+    """Reduction of a window to a voxel."""
     ignore_zero: bool = False
-    """Whether zeros do not count in a window."""
+    """Whether zeros in a window are left out."""
     mags: tuple[Mag, ...] | None = None
-    """The mags to make."""
+    """Mags to make."""
     coarsest: Mag | None = None
-    """Where the ladder ends."""
+    """Last mag of the ladder."""
     sampling: str | None = None
-    """Rule of the ladder."""
+    """Rule of the ladder, such as ``"anisotropic"``."""
     align_with: str | bool = True
-    """Whose mags the ladder follows: those of one other image, of all, of none."""
+    """Image whose mags the ladder follows: True for all other images of the dataset, False for none, or a name."""
     stored: Any = None
-    """How the levels are stored, a record of the format."""
+    """Storage options of the format."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of what holds the image."""
+    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pyramid(Plan):
-    """A pyramid that can be built."""
+    """Plan of a pyramid."""
 
     source: Volume
     """The finest mag."""
     method: str
-    """How a window becomes a voxel."""
     ignore_zero: bool
-    """Whether zeros do not count in a window."""
     passes: tuple[Pass, ...]
-    """How the mags are made."""
     staged: StagedMags
-    """What is written; no targets where the finest mag is the coarsest already."""
+    """Mags to write; no targets where the finest mag is the coarsest already."""
     stored_as: str
-    """How the new mags are stored, for people."""
+    """Storage of the new mags, for people."""
     notes: tuple[str, ...] = ()
-    """What is written right, but shown wrong by a viewer."""
+    """Properties of the mags that a viewer shows wrong."""
 
     def job(self) -> PyramidJob:
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def accepting_finished(self) -> Self:
-        """Return the pyramid as one for which nothing is done where an equal one was finished by now."""
+        """Return the plan with an equal finished pyramid accepted as its result."""
         return replace(self, staged=self.staged.accepting_finished())
 
     def nothing_to_do(self) -> Report | None:
-        """Say that the finest mag is the coarsest already."""
+        """Return the report of a pyramid without mags."""
         return None if self.staged.targets else Report((), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do")
 
     def problems(self) -> list[str]:
-        """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
+        """Compare free space with the estimated size of the mags, as if they were stored as densely as the source. Fast enough to run always."""
         files, nbytes = self.source.count_files() or (0, 0)
         share = sum(1 / math.prod(self.source.box.mag.step_to(target.box.mag)) for target in self.staged.targets)
         shards = math.prod(self.source.shard_shape) / math.prod(self.staged.targets[0].shard_shape)
         return space_problems(self.staged.parent, int(nbytes * share), int(files * shards * share))
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Build all mags."""
         job = self.job()
         note = yield Phase(job, f"pyramid of {self.staged.parent}")
         return Outcome(job.tallies, note)
 
     def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read."""
         check_not_replaced(self.source)
 
     def finished_before(self, report: Report) -> Report:
-        """Make sure that a finished pyramid is that of the source as it is now."""
+        """Raise an error if a finished pyramid was made from other data than the source has now."""
         finer = self.source
         if not finer.is_regular:
             if source_fingerprint(finer)["states"] != self.staged.settings["states"]:
-                raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
+                raise ResumeError(f'{finer.name}: has changed since the pyramid was built; existing="overwrite" rebuilds it')
             return report
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             published = target.built_in(folder)
             changed = changed_shards(ExistingMag(published, finer, self.method, self.ignore_zero, read_file_record(folder), None))
             if changed:
                 raise ResumeError(
-                    f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
-                    "update=True makes them anew"
+                    f"{folder}: {len(changed)} files were changed, or are made from files of mag {finer.box.mag} that have changed since; "
+                    "update=True rebuilds them"
                 )
             finer = published.as_volume()
         return report
 
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
-    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
+    """Plan a pyramid, or resume the interrupted job of the same settings."""
     image, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     place = target_in(image, options.allow_external)
     method = choose_method(image, source, options)
@@ -392,12 +389,12 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
 
 
 def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:
-    """Choose how a window becomes a voxel."""
+    """Return the method that reduces a window to a voxel."""
     return check_method(default_method(image, source) if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
 
 
 def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
-    """Choose the mags of a pyramid."""
+    """Return the mags of a pyramid, finest first."""
     finest, size = source.box.mag, image.voxel_size_nm
     lengths = None if source.lengths_nm is None else ratio_of(source.lengths_nm, finest.factors)
     if size is not None and lengths is not None and any(abs(a / b - 1) > _SAME for a, b in zip(lengths, size, strict=True)):
@@ -407,6 +404,6 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
             raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
         return sorted_mags(options.mags, finest, "finest")
     box = image_box(image, source)
-    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
+    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section keeps its thickness
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(box)
     return mag_ladder(finest, coarsest, size, sampling, aligned_mags(image, options.align_with))

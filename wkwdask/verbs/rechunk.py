@@ -1,4 +1,7 @@
-"""One mag that is stored anew, whatever the formats: spliced where its chunks stay as they are, else decoded and encoded."""
+"""Planning of jobs that store one mag again, in the same or another format: ``rechunk``, ``compress``, ``copy``, ``convert`` and ``merge``.
+
+Chunks are spliced (copied as stored) where source and target encode them alike, else decoded and encoded.
+"""
 
 from __future__ import annotations
 
@@ -35,26 +38,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerSelection:
-    """What of a source is converted."""
+    """Mags of a source to convert, and the part of each."""
 
     mags: tuple[Mag, ...] | None = None
-    """Which mags, by default all."""
+    """Mags to convert, by default all."""
     finest_only: bool = False
-    """Whether of all mags only the finest is taken."""
+    """Whether only the finest mag is converted."""
     part: VolumeSelection = field(default_factory=VolumeSelection)
-    """What of each."""
 
     def of(self, volume: StoredArray) -> Volume:
-        """Give what is converted of a mag, at the place that it goes to."""
+        """Return the selected part of a mag, moved to its place in the target."""
         moved_there: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
         return moved_there
 
     def copy_of(self, volume: StoredArray) -> CopySource:
-        """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
+        """Return the selected part of a mag with the fingerprint of its source; errors as for :meth:`of`."""
         return CopySource(self.of(volume), volume, self.settings)
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
-        """Choose among the mags that are there, finest first."""
+        """Return the selected ones of the available mags, finest first."""
         missing = [mag for mag in self.mags or () if mag not in there]
         if missing or not there:
             raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
@@ -62,19 +64,19 @@ class LayerSelection:
         return chosen[:1] if self.finest_only else chosen
 
     def only(self, mag: Mag | None, source: Any) -> LayerSelection:
-        """Take one mag alone, where a path is that of one; all as before, where that is None."""
+        """Return the selection of a single mag, if a path names one; None changes nothing."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
-            raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; give the layer's folder to choose a mag")
+            raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag")
         return self if mag is None else replace(self, mags=(mag,))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a journal keeps about it."""
+        """Settings of the job that a journal records."""
         return settings_of("convert", **{name: getattr(self.part, name) for name in VolumeSelection.__slots__})
 
 
 def check_alike(copies: Sequence[CopySource]) -> None:
-    """Make sure, before the first mag of a layer is made, that all of them have values of one type."""
+    """Check, before the first mag of a layer is made, that all mags have the same type and channels."""
     first = copies[0].source
     for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
@@ -84,35 +86,33 @@ def check_alike(copies: Sequence[CopySource]) -> None:
             )
 
 
-_COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
+_COMPARED_NBYTES = 64 << 20  # voxels of one comparison after splicing
 
 
 @dataclass(frozen=True, slots=True)
 class Rechunk(Plan):
-    """One mag that can be stored anew."""
+    """Plan of one mag that is stored again."""
 
     volume: Volume
-    """What is read, in the coordinates of the target."""
+    """Voxels to read, in coordinates of the target."""
     plan: RegionGrid
-    """The regions; an :class:`UpsamplePlan` by 1 where chunks are decoded."""
+    """Regions; an :class:`UpsamplePlan` with factor 1 where chunks are decoded."""
     target: Any
-    """What is written, a Target; a Spliceable where chunks are not decoded."""
     staged: StagedMags
-    """How it appears."""
     stored: Volume
-    """What is there of it, which must be the same in the end."""
+    """Stored source, which must not change until the end."""
     in_place: bool = False
-    """Whether it replaces its source."""
+    """Whether the result replaces its source."""
     notes: tuple[str, ...] = ()
-    """What is written right, but shown wrong by a viewer."""
+    """Properties of the mag that a viewer shows wrong."""
     loss: str | None = None
-    """What is lost where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
+    """Loss where chunks are decoded, see :class:`wkwdask.model.place.NewLevels`."""
     verify: bool = False
-    """Whether all voxels are compared before the mag appears."""
+    """Whether all voxels are compared before the mag is published."""
 
     @property
     def decodes(self) -> bool:
-        """Whether chunks are decoded and encoded, and not copied as they are stored."""
+        """Whether chunks are decoded and encoded, instead of spliced."""
         return isinstance(self.plan, UpsamplePlan)
 
     def job(self) -> SpliceJob | UpsampleJob:
@@ -121,7 +121,7 @@ class Rechunk(Plan):
         return SpliceJob(self.volume, self.target, self.plan)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make the mag, and compare it where that is asked for."""
+        """Make the mag, then compare it if ``verify`` is set."""
         (folder,) = self.staged.folders
         job = self.job()
         note = yield Phase(job, self.staged.owner.command)
@@ -132,49 +132,48 @@ class Rechunk(Plan):
         return Outcome(job.tallies, "; ".join(filter(None, [note, f"{folder} is all zero, as {self.volume.name} is" if is_zero else ""])))
 
     def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read."""
         check_not_replaced(self.stored)
 
 
 @dataclass(frozen=True, slots=True)
 class RechunkOptions:
-    """How levels are to be stored."""
+    """Options of a copy of stored levels."""
 
     stored: Any
-    """What the format is told; what is not given stays as it is."""
+    """Storage options of the format; options that are not given keep their values."""
     box: BoundingBox | None = None
-    """What is taken over [voxels of mag 1]; everything outside is left behind."""
+    """Box to copy [voxels of mag 1]; voxels outside are dropped."""
     translate: Vec3 = (0, 0, 0)
-    """By what voxels are moved [voxels of mag 1]."""
+    """Shift of the voxels [voxels of mag 1]."""
     command: str = "rechunk"
-    """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
+    """Verb of the user. A ``copy`` keeps all bytes of files that it can take over unchanged."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of what holds the image."""
+    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """A volume whose voxels are to be stored elsewhere."""
+    """Volume whose voxels a job stores elsewhere."""
 
     source: Volume
-    """What is read, in absolute voxels."""
+    """Voxels to read, in absolute coordinates."""
     stored: Volume
-    """What is there of it, by which it is known again."""
+    """Stored volume behind it, whose fingerprint a resumed job compares."""
     settings: dict[str, Any]
-    """What is done to that."""
+    """Settings that describe the selection and conversion."""
 
 
 def lay_out_copy(place: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
-    """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
+    """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
     return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
 
 
 def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
-    """Check and lay out one level that is to be stored anew; None where it is stored like that, in its own place."""
+    """Plan one level that is stored again; None where it is stored like that already, in its own place."""
     check_existing(existing)
     in_place = move.wanted is None
     if in_place and options.box is not None:
-        raise ValueError("a bounding box in place would lose what lies outside it: give another place")
+        raise ValueError("a bounding box in place would lose all voxels outside of it: name another target")
     whole = move.level.open()
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
@@ -194,7 +193,7 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
 
 
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
-    """Lay out the job that makes one level."""
+    """Plan the job that makes one level."""
     settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
     job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command)
     before = read_provenance(source.name)
@@ -203,7 +202,7 @@ def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: Rec
 
 
 def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) -> TargetImage:
-    """Give another place, whose image shows as much as the old one did."""
+    """Return the place of the copy, whose image shows as much as the old one."""
     assert move.wanted is not None
     record, box = getattr(move.image.container, "record", None), None
     if record is not None:
@@ -215,11 +214,11 @@ def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) ->
 def _check_apart(folder: str, source: str) -> None:
     real, inside = files.realpath(folder), files.realpath(source)
     if real != inside and is_below(real, inside):
-        raise ValueError(f"{folder}: lies inside of {source}, which is copied")
+        raise ValueError(f"{folder}: lies inside of the source {source}")
 
 
 def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
-    """Lay out the making of a level that is laid out itself."""
+    """Plan the copy into a level whose layout is chosen."""
     draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
     source, region = in_frame(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)

@@ -1,6 +1,6 @@
-"""The update of a pyramid: what is there, how it was made, and what has changed.
+"""Planning and job of pyramid updates: coarser mags that exist, and files that have changed since.
 
-Shards of coarser levels that lie above changed files are made anew, level by level, and published one by one in their places.
+Shards of coarser levels above changed files are rebuilt, level by level, and published one by one in place.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SAVE_SECONDS = 30.0
 
 
 class UpdateJob:
-    """Brings coarser mags up to date."""
+    """Job that brings coarser mags up to date, finest first."""
 
     def __init__(self, mags: Sequence[ExistingMag], *, by_content: bool, box: BoundingBox | None) -> None:
         self.tallies = [ShardTally(mag.target, 0) for mag in mags]
@@ -79,11 +79,11 @@ class UpdateJob:
 
     @property
     def voxels_in(self) -> int:
-        """Voxels of the finer mags that were read for all shards that were made."""
+        """Voxels of finer mags that were read for all rebuilt shards."""
         return sum(tally.voxels * math.prod(factor_of(mag.finer, mag.target)) for tally, mag in zip(self.tallies, self._mags, strict=True))
 
     def tasks(self) -> Iterator[Task]:
-        """Give the shards of the first mag that has any to make."""
+        """Yield the shards of the next mag that has any to rebuild."""
         while self._level + 1 < len(self._mags):
             self._level += 1
             shards = self._shards_to_make()
@@ -94,7 +94,7 @@ class UpdateJob:
         return iter(())
 
     def _shards_to_make(self) -> list[Vec3]:
-        """Choose shards of the current mag, in Morton order."""
+        """Return the shards of the current mag to rebuild, in Morton order."""
         mag = self._mags[self._level]
         finer, target = mag.finer, mag.target
         if self._by_content:
@@ -118,7 +118,7 @@ class UpdateJob:
         return (RegionSpec(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level).task() for shard in shards)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take the receipts of a shard; after the last one of a mag, go on with the next mag."""
+        """Record the receipts of a shard; after the last shard of a mag, continue with the next mag."""
         for level, receipt in result.receipts:
             self.tallies[level].add(receipt)
             self.num_changed[level] += self._is_other(level, receipt)
@@ -130,20 +130,20 @@ class UpdateJob:
         return ()
 
     def _is_other(self, level: int, receipt: Receipt) -> bool:
-        """Tell whether a shard was really replaced."""
+        """Return whether a shard was replaced by a different file."""
         rows = self._mags[level].record
         if level not in self._known:
             self._known[level] = {} if rows is None else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
         return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
 
     def save_record(self) -> None:
-        """Keep what is known about the files of the mag that is being made: then an update that is interrupted goes on from there."""
+        """Record the states of the rebuilt files, so that an interrupted update resumes there."""
         level = self._level
         if level < 0:
             return
         mag, fresh = self._mags[level], self.tallies[level].shards
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
-            return  # a record of some files would say that all others are empty
+            return  # shards that a record does not list count as empty: a record of some files would be wrong
         old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
         made = {tuple(row) for row in fresh[:, :3].tolist()}
         kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
@@ -153,31 +153,30 @@ class UpdateJob:
 
 @dataclass(slots=True)
 class Update(Work[Report]):
-    """Brings coarser mags up to date, file by file in place."""
+    """Update of coarser mags, file by file in place."""
 
     source: Volume
     """The finest mag."""
     folder: JobFolder
-    """The hold on the mags."""
+    """Job folder, which holds the locks of the mags."""
     mags: tuple[ExistingMag, ...]
-    """What is to be brought up to date, finest first."""
+    """Mags to update, finest first."""
     job: UpdateJob
-    """The work."""
     again: Callable[[], Update]
-    """Looks at all of it once more."""
+    """Plans the same update again, from what is stored now."""
 
     def start(self) -> None:
-        """Lock the mags, make the folder for what is set aside, and look once more at what has changed."""
+        """Lock the mags, create the folder for temporary parts, and plan again under the locks."""
         for mag in self.mags:
             if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
         self.folder.start("update", {"command": "update"})
         try:
-            now = self.again()
+            now = self.again()  # between planning and locking another job may have changed files
             if now.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:
-                for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # of an update that was killed
+                for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # left by an update that was killed
                     files.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
@@ -186,7 +185,7 @@ class Update(Work[Report]):
         self.source, self.mags, self.job = now.source, now.mags, now.job
 
     def phases(self) -> Generator[Phase, str, Report]:
-        """Make files anew, end the job and say what it did."""
+        """Rebuild files, end the job and report."""
         yield Phase(self.job, f"update of {self.folder.parent}", folder=self.folder.root)
         if not self.job.box_was_given:
             for mag in self.mags:
@@ -205,7 +204,7 @@ class Update(Work[Report]):
         self.folder.discard()
 
     def _keep_box(self, mag: ExistingMag) -> None:
-        """Take note of the box with which a mag agrees now."""
+        """Record the box of the source from which a mag is made now."""
         provenance = read_provenance(mag.target.folder)
         settings = read_creation_settings(mag.target.folder)
         if settings.get("command") == "build_pyramid":
@@ -224,7 +223,7 @@ class Update(Work[Report]):
 def lay_out_update(
     url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None, owner: Owner | None = None
 ) -> Update:
-    """Find out what is there and how it was made."""
+    """Plan an update from the stored mags and their provenance."""
     _check_options(options)
     layer, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
@@ -244,7 +243,7 @@ def lay_out_update(
         stored.check_links(layer, folder)
         volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder)
         if record is None and trusts_records:
-            raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
+            raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts again')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
@@ -261,12 +260,12 @@ def lay_out_update(
 
 
 def _check_options(options: PyramidOptions) -> None:
-    """Refuse what would be of no effect."""
+    """Raise an error for options that have no effect on an update."""
     given = [*options.stored.given(), *(["sampling"] if options.sampling is not None else [])]
     if options.align_with is not True:
         given.append("align_with")
     if given:
-        raise ValueError(f"update= and bounding_box= write mags as they are; {', '.join(given)}= goes with building them anew")
+        raise ValueError(f"update= and bounding_box= keep the storage of the mags; {', '.join(given)}= requires building them again")
 
 
 def _settings(image: Image, mag: Mag) -> dict[str, Any]:
@@ -275,17 +274,17 @@ def _settings(image: Image, mag: Mag) -> dict[str, Any]:
 
 
 def _ladder(settings: dict[str, Any]) -> list[Mag]:
-    """List the mags that a pyramid was made of, its finest first; none for mags that were made otherwise."""
+    """Return the mags of the pyramid that a mag belongs to, finest first; empty without a valid provenance."""
     if settings.get("command") != "build_pyramid":
         return []
     try:
         return [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
-    except (AttributeError, KeyError, TypeError, ValueError):  # a record that makes no sense says nothing
+    except (AttributeError, KeyError, TypeError, ValueError):  # an invalid record counts as none
         return []
 
 
 def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
-    """Give the mag that a mag was made from, None where that does not lead back to the finest one."""
+    """Return the mag from which a mag was made, None where that does not lead back to the finest one."""
     ladder = _ladder(_settings(layer, mag))
     if mag not in ladder[1:]:
         return None
@@ -296,7 +295,7 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
 
 
 def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
-    """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
+    """Return the source mag, method and ``ignore_zero`` of a mag, from its provenance, or from the options of a user who names a mag without one."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:
         step_factors(before, [mag])
@@ -304,17 +303,17 @@ def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: Py
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:
         made = f"made by {settings.get('command')}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
-        raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left as it is; existing="overwrite" makes mags anew')
+        raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left unchanged; existing="overwrite" rebuilds mags')
     with reading(f"{folder}/{PROVENANCE_NAME}", "record"):
         method, ignore_zero = str(settings["method"]), bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
         asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
-        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
+        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags again")
     return finer, method, ignore_zero
 
 
 def _mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
-    """Choose the mags: those that are asked for, else all that were built from the finest one."""
+    """Return the mags to update: the requested ones, else all that were built from the finest one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:
         mags = choose_mags(layer, source, options)
@@ -324,16 +323,16 @@ def _mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
         mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
             origins = sorted({ladder[0].name for ladder in (_ladder(_settings(layer, mag)) for mag in local) if ladder})
-            others = f"; there are such from mag {', '.join(origins)}: name it with finest=" if origins else ""
+            others = f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else ""
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
     missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]
     if missing:
-        raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is not there to be updated; build it first")
+        raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is missing and cannot be updated; build it first")
     return mags
 
 
 def _old_box(settings: dict[str, Any], finer: Mag) -> BoundingBox | None:
-    """Give the box of the finer mag with which a mag was made [voxels of the finer mag], None where that is not known."""
+    """Return the box of the finer mag from which a mag was made [voxels of the finer mag], None if unknown."""
     if "box" not in settings or "source" not in settings:
         return None
     try:

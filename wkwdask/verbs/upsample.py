@@ -1,4 +1,4 @@
-"""Finer mags of an image made from a coarse one, from what a user asks for to source, levels, plans and the job."""
+"""Planning of :func:`wkwdask.upsample`: finer mags of an image from a coarse one."""
 
 from __future__ import annotations
 
@@ -38,64 +38,61 @@ _COMMAND = "upsample"
 
 @dataclass(frozen=True, slots=True)
 class UpsampleOptions:
-    """What a user may choose for an upsampling."""
+    """Options of an upsampling; None chooses a default."""
 
     source: Mag | None = None
-    """The mag to start from."""
+    """Mag to start from."""
     finest: Mag | None = None
-    """Where the ladder of new mags begins."""
+    """First mag of the ladder of new mags."""
     mags: tuple[Mag, ...] | None = None
-    """The mags to make."""
+    """Mags to make."""
     stored: Any = None
-    """How the levels are stored, a record of the format."""
+    """Storage options of the format."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of what holds the image."""
+    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upsample(Plan):
-    """An upsampling that can be run."""
+    """Plan of an upsampling."""
 
     source: Volume
     """The coarse mag."""
     plans: tuple[UpsamplePlan, ...]
-    """How each mag is made."""
     staged: StagedMags
-    """What is written; no targets where all mags are there already."""
+    """Mags to write; no targets where all mags exist."""
 
     def job(self) -> UpsampleJob:
-        # each counts from the voxel that holds the first one of the finer mag, whose windows it begins
+        # Each source counts from the voxel that contains the target's first voxel, so that windows begin at 0 in both.
         sources = [in_frame(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
     def nothing_to_do(self) -> Report | None:
-        """Say that no mag is missing."""
+        """Return the report of an upsampling without missing mags."""
         if self.staged.targets:
             return None
         self.staged.remove_leftovers()
         return Report((), 0, 0.0, f"nothing to do: no mag finer than {self.source.box.mag} is missing; mags= names existing mags to make again")
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make all mags."""
         job = self.job()
         note = yield Phase(job, f"upsampling of {self.staged.parent}")
         return Outcome(job.tallies, note)
 
     def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read."""
         check_not_replaced(self.source)
 
     def finished_before(self, report: Report) -> Report:
-        """Make sure that the mags, finished before, are those of the source as it is now; that of another source is told by the settings."""
+        """Raise an error if finished mags were made from other data than the source has now."""
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             record = read_file_record(folder)
             if self.source.is_regular and not is_current(self.source, target, np.empty((0, FILE_RECORD_COLUMNS), np.int64) if record is None else record):
-                raise ResumeError(f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" makes the finer mags anew')
+                raise ResumeError(f'{self.source.name}: has changed since {folder} was made from it; existing="overwrite" rebuilds the finer mags')
         return report
 
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
-    """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
+    """Plan finer mags, or resume the interrupted job of the same settings."""
     image, source = open_base_level(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = image_box(image, source)
     mags = _choose_mags(image, source.box.mag, box, options, existing)
@@ -117,14 +114,14 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
 
 
 def _earlier_source(image: Image) -> Mag | None:
-    """Find the mag that mags of the image were upsampled from: a repeated call means it again, and not what it made."""
+    """Return the mag from which mags of the image were upsampled: a repeated call starts there again, not at its own result."""
     settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
     sources = {before["source"] for before in settings if before.get("command") == _COMMAND}
     return Mag.parse(sources.pop()) if len(sources) == 1 else None
 
 
 def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
-    """Choose the mags to make, finest first."""
+    """Return the mags to make, finest first."""
     if options.mags is not None:
         if options.finest is not None:
             raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
@@ -138,10 +135,10 @@ def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleO
 
 
 def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
-    """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that."""
+    """Return the mags of WEBKNOSSOS's ladder from the finest up to the source, the source excluded."""
     if finest == source:
         return []
-    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section stays one
+    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section keeps its thickness
     try:
         above = mag_ladder(finest, source, image.voxel_size_nm, sampling, aligned_mags(image, True))
     except ValueError as error:
@@ -150,7 +147,7 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
 
 
 def _is_there(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
-    """Tell whether a mag is to be left alone: it has data, and is not one that this job made from the same source and may go on with or replace."""
+    """Return whether a mag keeps its data: it is readable, and no earlier start of this job made it."""
     if existing != "error" and mag in image.mags:
         settings = read_provenance(image.mags[mag]).get("settings", {})
         if settings.get("command") == _COMMAND and settings.get("source") == source.name:

@@ -1,4 +1,7 @@
-"""The write job: an array in memory becomes one mag, part by part, without dask; or it goes into a part of a level that is there, file by file."""
+"""The write job without dask: an array in memory, or its pieces in scratch files, becomes one mag or a region of an existing mag.
+
+A shard that is too large for one task is encoded in parts, which a further task joins.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ _REGION = "to_wkw region"
 
 
 def part_of(target: TargetArray, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
-    """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
+    """Return the shard of a part, and the name of the part; None if the part is the whole shard."""
     return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
 
 
@@ -69,22 +72,20 @@ def encode_part(target: TargetArray, part: Vec3, part_shape: Vec3, voxels: npt.N
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """Encode one part."""
+    """Task that encodes one part."""
 
     target: TargetArray
-    """The mag."""
     part: Vec3
-    """Index of the part."""
+    """Index of the part in the grid of parts."""
     part_shape: Vec3
-    """Its shape [voxels]."""
     content: npt.NDArray[Any] | tuple[ScratchPiece, ...]
-    """Its voxels, shape (c, x, y, z), or what of them is not zero in scratch files."""
+    """Voxels, shape (c, x, y, z), or the pieces in scratch files that are not zero."""
 
     def task(self) -> Task:
         return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), PartSpec.run, self)
 
     def run(self) -> Result:
-        """Encode and store the part, put together of its pieces where it lies in such."""
+        """Assemble the part from its pieces where it has any, then encode and store it."""
         target, voxels = self.target, self.content
         box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
         if isinstance(voxels, tuple):
@@ -95,7 +96,7 @@ class PartSpec:
 
 
 class WriteJob:
-    """Write one mag from an array, or from the pieces of one in scratch files."""
+    """Job that writes one mag from an array, or from its pieces in scratch files."""
 
     def __init__(
         self, target: TargetArray, content: npt.NDArray[Any] | Iterable[ScratchPiece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
@@ -126,12 +127,12 @@ class WriteJob:
         return part_of_array(self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft)
 
     def tasks(self) -> Iterator[Task]:
-        """Give the parts, those of one file together."""
+        """Yield the parts, those of one shard together."""
         parts = (part for shard in self._shards for part in self._parts(shard))
         return (PartSpec(self._target, part, self._part_shape, self._content_of(part)).task() for part in parts)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take a receipt; give the join of a file whose parts are all there."""
+        """Record a receipt; return the join of a shard whose parts are complete."""
         for _, receipt in result.receipts:
             if receipt.part is None:
                 self._take(receipt)
@@ -140,19 +141,17 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class Creation(Plan):
-    """A mag without data that appears."""
+    """Plan of an empty mag."""
 
     staged: StagedMags
-    """The mag."""
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Write nothing."""
         yield from ()
         return Outcome([ShardTally(self.staged.targets[0], 0)])
 
 
 def lay_out_write(place: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
-    """Check and lay out the writing of an array as one level, with what a user should know of it."""
+    """Plan the write of an array as one level; return it with the warnings for the user."""
     check_existing(existing)
     spec = LevelSpec(BoundingBox(topleft, content.shape[1:], place.mag), content.dtype, content.shape[0])
     levels = place.new_levels([spec], options, existing=existing)
@@ -165,23 +164,23 @@ def lay_out_write(place: TargetImage, topleft: Vec3, content: ArrayContent, opti
 
 @dataclass(frozen=True, slots=True)
 class StagedRegion(StagedMags):
-    """One write into a level that is there."""
+    """Staged write into a region of an existing level."""
 
     region: ShardBox | None = None
-    """The files that it touches."""
+    """Shards that the region touches."""
     dataset: str | None = None
-    """The dataset that lists the level, which need not lie in it."""
+    """Dataset that lists the level, which may lie elsewhere."""
     volume: StoredArray | None = None
     """The level as it was opened."""
 
     def check_free(self) -> None:
-        """Make sure that the folder can be written; who else writes is found out at the start."""
+        """Check that the folder is writable; other writers are found at the start."""
         (target,) = self.targets
         if files.isdir(target.folder) and not files.is_writable(target.folder):
             raise PermissionError(errno.EACCES, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
-        """Lock the files and make the job's folder."""
+        """Lock the shards and create the job's folder."""
         self.check_free()
         self._job_folder().start("update", self.settings)
         (target,) = self.targets
@@ -192,16 +191,16 @@ class StagedRegion(StagedMags):
             raise
         if not is_same:
             self.discard()
-            raise IncompleteWriteError(f"{target.folder}: was replaced just now; start again")
+            raise IncompleteWriteError(f"{target.folder}: was replaced before the locks were taken; start again")
         target.prepare()
         return None
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
-        """Make sure that every file was written, keep what is known about them, and end the job."""
+        """Check that every shard was written, record the files, and end the job."""
         (tally,), (folder,) = tallies, self.folders
         tally.check()
-        with guarded(self.parent):  # other jobs may write other files
-            files.remove_temporaries(folder, FILE_RECORD_NAME)  # of one that was killed right here
+        with guarded(self.parent):  # other jobs may write other shards and update the same record
+            files.remove_temporaries(folder, FILE_RECORD_NAME)  # left by a job that was killed while it wrote the record
             merge_file_record(folder, tally.shards)
         made = tally.report(folder, whole=False)
         if self.edit is not None and isinstance(made.maximum, int):
@@ -219,13 +218,13 @@ class StagedRegion(StagedMags):
 
 
 def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent, level: int | None, existing: str) -> StagedRegion:
-    """Check and lay out the writing of an array into a part of a level."""
+    """Plan the write of an array into a region of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)
     stored, found = format_of_image(image), image.level_of(volume)
     assert found is not None
     parent, folder = stored.job_folders(image, found)
-    folder = files.realpath(folder) if files.islink(folder) else folder  # its locks are known by one name
+    folder = files.realpath(folder) if files.islink(folder) else folder  # one path for the locks of all jobs
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(counted_from(region, volume.origin), stored.in_place_target(volume, InPlace(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
@@ -233,7 +232,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     dataset = None if image.container is None else image.container.dataset_folder
     if any(Publisher(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
         finish_interrupted_publication(parent, folder, _REGION, dataset)
-        raise ReplacedError(f"{folder}: the job that was killed while it replaced the mag is completed now; start again")
+        raise ReplacedError(f"{folder}: completed a killed job that was replacing the mag; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
     target = stored.in_place_target(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
@@ -245,7 +244,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
 
 def _check_fits(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent) -> None:
     if region.size != content.shape[1:]:
-        raise ValueError(f"the region {region} has the shape {region.size}, the array {content.shape[1:]}")
+        raise ValueError(f"the region {region} has shape {region.size}, the array has {content.shape[1:]}")
     has_box = image.container is None or image.container.record is not None
     if (not has_box and min(region.topleft) < 0) or (has_box and not volume.box.contains(region)):
         raise BoundsError(f"{volume.name}: the region {region} reaches outside the layer, whose box is {volume.box}")
