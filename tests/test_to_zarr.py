@@ -384,7 +384,7 @@ def test_the_list_of_labels_is_no_image(tmp_path, dataset):
     """Labels go to folders of their own below it."""
     image = tmp_path / "em.ome.zarr"
     wkwdask.convert(dataset, image, layer="color", mag="4-4-2")
-    with pytest.raises(ExistsError, match="labels: is where the labels of an image are listed; write to a folder in it, such as"):
+    with pytest.raises(ExistsError, match="labels: is the group that lists the labels of an image; write to a folder in it, such as"):
         wkwdask.convert(dataset, image / "labels", layer="neurons", mag="4-4-2")
     assert not (image / "labels").exists()
     wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", mag="4-4-2")
@@ -394,7 +394,7 @@ def test_levels_of_another_voxel_size_are_refused(tmp_path, dataset):
     """Two levels of one image would not lie over each other; replaced with all others, they may."""
     image = tmp_path / "em.ome.zarr"
     wkwdask.to_zarr(voxels(), image, **OPTIONS)
-    message = "a voxel of mag 1 has 4 x 5 x 40 nm there, as its array '1' says, got 8 x 5 x 40"
+    message = "the voxel size of mag 1 is 4 x 5 x 40 nm according to its array '1', got 8 x 5 x 40"
     with pytest.raises(ValueError, match=message):
         wkwdask.to_zarr(voxels((15, 20, 11)), image, mag=2, **OPTIONS | {"voxel_size": (8, 5, 40)})
     with pytest.raises(ValueError, match=message):

@@ -111,7 +111,7 @@ def test_types(tmp_path):
         assert found.dtype == expected
         np.testing.assert_array_equal(found[0], array)
     write(tmp_path / "c", ARRAY.astype(np.complex64), (16, 16, 16))
-    with pytest.raises(UnsupportedError, match="holds complex64, expected whole or real numbers"):
+    with pytest.raises(UnsupportedError, match="holds complex64, expected integers or real numbers"):
         wkwdask.open(tmp_path / "c")
 
 
@@ -285,7 +285,7 @@ def test_an_empty_shard_is_no_zeros(tmp_path, channels):
 
 @pytest.mark.parametrize(
     ("path", "shape", "message"),
-    [("../b", (8, 8, 8), "expected a path inside of the group"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
+    [("../b", (8, 8, 8), "expected a path inside the group"), ("c", (0, 8, 8, 8), "'c' of length 0, expected at least one channel")],
 )
 def test_an_array_of_an_image_that_cannot_be_used(tmp_path, path, shape, message):
     """It leaves the others alone."""

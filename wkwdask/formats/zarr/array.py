@@ -1,6 +1,6 @@
-"""One Zarr array of version 2 or 3 as a stored array: what its document says becomes a grid, names of files, a layout and a codec.
+"""One Zarr array of version 2 or 3 as a stored array: its document becomes a chunk grid, file names, a layout and a codec.
 
-Arrays with codecs that are not known here are read through zarr-python, box by box.
+An array with codecs that are not implemented here is read by zarr-python, one box at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _FolderMapping(Mapping[str, Any]):
-    """Files below a folder in memory as zarr's buffers by key."""
+    """Files below a ``memory://`` folder, as the mapping from keys to buffers that zarr's ``MemoryStore`` expects."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class _FolderMapping(Mapping[str, Any]):
         return files.count_tree(self._folder)[0]
 
 
-_IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # what does not say how an array is stored
+_IGNORED_KEYS = ("attributes", "dimension_names", "consolidated_metadata")  # may change without changing how the array is stored
 _DTYPES = {"bool": "|b1", **{f"{kind}{8 * n}": f"<{letter}{n}" for kind, letter in (("int", "i"), ("uint", "u"), ("float", "f")) for n in (1, 2, 4, 8)}}
 
 _open_arrays: LruCache[Any] = LruCache(16)
@@ -71,17 +71,18 @@ _open_arrays: LruCache[Any] = LruCache(16)
 
 @dataclass(frozen=True, slots=True)
 class ZarrPythonReader(SingleFiles, BoxCodec):
-    """Chunks that only zarr-python can decode, which reads whole boxes."""
+    """Reader of boxes for arrays whose chunks only zarr-python can decode."""
 
     axes: str
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        array.identity.check(has_absent=True)  # an absent chunk is no error for zarr-python, whatever else is absent
+        # zarr-python reads an absent chunk as the fill value, also when the whole folder was removed or unmounted
+        array.identity.check(has_absent=True)
         named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
         try:
             values = np.asarray(_open_cached(array)[tuple(named.get(letter, slice(0, 1)) for letter in self.axes)])
         except FileNotFoundError:
-            raise MissingError(f"{array.name}: is gone") from None
+            raise MissingError(f"{array.name}: was removed while it was read") from None
         except MemoryError:
             raise UnsupportedError(f"{array.name}: {out.shape} voxels in chunks of {array.grid.chunk} do not fit into memory") from None
         except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
@@ -98,8 +99,8 @@ class ZarrPythonReader(SingleFiles, BoxCodec):
 
 
 def _open_cached(array: StoredArray) -> Any:
-    """Return the array opened by zarr-python; a few are kept, and a forked process opens its own."""
-    key = (os.getpid(), array.store.url, array.identity.token)
+    """Return the array opened by zarr-python, from a small cache."""
+    key = (os.getpid(), array.store.url, array.identity.token)  # a forked process must not share zarr's event loop
     opened = _open_arrays.get(key)
     if opened is None:
         opened = open_array(array.store.url)
@@ -108,7 +109,7 @@ def _open_cached(array: StoredArray) -> Any:
 
 
 def open_array(url: str) -> Any:
-    """Open an array by zarr-python for reading, with compressors that give no more than a chunk has."""
+    """Open an array for reading by zarr-python, with compressors whose output is bounded by the size of a chunk."""
     zarr = import_extra("zarr", url, "zarr")
     if is_memory(url):
         from zarr.storage import MemoryStore
@@ -122,17 +123,18 @@ def open_array(url: str) -> Any:
 
 
 _Storage = tuple[tuple[int, ...], ZarrCodec, ShardLayout]
-"""How an array is stored: lengths of a file, chunks, and how these are put into files."""
+"""Lengths of a file in the order of the stored axes, codec of a chunk, and layout of chunks in a file."""
 
 
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
-    """Describe the array in a folder, which starts at voxel 0, by its document; ``is_new`` for one that is being written."""
+    """Describe the array of a folder, starting at voxel 0, by its parsed document ``name``; ``is_new`` if it is being written."""
     is_v2 = name == ".zarray"
     storage = (_parse_storage_v2 if is_v2 else _parse_storage_v3)(document, axes)
     fill = _parse_fill_value(document.get("fill_value"))
     shape = tuple(map(int, document["shape"]))
     naming = _parse_naming(document, axes, is_v2=is_v2)
     if storage is None or naming is None or fill is None:
+        # Without a naming, no file is looked up. An absent chunk is then never skipped as zeros: zarr-python fills it.
         storage = _zarr_python_storage(store.url, axes)
         naming = None if fill else naming
     outer, codec, layout = storage
@@ -146,7 +148,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
 
 
 def _zarr_python_storage(url: str, axes: str) -> _Storage:
-    """Describe an array that zarr-python reads."""
+    """Describe an array that only zarr-python can read."""
     item = open_array(url)
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)
@@ -154,7 +156,7 @@ def _zarr_python_storage(url: str, axes: str) -> _Storage:
 
 
 def _parse_fill_value(value: Any) -> int | float | None:
-    """Read a fill value, None where it is not known."""
+    """Parse a fill value; None if it is not supported. JSON has no NaN, so both versions spell it (Zarr v3, "Fill value")."""
     if value is None:
         return 0
     if isinstance(value, (int, float)):
@@ -163,7 +165,7 @@ def _parse_fill_value(value: Any) -> int | float | None:
 
 
 def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> GridNaming | None:
-    """Read how files are named, None where it is not known."""
+    """Parse the chunk key encoding: ``c/0/0`` (v3 ``default``) or ``0.0`` (v3 ``v2``, and version 2); None if it is another one."""
     prefix, separator = "", document.get("dimension_separator", ".")
     if not is_v2:
         encoding = document.get("chunk_key_encoding")
@@ -178,7 +180,7 @@ def _parse_naming(document: Mapping[str, Any], axes: str, *, is_v2: bool) -> Gri
 
 
 def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None:
-    """Read how an array of version 2 is stored, None where it is not known here."""
+    """Parse a ``.zarray``; None if zarr-python must read the array."""
     dtype, chunk = document.get("dtype"), tuple(max(1, int(n)) for n in document["chunks"])
     if not isinstance(dtype, str) or document.get("order", "C") not in ("C", "F"):
         return None
@@ -190,7 +192,7 @@ def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None
 
 
 def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None:
-    """Read how an array of version 3 is stored, None where it is not known here."""
+    """Parse the ``zarr.json`` of an array; None if zarr-python must read it."""
     grid, codecs, data_type = document.get("chunk_grid") or {}, document.get("codecs") or [], document.get("data_type")
     if grid.get("name") != "regular" or document.get("storage_transformers") or not isinstance(data_type, str) or data_type not in _DTYPES:
         return None
@@ -210,16 +212,17 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
         return None
     counts = [a // b for a, b in zip(outer, inner, strict=True)]
     cells = pick_cxyz(counts, axes)
+    # the products differ if an axis other than c, x, y, z has several chunks in a shard
     return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
 
 
 def _as_objects(codecs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Give codecs as objects; one may be written as its name alone."""
+    """Return codecs as objects; Zarr v3 allows a codec without configuration to be its name alone."""
     return [{"name": codec} if isinstance(codec, str) else codec for codec in codecs]
 
 
 def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
-    """Read the codecs of the index of a shard: whether it has a checksum; None where they are not known."""
+    """Return whether the index of a shard ends with a CRC-32C; None if its codecs are not supported."""
     names = [codec.get("name") for codec in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]) or (codecs[0].get("configuration") or {}).get("endian") != "little":
         return None
@@ -227,19 +230,20 @@ def _has_index_checksum(codecs: Sequence[Mapping[str, Any]]) -> bool | None:
 
 
 def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...], axes: str) -> ZarrCodec | None:
-    """Read a chain of codecs, None where one is not known."""
+    """Parse a chain of codecs: transposes, ``bytes``, then compressors and checksums; None if one is not supported."""
     order = list(range(len(chunk)))
-    left = _as_objects(codecs)
-    while left and left[0].get("name") == "transpose":
-        wanted = (left.pop(0).get("configuration") or {}).get("order")
-        wanted = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(wanted, wanted) if isinstance(wanted, str) else wanted
-        if not isinstance(wanted, list) or sorted(wanted) != list(range(len(chunk))):
+    remaining = _as_objects(codecs)
+    while remaining and remaining[0].get("name") == "transpose":
+        turned = (remaining.pop(0).get("configuration") or {}).get("order")
+        # drafts of version 3 wrote "C" and "F" instead of a permutation
+        turned = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(turned, turned) if isinstance(turned, str) else turned
+        if not isinstance(turned, list) or sorted(turned) != list(range(len(chunk))):
             return None
-        order = [order[n] for n in wanted]
-    if not left or left[0].get("name") != "bytes":
+        order = [order[n] for n in turned]
+    if not remaining or remaining[0].get("name") != "bytes":
         return None
-    endian = (left.pop(0).get("configuration") or {}).get("endian") or "little"
-    stages = parse_stages(left)
+    endian = (remaining.pop(0).get("configuration") or {}).get("endian") or "little"
+    stages = parse_stages(remaining)
     if endian not in ("little", "big") or stages is None:
         return None
     dtype = np.dtype(_DTYPES[data_type]).newbyteorder("<" if endian == "little" else ">").str

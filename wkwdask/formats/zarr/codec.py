@@ -1,4 +1,4 @@
-"""Chunks of a Zarr array, versions 2 and 3: axes in any order, values, compressors. Opens nothing."""
+"""Encoding of one chunk of a Zarr array, versions 2 and 3: the order of its axes, its values, filters and compressors. Does no I/O."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 SOURCE = "chunk"
 _STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
-"""Compressions whose headers state how many bytes they give: their names, the length of a header, and where it says so."""
+"""Compressions whose header states the decoded size: their name, the length of the header, and the offset of the size in it [bytes]."""
 
 
-def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk, which gives no more bytes than a chunk may have, whatever it claims."""
+def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[[bytes], Any]) -> Any:
+    """Decode a compressed chunk to at most ``max_nbytes`` bytes; a crafted chunk raises ValueError instead of filling the memory."""
     try:
         if kind == "gzip":
-            out: Any = decompress_gzip(data, most, SOURCE, 0)
+            out: Any = decompress_gzip(data, max_nbytes, SOURCE, 0)
         elif kind == "zstd":
-            out = _zstd(data, most)
+            out = _zstd(data, max_nbytes)
         elif kind in _STATED_SIZES:
-            _check_stated_size(kind, data, most)
+            _check_stated_size(kind, data, max_nbytes)
             out = decode(data)
         else:
-            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, most, SOURCE, 0)
+            out = decompress_streams(_lzma(options) if kind == "lzma" else {"zlib": ZLIB, "bz2": BZIP2}[kind], data, max_nbytes, SOURCE, 0)
     except FormatError as error:
         raise ValueError(str(error)) from None
-    if memoryview(out).nbytes > most:
-        raise ValueError(f"{SOURCE}: {kind} data of {len(data)} bytes give more, expected at most {most}")
+    if memoryview(out).nbytes > max_nbytes:
+        raise ValueError(f"{SOURCE}: {kind} data of {len(data)} bytes decode to more, expected at most {max_nbytes} bytes")
     return out
 
 
@@ -55,35 +55,37 @@ def _lzma(options: Mapping[str, Any]) -> Stream:
     return Stream("LZMA", lambda: lzma.LZMADecompressor(form, memory, filters), lzma.LZMAError)
 
 
-def _zstd(data: bytes, most: int) -> bytes:
+def _zstd(data: bytes, max_nbytes: int) -> bytes:
     imagecodecs = import_extra("imagecodecs", SOURCE, "zarr")
     try:
-        out: bytes = imagecodecs.zstd_decode(data, out=max(most, 1))
+        out: bytes = imagecodecs.zstd_decode(data, out=max(max_nbytes, 1))
     except (imagecodecs.ZstdError, MemoryError) as error:
-        raise ValueError(f"{SOURCE}: expected Zstandard data of {len(data)} bytes that give at most {most}: {error}") from None
+        raise ValueError(f"{SOURCE}: {len(data)} bytes are not Zstandard data of at most {max_nbytes} decoded bytes: {error}") from None
     return out
 
 
-def _check_stated_size(kind: str, data: bytes, most: int) -> None:
-    """Refuse data whose header states more bytes than a chunk has: the library allocates what it states."""
+def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> None:
+    """Check the decoded size that a header states, because the library allocates it unseen."""
+    # Blosc 1 header, 16 bytes: version, format version, flags, typesize, then little-endian uint32 nbytes (at 4), blocksize (at 8),
+    # cbytes (at 12). The lz4 of numcodecs begins with the decoded size as a little-endian uint32.
     name, header_nbytes, at = _STATED_SIZES[kind]
     stated = int.from_bytes(data[at : at + 4], "little")
-    if len(data) < header_nbytes or stated > most:
-        raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes that state {stated} bytes, expected at most {most}")
+    if len(data) < header_nbytes or stated > max_nbytes:
+        raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}")
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
-    if stored > len(data):
-        raise ValueError(f"{SOURCE}: Blosc data of {stored} bytes, but {len(data)} are stored")
+    if stored > len(data):  # the library reads as far as the header says
+        raise ValueError(f"{SOURCE}: Blosc data state {stored} stored bytes, found {len(data)}")
 
 
 BOUNDED_COMPRESSORS = ("gzip", "zlib", "bz2", "lzma", "zstd", "blosc", "lz4")
-"""Compressors whose output is bounded, by the names of numcodecs."""
+"""Compressors that :func:`decode_bounded` handles, by their numcodecs names."""
 
 
 CHECKSUM_NBYTES = 4
 
 
 def crc32c(data: bytes) -> bytes:
-    """Return the CRC-32C of some bytes."""
+    """Return the CRC-32C of some bytes as 4 bytes, little-endian (RFC 3720, the codec ``crc32c`` of Zarr v3)."""
     return int(_crc32c_function()(data)).to_bytes(CHECKSUM_NBYTES, "little")
 
 
@@ -92,33 +94,41 @@ def _crc32c_function() -> Any:
     return import_extra("google_crc32c", "the index of a Zarr shard", "zarr").value
 
 
-MAX_FILTER_GROWTH = 16  # filters of version 2 may store a value in as many times its bytes
+MAX_FILTER_GROWTH = 16  # bound for filters of version 2, which may store a value in more bytes than it has
+_COMPRESSOR_OVERHEAD_NBYTES = 4096  # headers and checksums of a compressor, generously
+
+
+def max_compressed_nbytes(nbytes: int) -> int:
+    """Bound the output of a compressor: incompressible data become a little larger."""
+    return nbytes + nbytes // 8 + _COMPRESSOR_OVERHEAD_NBYTES
+
+
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class ZarrCodec(ChunkCodec):
-    """Values of a chunk in some order of its axes, then filters and compressors."""
+    """Values of a chunk in a given order of its axes, then filters and compressors."""
 
     dtype: str
-    """Type of the values as they are stored, with its byte order."""
+    """Stored type of the values, with its byte order."""
     chunk_shape: tuple[int, ...]
     axes: str
     order: tuple[int, ...]
-    """The axes as they are stored, the last one fastest."""
+    """Axis numbers in stored order, the fastest one last."""
     stages: tuple[tuple[str, str], ...] = ()
-    """What is done to the bytes, one after the other: name and JSON of its settings, as numcodecs has them."""
+    """Encoding steps in the order of writing: name of the numcodecs codec and its settings as JSON, which is hashable."""
     filters: int = 0
-    """How many of them are filters, which may make a chunk larger."""
+    """Number of leading stages that are filters, which may enlarge a chunk."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values of a chunk."""
+        """Size of a decoded chunk in bytes."""
         return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
 
     @property
     def compression(self) -> tuple[str, int | None]:
-        """The one compressor and its level, ``raw`` where there is none, an empty name where there is more."""
+        """Compressor and its level: ``raw`` for no stages, an empty name for more than one."""
         if len(self.stages) != 1:
             return "" if self.stages else "raw", None
         kind, settings = self.stages[0]
@@ -127,11 +137,12 @@ class ZarrCodec(ChunkCodec):
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape
-        return (self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + 4096) * (2 if self.stages else 1)
+        return (self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1) + _COMPRESSOR_OVERHEAD_NBYTES) * (2 if self.stages else 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         del shape
         found: Any = data
+        # a filter may return an array of any type and memory order; below, only its bytes count
         for n in reversed(range(len(self.stages))):
             kind, settings = self.stages[n]
             try:
@@ -148,14 +159,14 @@ class ZarrCodec(ChunkCodec):
         return to_cxyz(chunk.transpose(np.argsort(self.order)), self.axes)
 
     def _max_input_nbytes(self, n: int) -> int:
-        """Return how many bytes a stage was given at most."""
-        most = self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1)
+        """Return the largest input of stage ``n`` on encoding, which bounds its output on decoding."""
+        nbytes = self.nbytes * (MAX_FILTER_GROWTH if self.filters else 1)
         for kind, _ in self.stages[:n]:
-            most += CHECKSUM_NBYTES if kind == "crc32c" else most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
-        return most
+            nbytes = nbytes + CHECKSUM_NBYTES if kind == "crc32c" else max_compressed_nbytes(nbytes)
+        return nbytes
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk, which is completed with zeros."""
+        """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr stores whole chunks only."""
         del source
         whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
         named = from_cxyz(voxels, self.axes).transpose(self.order)
@@ -166,25 +177,28 @@ class ZarrCodec(ChunkCodec):
         return whole.tobytes() if found is whole or not self.stages else bytes(found)
 
 
-def _undo_stage(kind: str, settings: str, data: Any, most: int) -> Any:
-    """Undo one stage."""
+def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int) -> Any:
+    """Decode one stage."""
     if kind == "crc32c":
         raw = bytes(data)
         if len(raw) < CHECKSUM_NBYTES or crc32c(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
-            raise ValueError("its checksum is wrong")
+            raise ValueError("its checksum does not match")
         return raw[:-CHECKSUM_NBYTES]
     codec = _compressor(kind, settings)
-    return decode_bounded(kind, json.loads(settings), bytes(data), most, codec.decode) if kind in BOUNDED_COMPRESSORS else codec.decode(data)
+    return decode_bounded(kind, json.loads(settings), bytes(data), max_nbytes, codec.decode) if kind in BOUNDED_COMPRESSORS else codec.decode(data)
 
 
 @lru_cache(maxsize=64)
 def _compressor(kind: str, settings: str) -> Any:
-    """Return a codec of numcodecs."""
+    """Return the numcodecs codec of a stage."""
     return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
 
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
-    """Read the codecs from bytes to bytes of version 3, None where one is not known."""
+    """Parse the bytes-to-bytes codecs of version 3 as stages; None if one is not supported.
+
+    The settings become those of numcodecs, which has numbers for the shuffles of Blosc and does not know ``typesize``.
+    """
     found = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})

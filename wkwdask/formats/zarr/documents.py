@@ -1,4 +1,4 @@
-"""The JSON files of Zarr arrays and groups, versions 3 and 2, as they are written here. Needs no zarr."""
+"""JSON documents of the Zarr arrays and groups that wkwdask writes. Does not import zarr."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 FILE_NAME = "zarr.json"
 VIEW_MARK = "wkwdask_view"
-"""An attribute of each ``zarr.json`` that was put beside WKW files."""
+"""Attribute that marks each ``zarr.json`` that :func:`wkwdask.write_zarr_view` wrote beside WKW files."""
 
 
 def is_view(path: str, mark: str = VIEW_MARK) -> bool:
-    """Tell whether a ``zarr.json`` was made by :func:`wkwdask.write_zarr_view`, or is marked as made by somebody else."""
+    """Return whether a ``zarr.json`` has an attribute that marks it as generated."""
     attributes = (read_object(path) or {}).get("attributes")
     return isinstance(attributes, dict) and mark in attributes
 
 
 def array_record(folder: str) -> str | None:
-    """Find the file that describes the array of a folder, None where there is none."""
+    """Return the path of the file that describes the array in a folder, or None."""
     if files.isfile(f"{folder}/.zarray"):
         return f"{folder}/.zarray"
     path = f"{folder}/{FILE_NAME}"
@@ -35,24 +35,24 @@ def array_record(folder: str) -> str | None:
 
 
 def axis_letters(num_channels: int) -> str:
-    """Give a letter for each axis of an array as it is stored here; one channel has no axis."""
+    """Return the axes of a new array, one letter each; a single channel has no axis."""
     return "czyx" if num_channels > 1 else "zyx"
 
 
 def zarr_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
-    """Turn a shape along x, y, z into that of an array."""
+    """Return the shape of a new array for a shape along x, y, z."""
     return [*([num_channels] if num_channels > 1 else []), *(int(n) for n in reversed(shape))]
 
 
 def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Write the ``zarr.json`` of a group."""
+    """Return the ``zarr.json`` of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
 def array_document(
     shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write the ``zarr.json`` of an array as it is stored here."""
+    """Return the ``zarr.json`` of an array with the axes (c,) z, y, x."""
     document = generic_array_document(zarr_shape(num_channels, shape), dtype, zarr_shape(num_channels, chunk_shape), codecs, attributes)
     return {**document, "dimension_names": list(axis_letters(num_channels)), "storage_transformers": []}
 
@@ -60,7 +60,7 @@ def array_document(
 def generic_array_document(
     shape: Sequence[int], dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any], naming: str = "default"
 ) -> dict[str, Any]:
-    """Write the ``zarr.json`` of an array with any axes."""
+    """Return the ``zarr.json`` of an array with any axes."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -75,10 +75,9 @@ def generic_array_document(
 
 
 def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
-    """Say that chunks are plain numbers, little-endian."""
+    """Return the codecs of uncompressed little-endian chunks; values of one byte have no ``endian`` (Zarr v3, codec ``bytes``)."""
     return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]
 
 
 def format_document(document: dict[str, Any]) -> str:
-    """Write a document."""
     return json.dumps(document, indent=2)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ZarrFormat(ArrayFormat):
-    """An image, a group of images, or one array."""
+    """Zarr: an OME-NGFF image, a group of images, or one array."""
 
     name = "zarr"
     options = ZarrOptions
@@ -44,14 +44,14 @@ class ZarrFormat(ArrayFormat):
     record_of = staticmethod(array_record)
 
     def guess(self, url: object) -> bool:
-        """Tell whether a URL says that it is Zarr; what does not is left to zarr itself."""
+        """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens all others."""
         return NAME.is_in(url)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_zarr_layers(url))
 
     def is_placed(self, url: Url) -> bool:
-        """Tell whether it is named as Zarr, or an image or a level of one."""
+        """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""
         return NAME.is_in(url) or is_image(url) or image_of_level(NAME.location(url)) is not None
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
@@ -59,7 +59,7 @@ class ZarrFormat(ArrayFormat):
         return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
     def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is an array and nothing else, also no mag in WKW with a description beside it."""
+        """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""
         return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
@@ -67,7 +67,7 @@ class ZarrFormat(ArrayFormat):
 
 
 def _stray_in(folder: str) -> str:
-    """Name something in a folder that is no part of an array, an empty text where there is nothing."""
+    """Return the path of a file or link in a folder that is no part of an array, or an empty text."""
     with files.scandir(folder) as entries:
         for entry in entries:
             is_ours = re.fullmatch(ZarrFormat.level_entries, entry.name) or IGNORED_NAMES.fullmatch(entry.name)

@@ -34,23 +34,22 @@ if TYPE_CHECKING:
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _MAX_DOCUMENT_NBYTES = 64 << 20
-_NAMES = ("dimension_names", "_ARRAY_DIMENSIONS")  # of version 3, of xarray
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An array or a group."""
+    """Metadata of a Zarr array or group of version 2 or 3."""
 
     store: Store
     record: str
+    """Name of the file that describes it: ``zarr.json``, ``.zarray`` or ``.zgroup``."""
     document: dict[str, Any]
     attributes: dict[str, Any]
     listed: tuple[str, ...]
-    """Members of a group by consolidated metadata."""
+    """Members of a group by its consolidated metadata; remote groups cannot be listed otherwise."""
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array."""
         return self.record == ".zarray" or self.document.get("node_type") == "array"
 
     @property
@@ -60,7 +59,7 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the array."""
+        """Shape of the array in stored axis order; raises CorruptError if the document has none."""
         with reading(self.path, "Zarr array or group"):
             shape = self.document["shape"]
             if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
@@ -69,12 +68,12 @@ class Node:
 
     @property
     def declared_dtype(self) -> Any:
-        """What the document says of the type of its values."""
+        """Data type in the words of the document: a string, or an object for types of extensions."""
         return self.document.get("dtype" if self.record == ".zarray" else "data_type")
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Type of its values, None where they are no numbers that are read."""
+        """Data type, or None if it is not numeric."""
         try:
             dtype = np.dtype(self.declared_dtype) if isinstance(self.declared_dtype, str) else None
         except (TypeError, UnicodeEncodeError):
@@ -83,19 +82,19 @@ class Node:
 
     @property
     def names(self) -> list[str] | None:
-        """The names of its axes: ``dimension_names`` of version 3, ``_ARRAY_DIMENSIONS`` of xarray."""
-        names = self.document.get(_NAMES[0]) or self.attributes.get(_NAMES[1])
+        """Axis names: ``dimension_names`` of version 3, else ``_ARRAY_DIMENSIONS`` of xarray; None if it has neither."""
+        names = self.document.get("dimension_names") or self.attributes.get("_ARRAY_DIMENSIONS")
         return list(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else None
 
     def member(self, key: str) -> Node | None:
-        """Read what a group holds by a name, None where there is nothing."""
+        """Read a member of a group, or None."""
         if key.startswith("/") or ".." in key.split("/") or not is_valid_path(key):
-            raise CorruptError(f"{self.store.url}: expected a path inside of the group, found {key!r}")
+            raise CorruptError(f"{self.store.url}: expected a path inside the group, found {key!r}")
         return read_node(self.store.path_of(key))
 
 
 def read_node(location: str) -> Node | None:
-    """Read an array or group, None where there is none."""
+    """Read the metadata of an array or group, or None."""
     store = open_store(location)
     (first,) = store.read_whole(_DOCUMENTS[:1], _MAX_DOCUMENT_NBYTES)
     if first is not None:
@@ -137,7 +136,7 @@ def _checked_attributes(value: Any, store: Store, name: str) -> dict[str, Any]:
 
 
 def _direct_members(found: Any) -> tuple[str, ...]:
-    """Take the names right in a group."""
+    """Return the direct members among the paths of consolidated metadata."""
     return tuple(sorted(name for name in found if name and "/" not in name)) if isinstance(found, dict) else ()
 
 
@@ -147,25 +146,25 @@ NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
 location_of = NAME.location
 _MAX_DEPTH = 6
 _NUMERIC_KINDS = "biuf"
-_MAX_AXIS_LENGTH = 1 << 53
+_MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 
 
 def is_zarr(path: str) -> bool:
-    """Tell whether a local folder is a Zarr array or group; one with WKW in it is not."""
-    if files.isfile(f"{path}/.zarray"):  # whose many folders are not looked at
+    """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its ``zarr.json`` is a view."""
+    if files.isfile(f"{path}/.zarray"):  # its folders hold chunks, and may be very many, so they are not searched for WKW
         return not is_wkw_itself(path)
     return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not holds_wkw(path)
 
 
 def is_plain_zarr(url: object) -> bool:
-    """Tell whether something is a local Zarr array or group that is named by its path alone, as any array in a folder."""
+    """Return whether a plain local path, without ``zarr://`` or suffix, is a Zarr array or group."""
     if NAME.is_in(url) or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     return is_zarr(local_path(url))
 
 
 def is_image(url: str | os.PathLike[str]) -> bool:
-    """Tell whether a local Zarr group says that it is an OME-NGFF image, and along which axes its arrays lie."""
+    """Return whether a Zarr group is an OME-NGFF image with the axes x, y and z."""
     location = location_of(url)
     group = read_node(location)
     image = None if group is None or group.is_array else parse_image(group.attributes, location)
@@ -173,7 +172,7 @@ def is_image(url: str | os.PathLike[str]) -> bool:
 
 
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
-    """Find what a Zarr array or group holds."""
+    """Return the images of a Zarr array or group; raises MissingError if there is none."""
     location = location_of(url)
     item = read_node(location)
     if item is None:
@@ -188,7 +187,7 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
 
 
 def image_of_level(location: str) -> Image | None:
-    """Open the local OME-NGFF image that lists an array, with that as the level that is meant; None where there is none."""
+    """Return the local OME-NGFF image that lists an array, with that array as its selected level, or None."""
     folder, _, name = location.rpartition("/")
     if is_remote(location) or not any(files.isfile(f"{folder}/{document}") for document in _DOCUMENTS[:3]):
         return None
@@ -203,7 +202,7 @@ def image_of_level(location: str) -> Image | None:
 
 
 def _images_in_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
-    """Go through the layers of a group."""
+    """Yield the images of a group and the groups below it; one that cannot be read does not hide the others."""
     try:
         image = parse_image(group.attributes, location)
     except UnsupportedError as error:
@@ -221,7 +220,7 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
         try:
             with reading(place, "Zarr array or group"):
                 layers = tuple(_images_in_member(group, key, place, below, depth))
-        except WkwDaskError as error:  # it leaves the others alone
+        except WkwDaskError as error:
             layers = (array_image(FORMAT, place, below, [Level("", place, problem=str(error), error=type(error))]),)
         yield from layers
 
@@ -236,7 +235,7 @@ def _images_in_member(group: Node, key: str, location: str, name: str, depth: in
 
 
 def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
-    """Make the layer of an image; an array that cannot be used leaves the others alone."""
+    """Return an OME-NGFF image; a level that cannot be read keeps its error and does not hide the others."""
     arrays: list[tuple[Node, str]] = []
     kept, broken = [], []
     for level in image.levels:
@@ -258,7 +257,8 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
             broken.append(Level(level.path, place, problem=str(error), error=type(error)))
     levels = []
     if kept:
-        base = _exported_placement(arrays[0][0], "").mag or MAG_1  # another mag than 1 in exports of a part of a pyramid
+        # scales are relative to the finest array, whose own mag is not 1 if only coarser mags of a layer were exported
+        base = _exported_placement(arrays[0][0], "").mag or MAG_1
         places = place_levels(replace(image, levels=tuple(kept)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
         for level, (item, _), placed in zip(kept, arrays, places, strict=True):
             mag = None if placed.mag is None else mag_of([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
@@ -267,13 +267,13 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
 
 
 def _image_from_array(item: Node, location: str, name: str) -> Image:
-    """Make the layer of one array, with what its attributes say of its place."""
+    """Return one array as an image, placed by its attributes."""
     placed = _exported_placement(item, axes_of(item.shape, item.names or (), location))
     return array_image(FORMAT, location, name, [_level(item, location, "", placed)], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open one array, whose axes are those that a function makes of its shape and the names that it has; errors as for :func:`find_zarr_layers`."""
+    """Open one local array; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
     if is_remote(location):
         raise UnsupportedError(f"{location}: only local paths can be opened")
     item = read_node(location)
@@ -284,7 +284,7 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
 
 
 def _exported_placement(item: Node, axes: str) -> ArrayGeometry:
-    """Read what an export of a mag says of it; what makes no sense says nothing."""
+    """Parse the attributes with which wkwdask exports a mag; malformed ones are ignored."""
     attributes = item.attributes
     placed = ArrayGeometry(axes, MAG_1, None, (0, 0, 0))
     malformed = (KeyError, TypeError, ValueError)
@@ -299,12 +299,12 @@ def _exported_placement(item: Node, axes: str) -> ArrayGeometry:
 
 
 def _level(item: Node, location: str, key: str, placed: ArrayGeometry) -> Level:
-    """Describe an array that is open."""
+    """Return an array as a level; one that is not supported or damaged keeps its error."""
     error: Exception
     if item.dtype is None:
         said = item.declared_dtype
         name = said.get("name", said) if isinstance(said, dict) else said
-        error = UnsupportedError(f"{location}: holds {name}, expected whole or real numbers")
+        error = UnsupportedError(f"{location}: holds {name}, expected integers or real numbers")
     elif max(item.shape, default=0) > _MAX_AXIS_LENGTH:
         error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {item.shape}")
     else:

@@ -1,7 +1,11 @@
-"""OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5 are read, 0.4 and 0.5 written. Opens nothing.
+"""OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
 
-The specification does not say where in a voxel its coordinates lie; what is written are those of its centre, and coordinate 0 is the centre of voxel 0 of mag
-1, as most readers take it. A voxel of mag m covers m voxels of mag 1, so that its centre lies (m - 1) / 2 of these further: each level has a translation.
+Reads versions 0.1 to 0.5 and writes 0.4 and 0.5. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
+centres, and coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume. A voxel of mag m covers m voxels of mag 1, so its centre lies (m - 1) / 2
+of them further: each level has a translation::
+
+    mag 1   | 0 | 1 | 2 | 3 |      centres at 0, 1, 2, 3
+    mag 2   |   0   |   1   |      centres at 0.5, 2.5: scale 2, translation 0.5
 """
 
 from __future__ import annotations
@@ -26,25 +30,25 @@ if TYPE_CHECKING:
 
 
 VERSIONS = ("0.5", "0.4")
-"""Those that are written."""
+"""Versions that can be written."""
 LABELS = "labels"
-"""The group in an image that lists its labels."""
+"""Name of the group in an image that lists its label images (OME-NGFF 0.5, "labels")."""
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
 
 
 @dataclass(frozen=True, slots=True)
 class PyramidLevel:
-    """One array of a pyramid."""
+    """Array of an image that is written."""
 
     path: str
     lengths: Lengths
-    """Edge lengths of its voxels along x, y, z."""
+    """Voxel size along x, y, z."""
     translation: Lengths
-    """The centre of its voxel 0 along x, y, z."""
+    """Centre of its voxel 0 along x, y, z."""
 
 
 def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> PyramidLevel:
-    """Place the array of a mag.
+    """Return the level of a mag whose array begins at a voxel of that mag.
 
     Examples
     --------
@@ -59,7 +63,7 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
 
 
 def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
-    """Write one image of ``multiscales``."""
+    """Return one entry of ``multiscales``."""
     datasets = []
     for level in levels:
         scale, shift = {"c": 1.0, **dict(zip("xyz", level.lengths, strict=True))}, {"c": 0.0, **dict(zip("xyz", level.translation, strict=True))}
@@ -74,23 +78,23 @@ def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str |
 
 
 def merge_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put entries in place of those with the same path, and all in order, finest first."""
+    """Merge dataset entries, finest first; new ones replace those of the same path."""
     by_path = {entry["path"]: entry for entry in (*datasets, *new)}
     return sorted(by_path.values(), key=lambda entry: (max(scale_of(entry)[-3:]), scale_of(entry)))
 
 
 def scale_of(entry: dict[str, Any]) -> list[float]:
-    """Give the lengths of an element along all axes; one of zero where nobody says them."""
+    """Return the scale of a dataset entry along all axes, or a single zero if it has none."""
     return next((list(map(float, step["scale"])) for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"), [0.0])
 
 
 def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | None:
-    """Give the values of red, green and blue, where channels are that."""
+    """Return the value range of RGB channels, or None if the channels are not RGB."""
     return (0, int(np.iinfo(dtype).max)) if num_channels == 3 and dtype.kind == "u" and dtype.itemsize <= 2 else None
 
 
 def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
-    """Write the attributes of an image's group."""
+    """Return the attributes of an image group."""
     more: dict[str, Any] = {"image-label": {} if version == "0.5" else {"version": version}} if is_label else {}
     if rgb is not None:
         window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}
@@ -101,7 +105,7 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
 
 
 def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
-    """Write the attributes of a group of labels."""
+    """Return the attributes of a ``labels`` group."""
     return {"ome": {"version": version, "labels": list(names)}} if version == "0.5" else {"labels": list(names)}
 
 
@@ -111,29 +115,29 @@ _KNOWN_VERSION = re.compile(r"0\.[1-5](\D.*)?")
 
 @dataclass(frozen=True, slots=True)
 class NgffLevel:
-    """One array of an image."""
+    """Array of an image that is read."""
 
     path: str
     scale: tuple[float, ...] | None
-    """Lengths of an element along all axes, None where nobody says them."""
+    """Size of an element along all axes; None if not stated."""
     translation: tuple[float, ...] | None
-    """Where its element 0 lies."""
+    """Centre of its element 0; None if not stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class NgffImage:
-    """What ``multiscales`` says."""
+    """Parsed first entry of ``multiscales``."""
 
     axes: tuple[str, ...]
-    """Names of the axes, in letters of lower case; none where it does not say them."""
+    """Lower-case axis names; empty if not stated, as in versions 0.1 and 0.2."""
     units: tuple[str | None, ...]
     levels: tuple[NgffLevel, ...]
-    """Its arrays, finest first."""
+    """Finest first."""
     is_labels: bool = False
 
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:
-    """Refuse an image of a version that is not known here, or with coordinate systems, as version 0.6 has them."""
+    """Raise UnsupportedError for an image of an unknown version, or with the coordinate systems of version 0.6."""
     inner = attributes.get("ome")
     ome = inner if isinstance(inner, dict) else attributes
     listed = ome.get("multiscales")
@@ -141,9 +145,9 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
     if not images:
         return
     found = [str(one["version"]) for one in (ome, *images) if one.get("version") is not None]
-    odd = next((version for version in found if not _KNOWN_VERSION.fullmatch(version)), None)
-    if odd is not None:
-        what = f"version {odd!r}"
+    unknown = next((version for version in found if not _KNOWN_VERSION.fullmatch(version)), None)
+    if unknown is not None:
+        what = f"version {unknown!r}"
     elif any("coordinateSystems" in one for one in (ome, *images)):
         what = "coordinateSystems"
     else:
@@ -158,7 +162,7 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
 
 
 def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
-    """Read the attributes of a group, None where they describe no image."""
+    """Parse the attributes of a group; None if they describe no image."""
     check_version(attributes, source)
     ome = attributes.get("ome", attributes)
     try:
@@ -174,7 +178,7 @@ def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
 
 
 def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
-    """Sort arrays by the lengths of their voxels, as the specification wants them to be listed; where a length is not known they stay as they are."""
+    """Sort levels by voxel size, as the specification requires; if a size is unknown they keep their order."""
     volumes = [math.prod(level.scale or ()) for level in levels]
     if not all(level.scale for level in levels):
         return levels
@@ -182,7 +186,7 @@ def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
 
 
 def _parse_level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
-    """Read one array; the transformations of the whole image come after its own."""
+    """Parse one dataset entry. The transformations of the whole image apply after its own (OME-NGFF 0.5, "multiscales")."""
     scale: list[float] | None = None
     translation: list[float] | None = None
     for step in [*(entry.get("coordinateTransformations") or []), *common]:
@@ -202,7 +206,7 @@ def _parse_numbers(value: Any) -> list[float] | None:
 
 
 def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> str:
-    """Say which axis of an array is which.
+    """Return the letter of each axis of an array, ``-`` for another one of length 1.
 
     Examples
     --------
@@ -213,21 +217,21 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
     if len(lower) != len(shape) or not {"x", "y"} <= set(lower):
         default = _DEFAULT_AXES.get(len(shape))
         if default is None:
-            raise UnsupportedError(f"{source}: an array of shape {tuple(shape)} whose axes have no names; arrays are read that have the axes x, y, z and c")
+            raise UnsupportedError(f"{source}: the axes of an array of shape {tuple(shape)} have no names, expected the axes x, y, z and c")
         lower = list(default)
     letters = axis_letters(lower)
     for n, letter in enumerate(letters):
         if letter == "-" or letter in letters[:n]:
             if shape[n] != 1:
-                raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length {shape[n]}; arrays are read that have the axes x, y, z and c")
+                raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length {shape[n]}, expected the axes x, y, z and c")
             letters[n] = "-"
         elif letter == "c" and not shape[n]:
-            raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length 0, expected a channel or more")
+            raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length 0, expected at least one channel")
     return "".join(letters)
 
 
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[ArrayGeometry]:
-    """Place the arrays of an image."""
+    """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a scale is missing."""
     units = _nm_per_unit(image)
     scales = [_xyz_values(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
@@ -244,7 +248,7 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
 
 
 def _xyz_values(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
-    """Pick the numbers of x, y and z out of one for each axis."""
+    """Return the values of x, y and z from one value per axis."""
     if values is None or len(values) != len(letters):
         return None
     named = dict(zip(letters, values, strict=True))
@@ -252,13 +256,13 @@ def _xyz_values(values: Sequence[float] | None, letters: str, default: float = 1
 
 
 def _guess_ratio(first: Lengths, size: Lengths) -> Lengths:
-    """Guess by how much an array was downsampled of which only the lengths are known: by the power of two that is nearest."""
+    """Guess the downsampling factors from the shapes of two arrays: the nearest powers of two."""
     x, y, z = (2.0 ** max(0, round(math.log2(max(1.0, a) / max(1.0, b)))) for a, b in zip(first, size, strict=True))
     return x, y, z
 
 
 def _nm_per_unit(image: NgffImage) -> Lengths | None:
-    """Turn the units of x, y, z into nanometers; None where one is none."""
+    """Return the nanometers per unit along x, y, z; None if a unit is missing or no length."""
     named = dict(zip(image.axes, image.units, strict=True))
     spatial = [named.get(letter) for letter in "xyz" if letter in named]
     with contextlib.suppress(ValueError):

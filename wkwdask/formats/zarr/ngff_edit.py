@@ -1,4 +1,4 @@
-"""What a job changes in the metadata of an OME-NGFF image once its arrays are there."""
+"""Edits of the metadata of an OME-NGFF image, made when a job publishes or removes arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
 
 
 def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
-    """Read the attributes of a local group."""
+    """Read the Zarr version and the attributes of a local group, or None."""
     document = _read(f"{folder}/{FILE_NAME}")
     if document is not None:
         if document.get("node_type") != "group" or not isinstance(document.get("attributes", {}), dict):
@@ -44,7 +44,7 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
-    """Find the image that attributes describe."""
+    """Return the OME-NGFF version and the first ``multiscales`` entry of attributes, which callers may change in place, or None."""
     check_version(attributes, folder)
     ome = attributes.get("ome")
     inner = ome if isinstance(ome, dict) else attributes
@@ -60,13 +60,13 @@ def find_image(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, 
 
 
 def read_image(folder: str) -> tuple[str, dict[str, Any]] | None:
-    """Find the image that a local group describes: its version, and what ``multiscales`` says; None where there is none."""
+    """Read the OME-NGFF version and the ``multiscales`` entry of a local group, or None."""
     stored = read_attributes(folder)
     return None if stored is None else find_image(stored[1], folder)
 
 
 def _is_valid_entry(entry: Any) -> bool:
-    """Check whether a value names an array, with the scale of each axis where it has one."""
+    """Return whether a dataset entry has a path, and a scale for each axis if it has one."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         return False
     steps = entry.get("coordinateTransformations", [])
@@ -77,7 +77,7 @@ def _is_valid_entry(entry: Any) -> bool:
 
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the attributes of a group, which is made where there is none; they appear whole."""
+    """Change the attributes of a group atomically; create the group if it is missing."""
     files.makedirs(folder)
     path = f"{folder}/{FILE_NAME if zarr_format == 3 else _ATTRIBUTES}"
 
@@ -87,7 +87,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
             if not isinstance(attributes, dict):
                 raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
             after = {**document, "attributes": change(copy.deepcopy(attributes))}
-            after.pop("consolidated_metadata", None)  # it tells of the group as it was
+            after.pop("consolidated_metadata", None)  # it describes the group before this edit
             return after
         files.remove_temporaries(folder, _GROUP)
         if not files.exists(f"{folder}/{_GROUP}"):
@@ -99,32 +99,32 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
 
 @dataclass(frozen=True, slots=True)
 class NgffEdit(MetadataEdit):
-    """What the group of an image is to say once arrays are there."""
+    """Addition of arrays to the metadata of an image, and of a label image to the list of its ``labels`` group."""
 
     kind: ClassVar[str] = "ome-ngff"
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
     version: str
-    """Of OME-NGFF: ``"0.5"`` lies in Zarr 3, ``"0.4"`` in Zarr 2."""
+    """Version of OME-NGFF: ``"0.5"`` is stored in Zarr 3, ``"0.4"`` in Zarr 2."""
     image: dict[str, Any]
-    """What ``multiscales`` says: of arrays only those that are made; one that is there with the same path is replaced."""
+    """Entry of ``multiscales`` with the new arrays only; one with the path of an existing array replaces it."""
     is_label: bool
     rgb: Sequence[float] | None
-    """Least and greatest value of three channels that are red, green and blue."""
+    """Lowest and highest value of RGB channels."""
 
     @property
     def _zarr_format(self) -> int:
         return 3 if self.version == "0.5" else 2
 
     def apply(self) -> None:
-        """Change the group, or make it; list it where it is one of the labels of an image."""
+        # outer groups first: the path from the image to a label image exists once the label image appears
         above, name = split(self.folder)
         if basename(above) == LABELS:
             update_attributes(dirname(above), self._zarr_format, lambda attributes: attributes)
-            update_attributes(above, self._zarr_format, lambda attributes: self._listed(attributes, name))
-        update_attributes(self.folder, self._zarr_format, self._changed)
+            update_attributes(above, self._zarr_format, lambda attributes: self._with_label(attributes, name))
+        update_attributes(self.folder, self._zarr_format, self._with_arrays)
 
-    def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
+    def _with_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         found = find_image(attributes, self.folder)
         if found is None:
             new = image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
@@ -132,7 +132,7 @@ class NgffEdit(MetadataEdit):
         found[1]["datasets"] = merge_entries(found[1]["datasets"], self.image["datasets"])
         return attributes
 
-    def _listed(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
+    def _with_label(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
         inner = attributes.get("ome", {}) if self.version == "0.5" else attributes
         listed = inner.get("labels", []) if isinstance(inner, dict) else None
         if not isinstance(listed, list):
@@ -145,21 +145,19 @@ class NgffEdit(MetadataEdit):
         if stored is None:
             return
         if stored[0] != self._zarr_format:
-            raise FormatError(
-                f"{self.folder}: is a group of Zarr {stored[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
-            )
+            raise FormatError(f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr {self._zarr_format}, which OME-NGFF {self.version} needs")
         found = find_image(stored[1], self.folder)
         if found is None:
             return
         if found[0] != self.version:
-            raise FormatError(f"{self.folder}: is an image of OME-NGFF {found[0]}, what is written {self.version}")
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {found[0]}, expected {self.version}; ngff= chooses the version")
         axes, ours = json.dumps(found[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
         if axes != ours:
-            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of what is written {ours}")
+            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}")
 
 
 class NgffRemoval(LevelRemoval):
-    """Arrays that an image is to forget."""
+    """Removal of arrays from the metadata of an image."""
 
     __slots__ = ()
     kind = "removal of ome-ngff arrays"
@@ -167,9 +165,9 @@ class NgffRemoval(LevelRemoval):
     def apply(self) -> None:
         stored = read_attributes(self.folder)
         if stored is not None and find_image(stored[1], self.folder) is not None:
-            update_attributes(self.folder, stored[0], self._changed)
+            update_attributes(self.folder, stored[0], self._without_arrays)
 
-    def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
+    def _without_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
         found = find_image(attributes, self.folder)
         if found is not None:
             found[1]["datasets"] = [entry for entry in found[1]["datasets"] if entry["path"] not in self.keys]

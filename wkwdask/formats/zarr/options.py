@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZarrOptions(StorageOptions):
-    """How an array of an OME-NGFF image is stored."""
+    """Storage options of an OME-NGFF array."""
 
     name: ClassVar[str] = "zarr"
     title: ClassVar[str] = "OME-NGFF"
@@ -27,9 +27,9 @@ class ZarrOptions(StorageOptions):
         True, "{auto}", accepts_bool=True,
     )  # fmt: skip
     compression: str | None = choice(
-        "Compression of chunks; blosc is Zstandard behind a shuffle of bytes.", (*levels, "raw"), default_doc="zstd for segmentations and bytes, else blosc"
+        "Compression of chunks; blosc is Zstandard after a byte shuffle.", (*levels, "raw"), default_doc="zstd for segmentations and bytes, else blosc"
     )
     level: int | None = number("Level of the compression.", default_doc="by compression")
     ngff: str | None = choice(
-        "Version of OME-NGFF: 0.5 is in Zarr 3, 0.4 in Zarr 2, which has no shards.", ("0.5", "0.4"), default_doc="that of the image, else 0.5"
+        "Version of OME-NGFF: 0.5 is stored in Zarr 3, 0.4 in Zarr 2, which has no shards.", ("0.5", "0.4"), default_doc="that of the image, else 0.5"
     )

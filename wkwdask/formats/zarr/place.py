@@ -1,4 +1,4 @@
-"""Where OME-NGFF images are written: their group, what it holds already, and how new arrays are stored."""
+"""Targets of writes: the group of an OME-NGFF image, the arrays that it holds already, and the encoding of new ones."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArrayEncoding:
-    """How the chunks of an array are stored."""
+    """Encoding of a new array, and its documents."""
 
     dtype: np.dtype[Any]
     num_channels: int
-    """Values per voxel; all channels are in one chunk."""
+    """Values per voxel; each chunk holds all channels."""
     chunk_shape: Vec3
-    """A chunk along x, y, z [voxels]."""
+    """Voxels along x, y, z."""
     compression: str
     level: int
     shard_cells: Vec3 = (1, 1, 1)
-    """Chunks of a shard, or of a group of chunks that one task writes, along x, y, z: powers of two."""
+    """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
     is_sharded: bool = False
-    """Whether these are one file."""
     version: int = 3
+    """Version of Zarr."""
 
     @property
     def shard_shape(self) -> Vec3:
-        """A shard, or a group of chunks, along x, y, z [voxels]."""
+        """Voxels along x, y, z that one task writes."""
         x, y, z = (n * edge for n, edge in zip(self.shard_cells, self.chunk_shape, strict=True))
         return x, y, z
 
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
-        """Write the ``zarr.json`` of an array."""
+        """Return the ``zarr.json`` of an array of a shape along x, y, z."""
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
         if self.compression != "raw":
             settings = self._settings("shuffle")
@@ -74,7 +74,7 @@ class ArrayEncoding:
         return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        """Write the ``.zarray`` of an array of version 2."""
+        """Return the ``.zarray`` of an array of a shape along x, y, z."""
         compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(1)}
         return {
             "zarr_format": 2, "shape": zarr_shape(self.num_channels, shape), "chunks": zarr_shape(self.num_channels, self.chunk_shape),
@@ -83,7 +83,7 @@ class ArrayEncoding:
         }  # fmt: skip
 
     def _settings(self, shuffle: str | int) -> dict[str, Any]:
-        """Give the settings of the compressor; the two versions name a shuffle of bytes differently."""
+        """Return the settings of the compressor; version 3 names the byte shuffle of Blosc, version 2 numbers it."""
         return {"cname": "zstd", "clevel": self.level, "shuffle": shuffle, "blocksize": 0} if self.compression == "blosc" else {"level": self.level}
 
 
@@ -93,12 +93,13 @@ _SUFFIX = ".ome.zarr"
 
 @dataclass(frozen=True, slots=True)
 class ImagePlace(TargetFolder):
-    """A local group in which arrays are or will be, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local group of an image, existing or new; implements :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     image: dict[str, Any] | None
-    """What its ``multiscales`` says, None where there is none yet."""
+    """Existing entry of ``multiscales``; None for a new image."""
     version: str | None
+    """OME-NGFF version of the existing image."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
@@ -126,7 +127,7 @@ class ImagePlace(TargetFolder):
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _describe(encodings[0]))
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
-        """Say that labels have another number of arrays than their image, which breaks the specification, where the last one is written."""
+        """Warn if a label image ends up with another number of levels than its image, which the specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.wanted.all_mags and self.wanted.all_mags[-1] not in mags):
             return ()
@@ -134,17 +135,17 @@ class ImagePlace(TargetFolder):
         own = {mag.name for mag in (*self.wanted.all_mags, *mags)} | {entry["path"] for entry in self._entries}
         if image is None or not self.wanted.all_mags or len(image[1]["datasets"]) == len(own):
             return ()
-        return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some",)
+        return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
 
     def _version(self, options: ZarrOptions) -> str:
-        """Decide which version of OME-NGFF is written."""
+        """Return the OME-NGFF version to write."""
         version = options.ngff or self.version or "0.5"
         if version not in VERSIONS:
-            raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
         return version
 
     def _edit(self, spec: LevelSpec, levels: Sequence[PyramidLevel], version: str, *, is_label: bool) -> NgffEdit:
-        """Say what the group says in the end, and make sure that it can."""
+        """Return the metadata edit of the new arrays, checked against the existing image."""
         name = self.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
         for level in levels:
             self._check_no_duplicate(level)
@@ -158,19 +159,19 @@ class ImagePlace(TargetFolder):
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
-        """What the image says of its arrays."""
+        """Dataset entries of the existing image."""
         return [] if self.image is None else self.image["datasets"]
 
     def _check_no_duplicate(self, level: PyramidLevel) -> None:
-        """Make sure that no array of another name has the voxels of a mag."""
+        """Raise ExistsError if an array of another name has the voxel size of a new level."""
         for entry in self._entries:
             scale = scale_of(entry)[-3:]
             same = len(scale) == 3 and all(abs(a / b - 1) < 1e-3 for a, b in zip(scale, reversed(level.lengths), strict=True) if b)
             if same and entry["path"] != level.path:
-                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which something else wrote")
+                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
     def _voxel_sizes(self) -> dict[str, Lengths | None]:
-        """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""
+        """Voxel size of mag 1 according to each array, by its path; None for a path that is no mag."""
         sizes: dict[str, Lengths | None] = {}
         for entry in self._entries:
             sizes[entry["path"]] = None
@@ -181,17 +182,18 @@ class ImagePlace(TargetFolder):
         return sizes
 
     def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths | None], replaced: Collection[str]) -> None:
-        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`_check_no_duplicate`."""
+        """Raise FormatError if a remaining array implies another voxel size of mag 1."""
         for path, found in sizes.items():
-            if found is None:
+            if found is None:  # other software named the arrays: _check_no_duplicate is the only check
                 return
             if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
                 told = " x ".join(f"{n:g}" for n in found)
-                raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
+                given = " x ".join(f"{n:g}" for n in size)
+                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {told} nm according to its array {path!r}, got {given}")
 
 
 def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
-    """Fill in what is not given by how another array is stored."""
+    """Fill missing options with the encoding of another Zarr array."""
     if not isinstance(like, StoredArray) or not isinstance(like.codec, ZarrCodec):
         return options
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
@@ -205,15 +207,15 @@ def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOption
 
 
 def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:
-    """Choose how an array is stored."""
+    """Choose the encoding of a new array."""
     dtype = _checked_dtype(spec.dtype)
-    # a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart
+    # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
     stored: Any = options.with_defaults()
     is_sharded = stored.shard_shape is not False
     if is_sharded and version == "0.4":
         if stored.shard_shape is not True:
-            raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
+            raise ValueError("OME-NGFF 0.4 is stored in Zarr 2, which has no shards: omit shard_shape, or write version 0.5")
         is_sharded = False
     if isinstance(stored.shard_shape, bool):
         cells = default_chunks_per_shard(spec.box.size, stored.chunk_shape, spec.voxel_nbytes, is_sharded=is_sharded)
@@ -224,7 +226,7 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
 
 
 def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetArray:
-    """Lay out an array, whose element 0 is the lowest voxel of its box."""
+    """Return where and how a new array is stored; its element 0 is the lowest voxel of its box."""
     store, box = open_store(folder), spec.box
     attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
     if encoding.version == 2:
@@ -238,7 +240,7 @@ def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetA
 
 
 def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
-    """Say how an array is stored, for a journal."""
+    """Return the settings that a journal keeps, compared on resume."""
     return {
         "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
         "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
@@ -246,7 +248,7 @@ def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any
 
 
 def _describe(encoding: ArrayEncoding) -> str:
-    """Say how an array is stored, for people."""
+    """Describe an encoding in a plan line."""
     chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
     return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
 
@@ -254,12 +256,12 @@ def _describe(encoding: ArrayEncoding) -> str:
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:
     native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "iuf" or native.itemsize > 8:
-        raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+        raise TypeError(f"an image holds integers or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
     return native
 
 
 def names_zarr_image(url: object) -> bool:
-    """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
+    """Return whether a target names an OME-NGFF image by the prefix ``zarr://`` or the suffix ``.ome.zarr``.
 
     Examples
     --------
@@ -273,22 +275,22 @@ def names_zarr_image(url: object) -> bool:
 
 
 def image_place(wanted: Destination) -> ImagePlace:
-    """Find out what is in the folder of an image that is written."""
+    """Inspect the folder of an image to write; raises ExistsError if something else is stored there."""
     text = wanted.url.removeprefix(PREFIX)
     if is_remote(text):
-        raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it there, such as with aws s3 or gsutil")
+        raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
     folder = files.realpath(local_path(text))
     if holds_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write an image to a folder of its own (write_zarr_view shows WKW as Zarr where it is)")
+        raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
     if array_record(folder) is not None:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     found = read_image(folder)
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
-        raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
+        raise ExistsError(f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons")
     if files.isdir(folder) and read_attributes(folder) is None:
-        # what is neither a job's nor an array that a job let appear and was killed before it could list it
+        # allowed: records of jobs, and arrays of a job that was killed after it published them and before it listed them
         others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
         other = min(others, default=None)
         if other is not None:

@@ -1,4 +1,10 @@
-"""Shards of a Zarr array: many chunks in a file, with an index of their places at its end or start."""
+"""Shards of a Zarr v3 array (codec ``sharding_indexed`` 1.0): many chunks in one file, with an index at its end or start::
+
+    | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
+
+The index has a row for every chunk of the shard, in C order of the stored axes. The chunks themselves may lie in any order: new shards store them in Morton
+order, in which a pyramid job produces them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
 
+# Zarr v3, codec sharding_indexed 1.0, "Binary shard format": an empty chunk has offset and nbytes 2^64 - 1
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
@@ -31,17 +38,17 @@ _index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda 
 
 @dataclass(frozen=True, slots=True)
 class ZarrShards(Shards):
-    """Chunks one behind the other, and an index in the order of the axes."""
+    """Layout of a ``sharding_indexed`` shard."""
 
     cells: Vec4
-    """Chunks of a shard along c, x, y, z."""
+    """Chunks in a shard along c, x, y, z."""
     axes: str
     index_at_end: bool = True
     has_checksum: bool = True
 
     @property
     def index_nbytes(self) -> int:
-        """Bytes of the index."""
+        """Size of the index in bytes, with its checksum."""
         return math.prod(self.cells) * _ENTRY_NBYTES + (CHECKSUM_NBYTES if self.has_checksum else 0)
 
     def rows(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -52,7 +59,7 @@ class ZarrShards(Shards):
         return rows
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Look up chunks: start, stop and row of each that is stored."""
+        """Return start, stop and row in ``cells`` of each stored chunk."""
         key = (file.name, file.state, self)
         table = _index_cache.get(key)
         if table is None:
@@ -73,7 +80,7 @@ class ZarrShards(Shards):
         return None if found is None else found[0]
 
     def _parse_index(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
-        """Read and check an index."""
+        """Parse an index and check that every chunk lies inside the file."""
         if len(raw) < self.index_nbytes:
             raise TruncatedError(f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes")
         if self.has_checksum:
@@ -82,11 +89,12 @@ class ZarrShards(Shards):
                 raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {found.hex()} that is stored with it")
         table = np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64)
         most = np.uint64((1 << 62) if file.nbytes is None else file.nbytes)
+        # each number is checked before their sum, which may overflow
         is_wrong = (table[:, 0] != _ABSENT) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
         if is_wrong.any():
             n = int(np.flatnonzero(is_wrong)[0])
             start, nbytes = table[n].tolist()
-            raise CorruptError(f"{file.name}: chunk {n} of the shard is said to have {nbytes} bytes from byte {start} on, outside of the file")
+            raise CorruptError(f"{file.name}: index row {n} states a chunk of {nbytes} bytes at byte {start}, outside of the file")
         return table
 
     # -------------------------------------------------------------------------------------------- writing
@@ -112,7 +120,7 @@ class ZarrShards(Shards):
         return _NewShard(self, pieces)
 
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
-        """Write an index."""
+        """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
         places = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
         rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), places], axis=1))
@@ -133,7 +141,7 @@ class ZarrShards(Shards):
 
 
 class _NewShard:
-    """A new shard; memory is bounded by a write buffer and the index."""
+    """Writer of a new shard; memory is bounded by a write buffer and the index."""
 
     def __init__(self, layout: ZarrShards, pieces: FileBuffer) -> None:
         self._layout = layout
@@ -141,15 +149,15 @@ class _NewShard:
         self.buffer = pieces
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Append all: nothing comes between chunks."""
+        """Return how many chunks can be appended at once: all, because nothing lies between chunks."""
         return len(codes)
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks that were appended."""
+        """Record where appended chunks lie."""
         self._chunks.append((codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
 
     def finish(self) -> bytes:
-        """Write the index."""
+        """Append the index, or return it if it belongs at the start of the file."""
         codes, starts, sizes = (np.concatenate(columns) for columns in zip(*self._chunks, strict=True))
         index = self._layout.format_index(codes, starts, sizes)
         if not self._layout.index_at_end:

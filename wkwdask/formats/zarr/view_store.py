@@ -1,4 +1,4 @@
-"""A zarr store that holds nothing: layers as OME-NGFF pyramids, whose chunks are decoded when they are asked for. Needs zarr."""
+"""A read-only zarr store without files: layers as OME-NGFF images whose chunks are decoded on request. Imports zarr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ViewStore(Store):  # type: ignore[misc, unused-ignore]
-    """A store to read from; picklable, and it holds no open file."""
+    """Read-only store over a :class:`VirtualGroup`; picklable, without open files."""
 
     supports_writes = False
     supports_deletes = False
@@ -51,7 +51,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         self.__init__(*state)  # type: ignore[misc]
 
     def _read(self, key: str) -> Any:
-        """Give the content of a key, bytes or an array; None where there is none."""
+        """Return the content of a key, as bytes or an array, or None."""
         document = self._group.documents.get(key)
         if document is not None:
             return document
@@ -60,7 +60,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return None if array is None else array.read(f"c/{chunk}")
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Give the bytes of a document or chunk; None for a chunk of zeros."""
+        # documents are in memory; a chunk is read and decoded in a thread, not in zarr's event loop
         found = self._read(key) if key in self._group.documents else await asyncio.to_thread(self._read, key)
         if found is None:
             return None
@@ -77,7 +77,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         return list(await asyncio.gather(*(self.get(key, prototype, byte_range) for key, byte_range in key_ranges)))
 
     async def exists(self, key: str) -> bool:
-        """Tell whether there is a document or a chunk that is not all zero."""
+        """Return whether a document exists, or a chunk is not all zero."""
         return key in self._group.documents or await asyncio.to_thread(self._read, key) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -87,7 +87,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         raise ValueError(f"{self}: cannot be written")
 
     async def list(self) -> AsyncIterator[str]:
-        """List the documents; which chunks are zero is not known before they are read."""
+        """List the documents only: whether a chunk is zero is not known before it is read."""
         async for key in self.list_prefix(""):
             yield key
 

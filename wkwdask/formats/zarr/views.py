@@ -1,7 +1,7 @@
-"""Layers as OME-NGFF pyramids that are stored nowhere, and small ``zarr.json`` files beside the files of WKW mags; no voxel is copied.
+"""Views of layers as OME-NGFF images, without copying voxels: virtual groups, and ``zarr.json`` files beside the files of WKW mags.
 
-Of the former the chunks are decoded when they are asked for. The latter let zarr-python read WKW files with the codec ``wkw``: an array begins at absolute
-voxel 0 of its mag and ends with the layer's bounding box. Files that were not made here are never replaced or removed.
+A virtual group decodes its chunks on request. The ``zarr.json`` files let zarr-python read WKW files in place with the codec ``wkw``: an array begins at
+absolute voxel 0 of its mag and ends with the bounding box of the layer. Only files with the mark of wkwdask are replaced or removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 
 
 def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volume) -> dict[str, Any]:
-    """Write the attributes of the group of a layer, one of whose mags is given."""
+    """Return the attributes of the image group of a layer; ``volume`` is any of its mags."""
     is_label = layer.category == "segmentation"
     image = multiscale(layer.name, levels, axis_letters(volume.num_channels), None if layer.voxel_size_nm is None else "nanometer")
     rgb = None if is_label else rgb_range(volume.dtype, volume.num_channels)
@@ -47,21 +47,20 @@ def layer_attributes(layer: Image, levels: Iterable[PyramidLevel], volume: Volum
 
 @dataclass(frozen=True, slots=True)
 class VirtualArray:
-    """One mag as a Zarr array of raw chunks; small to pickle."""
+    """One mag as a Zarr array of uncompressed chunks; small to pickle."""
 
     volume: Volume
-    """Its voxels; voxel 0 is element 0."""
+    """Voxels of the mag; voxel 0 is element 0."""
     chunk_shape: Vec3
-    """A chunk along x, y, z [voxels]."""
+    """Voxels along x, y, z."""
 
     def document(self, mag: Mag, topleft: Vec3) -> dict[str, Any]:
-        """Write its ``zarr.json``."""
         volume = self.volume
         attributes = {"mag": list(mag.factors), "offset_vx": list(topleft)}
         return array_document(volume.box.size, volume.num_channels, volume.dtype, self.chunk_shape, raw_codecs(volume.dtype), attributes)
 
     def read(self, key: str) -> np.ndarray[Any, Any] | None:
-        """Decode a chunk, axes (c,) z, y, x; None where all voxels are zero, or there is no such chunk."""
+        """Decode a chunk, axes (c,) z, y, x; None if it is all zero, or its key is outside of the array."""
         match = _KEY.fullmatch(key)
         if match is None:
             return None
@@ -79,19 +78,18 @@ class VirtualArray:
 
 @dataclass(frozen=True)
 class VirtualGroup:
-    """A tree of metadata and arrays."""
+    """Tree of Zarr groups and arrays in memory."""
 
     documents: dict[str, bytes] = field(default_factory=dict)
-    """Every ``zarr.json``, by its key."""
+    """Content of each ``zarr.json``, by its key."""
     arrays: dict[str, VirtualArray] = field(default_factory=dict)
-    """Arrays, by their paths."""
+    """Arrays by path."""
 
     def add_group(self, path: str, attributes: dict[str, Any]) -> None:
-        """Add a group."""
         self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes)).encode()
 
     def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag]) -> None:
-        """Add a layer as an image of some of its mags."""
+        """Add a layer as an image of the given mags; mags without voxels are left out."""
         levels, volumes = [], []
         for one in mags:
             with contextlib.suppress(MissingError):
@@ -106,7 +104,7 @@ class VirtualGroup:
         self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
-        """Add a mag as an array that begins with its box."""
+        """Add a mag as an array that begins at its bounding box."""
         array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
@@ -117,7 +115,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _choose_chunk_shape(volume: StoredArray) -> Vec3:
-    """Choose chunks of about 1 MiB: multiples of those that are stored, since the box need not begin at one."""
+    """Choose chunks of about 1 MiB, multiples of the stored ones: the bounding box may begin inside a stored chunk, and larger chunks decode fewer twice."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize
     while True:
@@ -128,7 +126,7 @@ def _choose_chunk_shape(volume: StoredArray) -> Vec3:
 
 
 def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
-    """See layers as a tree of images."""
+    """Return layers as a virtual group: one image as its root, or a group with an image per layer and its labels."""
     group = VirtualGroup()
     if as_root:
         (layer,) = layers
@@ -147,7 +145,7 @@ def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | 
 
 
 def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
-    """List the segmentations that can be labels of an image: those that have all its mags, since labels must have as many levels as their image."""
+    """Return the segmentations that can be labels of an image: those with all its mags, because OME-NGFF requires the same number of levels."""
     if image.category == "segmentation":
         return []
     return [one for one in layers if one.category == "segmentation" and set(image.mags) <= set(one.mags)]
@@ -155,19 +153,19 @@ def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
 
 @dataclass
 class ViewPlan:
-    """What a view consists of."""
+    """Files and links of a view."""
 
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is written, by folder, in this order."""
+    """``zarr.json`` of each folder, in the order of writing."""
     links: dict[str, str] = field(default_factory=dict)
-    """Symbolic links and where they lead: arrays of segmentations, among the labels of an image."""
+    """Symbolic links and their targets: the arrays of segmentations, among the labels of an image."""
 
 
 def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) -> ViewPlan:
-    """Say what the view of a dataset, layer or mag consists of."""
+    """Plan the view of a dataset, layer or mag."""
     is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
-        layer = None  # the group of the dataset says of all layers what they are
+        layer = None  # the consolidated metadata of an existing dataset group describe all layers
     layers = [one for one in located.layers if layer in (None, one.name)]
     if not layers:
         raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(one.name for one in located.layers) or 'none'}")
@@ -192,7 +190,7 @@ def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) 
 
 
 def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
-    """Describe the group of a dataset with all that is below it, so that nobody has to list its folder, where there are other files too."""
+    """Return the ``zarr.json`` of a dataset group, with consolidated metadata: listing the folder would also find other files."""
     below = dict(plan.documents)
     for link, target in plan.links.items():
         below[link] = plan.documents[target]
@@ -202,11 +200,11 @@ def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
 
 
 def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
-    """Open the mags of a layer that have voxels."""
+    """Open the mags of a layer; mags without voxels are left out."""
     found = {}
     for one in layer.mags if mag is None else (mag,):
         if is_remote(layer.mags[one]):
-            raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; files can be put beside local ones only")
+            raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; zarr.json files are written beside local files only")
         with contextlib.suppress(MissingError):
             volume = wkw_volume(layer, one)
             if not volume.box.is_empty:
@@ -230,18 +228,18 @@ def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, 
 
 
 def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
-    """Name the folder that holds all mags of a layer."""
+    """Return the folder that holds all mags of a layer."""
     folders = {dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:
         raise UnsupportedError(
             f"{layer.folder}: the mags of layer {layer.name} are in several folders ({', '.join(sorted(folders))}), and a Zarr group is one: "
-            "zarr_view sees it without writing files"
+            "zarr_view opens it without writing files"
         )
     return folders.pop()
 
 
 def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
-    """Refuse to write where links lead out of the dataset."""
+    """Raise UnsupportedError if a link leads out of the dataset."""
     root = files.realpath(layer.container.dataset_folder or layer.folder)
     real = files.realpath(folder)
     if not allow_external and not is_below(real, root):
@@ -249,7 +247,7 @@ def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
 
 
 def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
-    """Add the segmentations to an image, by links to their arrays."""
+    """Plan the label images of an image, whose arrays are links to those of the segmentations."""
     folder = f"{image_folder}/{LABELS}"
     plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), VIEW_MARK: 1})
     for one in labels:
@@ -261,14 +259,14 @@ def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: It
 
 
 def write_view(plan: ViewPlan) -> tuple[str, ...]:
-    """Write the files of a view; those that are there and the same stay."""
+    """Write the files and links of a view, and return their paths; unchanged files are not written again."""
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
         if files.lexists(path) and not is_view(path):
-            raise ExistsError(f"{path}: already exists and was made by something else; it is not replaced")
+            raise ExistsError(f"{path}: already exists, and wkwdask did not write it; it is not replaced")
     for link in plan.links:
         if files.lexists(link) and not files.islink(link):
-            raise ExistsError(f"{link}: already exists, and is no link to the array of a segmentation")
+            raise ExistsError(f"{link}: already exists, expected a link to the array of a segmentation")
     _remove_stale_labels(plan)
     paths = []
     for folder, document in plan.documents.items():
@@ -289,7 +287,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
 
 
 def _remove_stale_labels(plan: ViewPlan) -> None:
-    """Remove labels that an earlier view had and this one has not."""
+    """Remove labels of an earlier view that are not in this one."""
     for group in list(plan.documents):
         folder = f"{group}/{LABELS}"
         if not is_view(f"{folder}/{FILE_NAME}"):
@@ -311,7 +309,7 @@ def _has_content(path: str, data: bytes) -> bool:
 
 
 def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
-    """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else."""
+    """Remove the files and links of a view, also those of layers that were removed from the dataset, and return their paths."""
     removed: list[str] = []
     for one in (one for one in located.layers if layer in (None, one.name)):
         folders = [folder for mag, folder in one.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
@@ -329,7 +327,7 @@ def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
 
 
 def _remove_orphans(folder: str, removed: list[str]) -> None:
-    """Remove what a view put into folders of layers that were removed since."""
+    """Remove the files of a view from folders of layers that no longer exist."""
     for layer in sorted(f"{folder}/{name}" for name in files.listdir(folder)):
         if files.islink(layer) or not files.exists(f"{layer}/{FILE_NAME}"):
             continue
@@ -347,7 +345,7 @@ def _remove_document(folder: str, removed: list[str]) -> None:
 
 
 def _remove_labels(folder: str, removed: list[str]) -> None:
-    """Remove the groups of labels with their links."""
+    """Remove a ``labels`` group with its label images and their links."""
     if not is_view(f"{folder}/{FILE_NAME}"):
         return
     for name in sorted(files.listdir(folder)):

@@ -1,7 +1,7 @@
-"""Codecs of zarr-python that give no more bytes than a chunk may have, whatever its compressed bytes claim. Loaded when a Zarr array is read.
+"""Bounded compressors for arrays that zarr-python reads: a crafted chunk cannot decode to more bytes than a chunk may have.
 
-An array is opened by zarr-python; then its compressors are replaced by ones with a bound. Codecs that are no compressors stay, as do compressors that this
-module does not know.
+zarr-python opens an array, then :func:`bound_decoders` replaces its compressors by bounded ones. Other codecs stay, as do compressors that are not in
+``BOUNDED_COMPRESSORS``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 from zarr.codecs import ShardingCodec
 from zarr.codecs._v2 import V2Codec
 
-from wkwdask.formats.zarr.codec import BOUNDED_COMPRESSORS, MAX_FILTER_GROWTH, SOURCE, decode_bounded
+from wkwdask.formats.zarr.codec import BOUNDED_COMPRESSORS, MAX_FILTER_GROWTH, SOURCE, decode_bounded, max_compressed_nbytes
 from wkwdask.model.extras import import_extra
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def bound_decoders(array: Any) -> Any:
-    """Bound what the compressors of an open array give."""
+    """Bound the output of the compressors of an open array, and return the array."""
     metadata, own = array.metadata, array.async_array
     if metadata.zarr_format == 3:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
@@ -36,12 +36,13 @@ def bound_decoders(array: Any) -> Any:
         raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (MAX_FILTER_GROWTH if filters else 1)
         kept = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
         codecs = [V2Codec(filters=kept, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
+    # zarr-python has no public way to change the codecs of an open array, whose classes are frozen
     object.__setattr__(own, "codec_pipeline", type(own.codec_pipeline).from_codecs(codecs))
     return array
 
 
 def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
-    """Replace the compressors of a chain of version 3, also those inside of shards."""
+    """Replace the compressors of a version 3 codec chain, including those inside shards."""
     found: list[Any] = []
     before: list[Any] = []
     for codec in codecs:
@@ -62,13 +63,13 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _BoundedCodec(BytesBytesCodec):
-    """A compressor of version 3 with a bound."""
+    """Compressor of version 3 with a bounded output."""
 
     codec: Any
     kind: str
     options: Mapping[str, Any]
     before: tuple[Any, ...]
-    """Codecs whose bytes it compresses, that from array to bytes first."""
+    """Codecs that encode before it, the array-to-bytes codec first."""
     is_fixed_size = False
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
@@ -77,19 +78,19 @@ class _BoundedCodec(BytesBytesCodec):
         return chunk_spec.prototype.buffer.from_bytes(out)
 
     def _decoded(self, data: bytes) -> Any:
-        """Decode by numcodecs, whose codecs zarr-python's own ones hold too."""
+        """Decode by numcodecs, which zarr-python's own codecs wrap too."""
         numcodecs = import_extra("numcodecs", SOURCE, "zarr")
         return numcodecs.get_codec({"id": self.kind}).decode(data)
 
     def _max_decoded_nbytes(self, spec: ArraySpec) -> int:
-        """Say how many bytes the codecs before it make of a chunk at most."""
-        most = prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
+        """Return the largest number of bytes that the codecs before it make of a chunk."""
+        nbytes = prod(spec.shape) * spec.dtype.to_native_dtype().itemsize
         for codec in self.before:
             with contextlib.suppress(NotImplementedError):
-                most = max(most, codec.compute_encoded_size(most, spec))
+                nbytes = max(nbytes, codec.compute_encoded_size(nbytes, spec))
             if not codec.is_fixed_size:
-                most += most // 8 + 4096  # compressing what cannot be compressed makes it a little larger
-        return most
+                nbytes = max_compressed_nbytes(nbytes)
+        return nbytes
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
         raise NotImplementedError
@@ -100,22 +101,20 @@ class _BoundedCodec(BytesBytesCodec):
 
 @dataclass(frozen=True)
 class _BoundedNumcodec:
-    """A compressor of version 2 with a bound."""
+    """Compressor of version 2 with a bounded output."""
 
     codec: Any
-    most: int
-    """How many bytes it may give."""
+    max_nbytes: int
+    """Largest allowed decoded size in bytes."""
 
     @classmethod
     def of(cls, codec: Any, raw_nbytes: int) -> Any:
-        """Bound a codec where it is a compressor that is known."""
+        """Bound a codec if it is a known compressor."""
         return codec if codec is None or codec.codec_id not in BOUNDED_COMPRESSORS else cls(codec, raw_nbytes)
 
     def decode(self, buf: Any, out: Any = None) -> Any:
-        """Decode a chunk."""
         del out
-        return decode_bounded(self.codec.codec_id, self.codec.get_config(), bytes(buf), self.most, self.codec.decode)
+        return decode_bounded(self.codec.codec_id, self.codec.get_config(), bytes(buf), self.max_nbytes, self.codec.decode)
 
     def encode(self, buf: Any) -> Any:
-        """Encode a chunk."""
         return self.codec.encode(buf)
