@@ -480,7 +480,7 @@ def test_a_lock_of_another_machine_is_not_broken(dataset):
     with impatient(), pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"):
         dataset.set_voxel_size((1, 2, 3))
     lock.write_text("")
-    with impatient(), pytest.raises(LockedError, match="a lock that cannot be read"):
+    with impatient(), pytest.raises(LockedError, match="its lock cannot be read"):
         dataset.set_voxel_size((1, 2, 3))
 
 

@@ -37,7 +37,7 @@ def test_without_slurm(tmp_path, monkeypatch):
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "ds" / "color" / "1", file_len=1)
     monkeypatch.setenv("PATH", str(tmp_path))
     result = run_here("submit", "pyramid", tmp_path / "ds", "--cluster", "slurm-array", "--logs", tmp_path / "logs")
-    assert "sbatch: no such command" in result.stderr
+    assert "sbatch: command not found" in result.stderr
     assert not leftovers(tmp_path / "ds")
 
 

@@ -257,7 +257,7 @@ def test_s3_that_may_not_be_listed(tmp_path, monkeypatch):
     try:
         with range_server(tmp_path, absent=403) as server:
             monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-            with pytest.warns(wkwdask.errors.AccessWarning, match="taken to be absent"):
+            with pytest.warns(wkwdask.errors.AccessWarning, match="treated as absent"):
                 np.testing.assert_array_equal(wkwdask.read("precomputed://s3://bucket/v"), array)
             with pytest.raises(PermissionError, match="s3://bucket/none/info"):
                 wkwdask.read("precomputed://s3://bucket/none")

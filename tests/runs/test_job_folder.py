@@ -192,7 +192,7 @@ def test_a_job_on_another_machine_cannot_be_known_to_be_dead(layer, where):
 
 def test_a_lock_that_cannot_be_read(layer):
     (layer / ".1.wkwdask-lock").write_text("{")
-    with pytest.raises(LockedError, match=r"\.1\.wkwdask-lock: a lock that cannot be read"):
+    with pytest.raises(LockedError, match=r"\.1\.wkwdask-lock: this lock cannot be read"):
         start(layer)
 
 

@@ -293,7 +293,7 @@ def test_a_lock_whose_job_is_a_path(case, job):
     (dataset / "color" / ".wkwdask-job-X").mkdir()
     (dataset / "color" / ".1.wkwdask-lock").write_text(json.dumps(ended_owner(job)))
     before = tree(victim)
-    with pytest.raises(LockedError, match=r"1\.wkwdask-lock: a lock that cannot be read"):
+    with pytest.raises(LockedError, match=r"1\.wkwdask-lock: this lock cannot be read"):
         write(dataset)
     assert tree(victim) == before
 
@@ -444,10 +444,10 @@ def test_an_element_runs_nothing_else(submitted, tmp_path, change):
         key.write_bytes(os.urandom(32))
     elif change == "no key":
         key.unlink()
-        said = "there is no key"
+        said = "key not found"
     elif change == "open key":
         key.chmod(0o644)
-        said = "nobody else can read"
+        said = "only this user can read"
     else:
         other = root.with_name(".wkwdask-job-other")
         shutil.copytree(root, other)

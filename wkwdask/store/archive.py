@@ -1,6 +1,6 @@
-"""Files by name, in a folder, in a zip, or in a zip inside a zip, which are read where they are.
+"""Files by name in a folder, a zip, or a zip inside a zip; nothing is extracted that can be read in place.
 
-Zips stay open for a while, each in one state: one that was replaced is opened anew.
+Open zips are cached by path, size and modification time, so a replaced zip is reopened.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OPEN_ZIPS = 16
-_MEMORY_NBYTES = 64 << 20  # what a packed inner zip may take of memory before it goes to a temporary file
-_LOCAL_HEADER_NBYTES = 30
-_MOST_RATIO = 200  # blocks and skeletons are packed to a hundredth at best; beyond _MEMORY_NBYTES, more is an attack
+_MEMORY_NBYTES = 64 << 20  # an unpacked inner zip larger than this goes to a temporary file
+_LOCAL_HEADER_NBYTES = 30  # .ZIP File Format Specification (APPNOTE.TXT), section 4.3.7
+_MOST_RATIO = 200  # blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip bomb
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """Where files are: a folder, a zip, or one inside it. Small to pickle."""
+    """Folder, zip, or zip inside a zip; cheap to pickle."""
 
     path: str
     member: str | None = None
@@ -39,12 +39,12 @@ class ArchiveFile:
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name for error messages."""
         return self.path if self.member is None else f"{self.path}:{self.member}"
 
     @property
     def state(self) -> tuple[int, int]:
-        """Size [bytes] and time of modification [ns]; 0 and that of the folder for a folder."""
+        """Size [bytes] (0 for a folder) and modification time [ns]."""
         try:
             status = files.stat(self.path)
         except FileNotFoundError:
@@ -63,8 +63,6 @@ class ArchiveFile:
 
 
 class Folder:
-    """Files in a folder."""
-
     def __init__(self, path: str) -> None:
         self._path = path
 
@@ -73,7 +71,7 @@ class Folder:
             yield from (relpath(f"{folder}/{name}", self._path) for name in names)
 
     def read(self, name: str, most: int) -> bytes:
-        """Read a file; of one that is too large, no more than one byte too many."""
+        """Read a file, at most one byte more than ``most``."""
         try:
             with files.open_file(f"{self._path}/{name}") as file:
                 return file.read_some(most + 1, 0)
@@ -93,17 +91,18 @@ class Zip:
             if file.member is not None:
                 self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
         self.index: Any = None
-        """Room for whoever wants to keep what the names say."""
+        """Cache for a caller that parses the names."""
 
     def __del__(self) -> None:
         if self._unpacked is not None:
             self._unpacked.close()
 
     def _inner(self, info: zipfile.ZipInfo) -> Any:
-        """Open a zip inside the zip: in its place where it is stored, else unpacked."""
+        """Open a zip inside the zip: in place if it is stored uncompressed, else unpacked to a temporary file."""
         if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
             if info.header_offset < 0:
                 raise CorruptError(f"{self._file.name}: starts at byte {info.header_offset} of the zip around it")
+            # The data follows the local header, whose name and extra field may differ in length from those of the central directory.
             head = self._open.read_some(_LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
             return _Section(self._open, info.header_offset + skipped, info.file_size)
@@ -117,22 +116,22 @@ class Zip:
         return (info.filename for info in self._zip.infolist() if not info.is_dir())
 
     def read(self, name: str, most: int) -> bytes:
-        """Read a file; of one that is too large, no more than one byte too many."""
+        """Read a file, at most one byte more than ``most``."""
         with _reading(f"{self._file.name}:{name}"), self._zip.open(name) as file:
             if most > _MEMORY_NBYTES:
                 self._check_ratio(self._zip.getinfo(name))
             return file.read(most + 1)
 
     def _check_ratio(self, info: zipfile.ZipInfo) -> None:
-        """Refuse a file that says it unpacks to far more than it is packed to."""
+        """Reject a member whose declared size exceeds any plausible compression ratio."""
         most = _MEMORY_NBYTES + _MOST_RATIO * info.compress_size
         if info.file_size > most:
-            raise CorruptError(f"{self._file.path}:{info.filename}: unpacks to {info.file_size} bytes from {info.compress_size}, expected at most {most}")
+            raise CorruptError(f"{self._file.path}:{info.filename}: unpacks from {info.compress_size} to {info.file_size} bytes, expected at most {most}")
 
 
 @contextlib.contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Turn what damage raises into errors with the name; a file that the zip does not list is missing."""
+    """Translate exceptions of damaged zips into errors with the name; a member that is not listed is missing."""
     with reading(name, "zip"):
         try:
             yield
@@ -141,7 +140,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 class _Section(io.RawIOBase):
-    """A part of an open file as a file; it has a position of its own, which forks do not share."""
+    """Section of an open file, with its own position, which forks do not share."""
 
     def __init__(self, file: files.OpenFile, offset: int, nbytes: int) -> None:
         self._file, self._offset, self._nbytes, self._place = file, offset, nbytes, 0

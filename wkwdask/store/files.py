@@ -1,6 +1,6 @@
-"""Files by path, on a file system or in memory: functions named as those of ``os`` do the same with both.
+"""Functions on files by path, local or in memory. Functions named after those of ``os`` behave like them.
 
-All else in the package that touches files calls these functions, or a store made of them.
+All other code that touches files calls these functions, or a store made of them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ Output = LocalOutput | MemoryOutput
 
 
 def _system(path: str) -> LocalFileSystem | MemoryFileSystem:
-    """Return the file system of a path."""
     return MEMORY_FILES if is_memory(path) else _LOCAL_FILES
 
 
 def _os(path: str) -> MemoryFileSystem | ModuleType:
-    """Return what has the functions of ``os`` for a path."""
+    """Return the object that has the functions of ``os`` for a path."""
     return MEMORY_FILES if is_memory(path) else os
 
 
@@ -54,23 +53,22 @@ def _os(path: str) -> MemoryFileSystem | ModuleType:
 
 
 def open_file(path: str) -> OpenFile:
-    """Open a regular file for reading; errors are those of ``os.open``."""
+    """Open a regular file for reading; raises the errors of ``os.open``."""
     return _system(path).open(path)
 
 
 def open_stream(path: str) -> BinaryIO:
-    """Open a file as a stream of bytes."""
+    """Open a file as a binary stream."""
     return MEMORY_FILES.open_stream(path) if is_memory(path) else open(path, "rb")
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a whole file."""
     with open_stream(path) as file:
         return file.read()
 
 
 def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0) -> npt.NDArray[Any]:
-    """Read values from a byte of a file on, at most so many."""
+    """Read an array from a byte offset, with at most ``count`` values."""
     kind = np.dtype(dtype)
     with open_file(path) as file:
         there = max(0, file.nbytes - offset) // kind.itemsize
@@ -87,12 +85,12 @@ def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ..
 
 
 def has_magic(path: str) -> bool:
-    """Check whether a path holds wildcards."""
+    """Check whether a path contains wildcards."""
     return glob.has_magic(path)
 
 
 def matching(pattern: str) -> list[str]:
-    """List the paths that match a pattern with wildcards; ``**`` stands for any folders."""
+    """List the paths that match a pattern; ``**`` matches any number of folders."""
     if not is_memory(pattern):
         return glob.glob(pattern, recursive=True)
     start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
@@ -101,17 +99,15 @@ def matching(pattern: str) -> list[str]:
 
 
 def stat(path: str) -> os.stat_result:
-    """Return the inode, size, mode and times of a file or folder."""
     return _os(path).stat(path)
 
 
 def lstat(path: str) -> os.stat_result:
-    """Return the inode, size, mode and times of a file, folder or symbolic link."""
     return _os(path).stat(path, follow_symlinks=False)
 
 
 def state_of(path: str) -> FileState | None:
-    """Return what changes when a regular file is replaced, None where there is none."""
+    """Return size and modification time of a regular file; None if it is absent."""
     try:
         status = stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -120,15 +116,15 @@ def state_of(path: str) -> FileState | None:
 
 
 def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
-    """Look at files, one ``stat`` each; absent ones are left out."""
+    """Stat files one by one, skipping absent ones."""
     found = ((index, state_of(path_of(index))) for index in indices)
     return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
 
 
 def read_small(folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-    """Read files below a folder into memory until it is full; gives the place and size of each, see :data:`wkwdask.store.local.ABSENT`.
+    """Read small files of a folder into memory until it is full; return (offset, size) of each, see :data:`wkwdask.store.local.ABSENT`.
 
-    Files that are larger than expected are cut. The folder itself must exist, and stay in its place where files are absent.
+    Files larger than ``most_nbytes`` are cut. The folder must exist, and must not be replaced while files are found absent.
     """
     return _system(folder).read_small(folder, names, most_nbytes, memory)
 
@@ -141,53 +137,46 @@ def _mode(path: str, *, follow: bool = True) -> int:
 
 
 def exists(path: str) -> bool:
-    """Check whether a path names something; a symbolic link to nothing does not."""
+    """Check whether a path exists; false for a dangling symbolic link."""
     return bool(_mode(path))
 
 
 def lexists(path: str) -> bool:
-    """Check whether a path names something, be it a symbolic link to nothing."""
+    """Check whether a path exists; true for a dangling symbolic link."""
     return bool(_mode(path, follow=False))
 
 
 def isdir(path: str) -> bool:
-    """Check whether a path names a folder."""
     return modes.S_ISDIR(_mode(path))
 
 
 def isfile(path: str) -> bool:
-    """Check whether a path names a regular file."""
     return modes.S_ISREG(_mode(path))
 
 
 def islink(path: str) -> bool:
-    """Check whether a path names a symbolic link."""
     return modes.S_ISLNK(_mode(path, follow=False))
 
 
 def getsize(path: str) -> int:
-    """Return the size of a file [bytes]."""
     return stat(path).st_size
 
 
 def samefile(first: str, second: str) -> bool:
-    """Check whether two paths name the same file or folder."""
     return is_memory(first) == is_memory(second) and os.path.samestat(stat(first), stat(second))
 
 
 def scandir(path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]:
-    """List a folder, as ``os.scandir``."""
     return _os(path).scandir(path)
 
 
 def listdir(path: str) -> list[str]:
-    """List the names in a folder."""
     with scandir(path) as entries:
         return [entry.name for entry in entries]
 
 
 def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Go through a folder and all below, as ``os.walk``; symbolic links are not followed."""
+    """Walk a folder tree like ``os.walk``, without following symbolic links."""
     try:
         with scandir(path) as scanned:
             entries = list(scanned)
@@ -206,7 +195,7 @@ def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], l
 
 
 def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
-    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none."""
+    """List the entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; empty if the folder is absent."""
     try:
         with scandir(folder) as entries:
             for entry in entries:
@@ -218,27 +207,25 @@ def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, 
 
 
 def realpath(path: str) -> str:
-    """Return the absolute path without symbolic links."""
     return MEMORY_FILES.realpath(path) if is_memory(path) else os.path.realpath(path)
 
 
 def readlink(path: str) -> str:
-    """Read where a symbolic link leads."""
     return _os(path).readlink(path)
 
 
 def is_writable(path: str) -> bool:
-    """Check whether this user may write a file or into a folder."""
+    """Check whether this user may write a file, or into a folder."""
     return MEMORY_FILES.is_writable(path) if is_memory(path) else os.access(path, os.W_OK)
 
 
 def free(path: str) -> tuple[int, int | None]:
-    """Return how many bytes and files the file system of a path can still take; None where it does not limit the files."""
+    """Return the free bytes and free inodes of a file system; None if inodes are not limited."""
     return _system(path).free(path)
 
 
 def check_regular(path: str) -> None:
-    """Make sure that something is a file whose end is reached by reading it: no pipe, no device."""
+    """Raise an error unless a path is a regular file. Reading a pipe or device might never end."""
     try:
         mode = stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -248,7 +235,7 @@ def check_regular(path: str) -> None:
 
 
 def count_files(paths: Iterable[str]) -> tuple[int, int]:
-    """Count the existing ones of some files, and their bytes."""
+    """Count the existing files among some paths, and their bytes."""
     files = nbytes = 0
     for path in paths:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -258,7 +245,7 @@ def count_files(paths: Iterable[str]) -> tuple[int, int]:
 
 
 def count_tree(folder: str) -> tuple[int, int]:
-    """Count the files in a folder and their bytes; symbolic links are not followed."""
+    """Count the files in a folder tree and their bytes, without following symbolic links."""
     files, nbytes = 0, 0
     for path, _, names in walk(folder):
         files += len(names)
@@ -270,12 +257,12 @@ def count_tree(folder: str) -> tuple[int, int]:
 
 
 def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
-    """Open a file for writing, which is made where it is absent."""
+    """Open a file for writing, creating it if absent."""
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
 def unnamed_file(folder: str) -> tuple[Output, OpenFile]:
-    """Open a new file of a folder for writing and reading, which goes when both are closed."""
+    """Create a file without a name, open for writing and reading. It is deleted when both are closed."""
     path = f"{folder}/.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     output = create(path)
     try:
@@ -285,12 +272,11 @@ def unnamed_file(folder: str) -> tuple[Output, OpenFile]:
 
 
 def mkdir(path: str) -> None:
-    """Make a folder."""
     _os(path).mkdir(path)
 
 
 def makedirs(path: str) -> None:
-    """Make a folder and those above it; existing ones are fine."""
+    """Create a folder and its parents, if absent."""
     try:
         mkdir(path)
     except FileNotFoundError:
@@ -304,7 +290,7 @@ def makedirs(path: str) -> None:
 
 
 def make_folders_below(folder: str, path: str) -> None:
-    """Make the folders of a path below a folder that exists."""
+    """Create the folders of a path below an existing folder."""
     made = folder
     for name in relpath(path, folder).split("/"):
         made = join(made, name)
@@ -313,59 +299,49 @@ def make_folders_below(folder: str, path: str) -> None:
 
 
 def rmdir(path: str) -> None:
-    """Remove an empty folder."""
     _os(path).rmdir(path)
 
 
 def unlink(path: str) -> None:
-    """Remove a file or symbolic link."""
     _os(path).unlink(path)
 
 
 def rename(old: str, new: str) -> None:
-    """Rename a file or folder; a file or empty folder of the new name is replaced."""
+    """Rename a file or folder, replacing a file or an empty folder of the new name."""
     _os(old).replace(old, new)
 
 
 def exchange(first: str, second: str) -> bool:
-    """Swap two names in one step; False where the system cannot."""
+    """Swap two names atomically; False if the system cannot."""
     return _system(first).exchange(first, second)
 
 
 def link(old: str, new: str) -> None:
-    """Give a file a second name."""
     _os(old).link(old, new)
 
 
 def symlink(target: str, path: str) -> None:
-    """Make a symbolic link."""
     _os(path).symlink(target, path)
 
 
 def inherit_permissions(path: str, like: os.stat_result) -> None:
-    """Give a file or folder the mode and group of the one that it replaces, as far as this user may."""
+    """Copy mode and group of a replaced file or folder, if this user may."""
     _system(path).set_permissions(path, like)
 
 
 def fsync(path: str) -> None:
-    """Make a file last, or the renames in a folder."""
+    """Flush a file, or the renames in a folder, to disk."""
     _system(path).fsync(path)
 
 
 def guarded(path: str) -> contextlib.AbstractContextManager[None]:
-    """Let one process at a time hold a file, where the file system can do that; the file goes with the last who holds it."""
+    """Hold an exclusive lock on a file, if the file system supports it. The last holder removes the file."""
     return _system(path).guarded(path)
 
 
 def publish_folder(staged: str, target: str) -> None:
-    """Put a complete folder in the place of another, or in a free place.
-
-    Notes
-    -----
-    One ``renameat2(RENAME_EXCHANGE)`` where the system has it. Else two renames: the old content goes to ``staged + ".old"`` first, so
-    that the same call can be made again after an interruption between them.
-    """
-    parked = f"{staged}.old"
+    """Move a complete folder to its final path, replacing the folder there."""
+    parked = f"{staged}.old"  # the fixed name lets a repeated call find the old content
     if lexists(target) and not lexists(parked):
         if exchange(staged, target):
             fsync(dirname(target))
@@ -378,7 +354,7 @@ def publish_folder(staged: str, target: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Remove a file for good; an absent one is fine."""
+    """Remove a file and flush the removal; an absent file is not an error."""
     try:
         unlink(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -387,7 +363,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_temporaries(folder: str, name: str) -> None:
-    """Remove what killed writers of a file left; only where nobody can be writing it now."""
+    """Remove temporary files of killed writers. The caller makes sure that nobody writes the file now."""
     with scandir(folder) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
     for path in left:
@@ -396,7 +372,7 @@ def remove_temporaries(folder: str, name: str) -> None:
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder and all in it; an absent one is fine, and so is somebody who still writes into it."""
+    """Remove a folder tree. An absent one is not an error, nor is a process that still writes into it."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _system(folder).remove_tree(folder)
@@ -409,7 +385,7 @@ def remove_tree(folder: str) -> None:
 
 
 def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder and all in it, but nothing that a symbolic link points to; an absent one is fine."""
+    """Delete a folder tree, but no target of a symbolic link; return the number of files and bytes. An absent folder is not an error."""
     files, nbytes = 0, 0
     with contextlib.suppress(FileNotFoundError):
         with scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Small JSON files of our own: whatever their bytes are, they are read as an object, or refused with their name."""
+"""JSON records: parsed as an object, or rejected with the name of the file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname
 
 LAYOUT = 1
-"""Version of the records and journal of a job. Jobs of another version are refused."""
+"""Layout version of a job's records and journal. Jobs of another version are rejected."""
 _MOST_NBYTES = 1 << 28
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """Read the object that a file holds, None where there is no such file."""
+    """Read the object in a JSON file; None if the file is absent."""
     try:
         file = files.open_file(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -28,12 +28,12 @@ def read_record(path: str) -> dict[str, Any] | None:
 
 
 def format_job_record(record: dict[str, Any]) -> bytes:
-    """Encode a record of a job with its layout."""
+    """Encode a record of a job, with its layout version."""
     return json.dumps({"layout": LAYOUT, **record}).encode()
 
 
 def read_job_record(path: str) -> dict[str, Any] | None:
-    """Read a record of a job, None where there is none."""
+    """Read a record of a job; None if it is absent."""
     record = read_record(path)
     if record is None:
         return None
@@ -41,7 +41,7 @@ def read_job_record(path: str) -> dict[str, Any] | None:
     if found != LAYOUT:
         what = "no layout" if found is None else f"layout {found!r}"
         raise CorruptError(
-            f"{path}: has {what}, expected {LAYOUT}: another version of wkwdask wrote it; let that version finish the job, or give up what it has done: "
+            f"{path}: has {what}, expected {LAYOUT}: another version of wkwdask wrote it; finish the job with that version, or discard its work: "
             f"wkwdask repair removes {dirname(path)}"
         )
     return record

@@ -1,6 +1,6 @@
-"""Files on a local or shared file system, with what makes them fast and lasting.
+"""Files on a local or shared file system: fast reads, durable writes.
 
-Nothing is mapped into memory: a file that shrinks under a mapping ends the process.
+Files are never memory-mapped here: a file that shrinks under a mapping kills the process.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
-_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # a folder that may be entered need not be readable
-_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # a pipe is not waited for
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # O_PATH needs search permission only, not read permission
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # O_NONBLOCK: opening a pipe does not wait for its writer
 ABSENT, UNUSUAL = -1, 0
-"""In place of the size of a file that was to be read with others: there is none; or it must be opened by itself."""
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+"""Special sizes in a batch read: the file is absent, or must be opened by itself."""
+_AT_FDCWD = -100  # fcntl.h: relative paths start at the current folder
+_RENAME_EXCHANGE = 2  # renameat2(2)
 _WRITE_BACK_NBYTES = 1 << 20
-_SYNC_FILE_RANGE_WRITE = 2
+_SYNC_FILE_RANGE_WRITE = 2  # sync_file_range(2)
 _COPIED_NBYTES = 8 << 20
 _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
 
 class OpenFile(ABC):
-    """A file that is open for reading, see :class:`wkwdask.model.store.StoredFile`."""
+    """File open for reading, see :class:`wkwdask.model.store.StoredFile`."""
 
     __slots__ = ("name", "nbytes", "status")
 
@@ -53,15 +53,14 @@ class OpenFile(ABC):
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Inode, time of modification [ns] and size [bytes]."""
+        """Inode, modification time [ns] and size [bytes]."""
         return self.status.st_ino, self.status.st_mtime_ns, self.nbytes
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read byte ranges."""
         return [self._read_one(start, stop) for start, stop in ranges]
 
     def _read_one(self, start: int, stop: int) -> bytes:
-        if stop > self.nbytes:  # memory is not taken on the word of a broken table
+        if stop > self.nbytes:  # checked before allocating: a damaged table may ask for terabytes
             raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
         data = self.read_some(stop - start, start)
         while len(data) < stop - start:
@@ -73,18 +72,18 @@ class OpenFile(ABC):
 
     @abstractmethod
     def read_some(self, nbytes: int, offset: int) -> bytes:
-        """Read bytes from an offset on, fewer at the end of the file."""
+        """Read bytes at an offset; fewer at the end of the file."""
 
     def read_end(self, nbytes: int) -> bytes:
-        """Read the last bytes, fewer where the file is shorter."""
+        """Read the last bytes; fewer if the file is shorter."""
         return self._read_one(max(0, self.nbytes - nbytes), self.nbytes)
 
     @abstractmethod
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        """Fill memory from a byte on."""
+        """Fill memory with the bytes at an offset."""
 
     def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
-        """Read many ranges; rows are offset, place in memory, and length."""
+        """Read many ranges; each row is (offset in file, offset in memory, length)."""
         for offset, place, length in ranges.tolist():
             self.read_into(memory[place : place + length], offset)
 
@@ -96,11 +95,11 @@ class OpenFile(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close it; doing it again changes nothing."""
+        """Close the file; calling it again has no effect."""
 
 
 class LocalFile(OpenFile):
-    """A local file that is open for reading."""
+    """Local file open for reading."""
 
     __slots__ = ("_fd",)
 
@@ -123,7 +122,7 @@ class LocalFile(OpenFile):
     def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
         """Read many ranges in one compiled call."""
         missed = read_ranges(self._fd, ranges, memory)
-        if missed >= 0:  # read again with care, so that errors are told in full
+        if missed >= 0:  # read again in Python, which raises an error with all details
             super().read_ranges(ranges[missed:], memory)
 
     def close(self) -> None:
@@ -136,18 +135,18 @@ class LocalFile(OpenFile):
 
 
 class LocalOutput:
-    """A local file that is open for writing."""
+    """Local file open for writing."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write bytes at the end of a file that was opened for that, and return how many were written."""
+        """Write bytes at the end of a file opened for appending; return the number of bytes written."""
         return os.write(self._fd, data)
 
     def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
-        """Write bytes at an offset; the disk begins with them at once where they are to be flushed."""
+        """Write bytes at an offset. With ``flush``, write-back to disk starts at once."""
         while data:
             count = os.pwrite(self._fd, data, offset)
             if flush and count >= _WRITE_BACK_NBYTES:
@@ -155,7 +154,7 @@ class LocalOutput:
             data, offset = data[count:], offset + count
 
     def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None:
-        """Write the first bytes of an open file, inside the system where it can do that."""
+        """Write the first bytes of an open file, inside the kernel if possible."""
         done = 0
         while done < nbytes:
             wanted = min(_COPIED_NBYTES, nbytes - done)
@@ -171,7 +170,7 @@ class LocalOutput:
             done += count
 
     def _copy_range(self, source: LocalFile, nbytes: int, offset: int) -> int:
-        """Copy bytes without reading them here; 0 where the file systems cannot do that."""
+        """Copy bytes inside the kernel; return 0 if the file systems do not support it."""
         if not hasattr(os, "copy_file_range"):
             return 0
         try:
@@ -182,51 +181,46 @@ class LocalOutput:
             raise
 
     def start_writing_back(self, nbytes: int, offset: int = 0) -> None:
-        """Let the disk begin with some bytes, so that a later flush does not wait for all of them."""
+        """Start writing bytes to disk, to shorten a later flush."""
         if _sync_file_range is not None:
             _sync_file_range(self._fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
-        """Flush it to disk."""
         os.fsync(self._fd)
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes that were never written are zero."""
+        """Set the length; bytes never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
     def set_permissions(self, like: os.stat_result) -> None:
-        """Give it the mode and group of another file, see :meth:`LocalFileSystem.set_permissions`."""
         _set_permissions(self._fd, like)
 
     def status(self) -> os.stat_result:
-        """Return its inode, size and times."""
         return os.fstat(self._fd)
 
     def close(self) -> None:
-        """Close it; doing it again changes nothing."""
-        fd, self._fd = self._fd, -1  # first of all: Ctrl-C may come between any two steps, and a number that was closed may be somebody else's by then
+        """Close the file; calling it again has no effect."""
+        # Forget the number before closing it: after a Ctrl-C between the two, a second close would hit another file that reuses the number.
+        fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class LocalFileSystem:
-    """The file system of the machine."""
+    """File system of the machine."""
 
     def open(self, path: str) -> LocalFile:
-        """Open a regular file for reading."""
-        file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # a pipe in its place is not waited for
+        file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # O_NONBLOCK: opening a pipe does not wait for its writer
         if not stat.S_ISREG(file.status.st_mode):
             file.close()
             raise CorruptError(f"{path}: not a regular file")
         return file
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> LocalOutput:
-        """Open a file for writing, which is made where it is absent."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
         return LocalOutput(path, os.open(path, flags, _MODE))
 
     def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-        """Read files below a folder into memory until it is full, see :func:`wkwdask.store.files.read_small`."""
         found, end = [], 0
         parent = os.open(folder, _FOLDER_FLAGS)
         try:
@@ -240,15 +234,13 @@ class LocalFileSystem:
                 return found
         finally:
             os.close(parent)
-        # Another folder took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
+        # The folder was replaced during the read, and the files of the old one may be half deleted. Its absent files must be looked up again.
         return [(place, UNUSUAL if size == ABSENT else size) for place, size in found]
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it."""
         shutil.rmtree(path)
 
     def exchange(self, first: str, second: str) -> bool:
-        """Swap two names in one step; False where the system cannot."""
         if not sys.platform.startswith("linux"):
             return False
         try:
@@ -263,16 +255,13 @@ class LocalFileSystem:
         raise OSError(code, os.strerror(code), second)
 
     def set_permissions(self, path: str, like: os.stat_result) -> None:
-        """Give a file or folder the mode and group of another one, as far as this user may."""
         _set_permissions(path, like)
 
     def free(self, path: str) -> tuple[int, int | None]:
-        """Return how many bytes and files a file system can still take; None where it does not limit the files."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
 
     def fsync(self, path: str) -> None:
-        """Make a file last, or the renames in a folder, where the file system lets folders be flushed."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -284,18 +273,16 @@ class LocalFileSystem:
 
     @contextlib.contextmanager
     def guarded(self, path: str) -> Iterator[None]:
-        """Let one process at a time hold a file, where the file system can do that; the file goes with the last who holds it.
-
-        The file is open for writing, which NFS asks for.
-        """
         while True:
+            # NFS implements flock as a write lock on the server, which needs a file open for writing.
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
+            # The previous holder unlinks the file before it unlocks. A lock on the unlinked file excludes nobody, so compare and try again.
             try:
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     break
-            except FileNotFoundError:  # the one before removed it while this one waited
+            except FileNotFoundError:
                 pass
             os.close(fd)
         try:
@@ -307,7 +294,7 @@ class LocalFileSystem:
 
 
 def _read_small(parent: int, name: str, memory: memoryview) -> int:
-    """Read a file up to the length of the memory; gives its size."""
+    """Read a file up to the length of the memory; return its size."""
     try:
         file = os.open(name, _FILE_FLAGS, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,7 @@
-"""Locks on mags, or on some of their shards: small files beside them that name the job that writes them.
+"""Locks on mags, or on some of their shards: small files beside a mag that name the job that writes it.
 
-What names a job is enough to tell a living process from one that has ended. JSON files are changed here too, whole and by one process at a time.
+A lock identifies its owner well enough to distinguish a running process from one that has ended. JSON files are also edited here, atomically and by
+one process at a time.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 
-_ALIVE = "alive"  # nobody can tell since when
-_JOB = re.compile(r"[\w.-]{1,100}", re.ASCII)  # a part of names of files
+_ALIVE = "alive"  # the process exists, but its start time cannot be read
+_JOB = re.compile(r"[\w.-]{1,100}", re.ASCII)  # it becomes a part of file names
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock."""
+    """Owner of a lock: a process, or a SLURM job."""
 
     job: str
-    """Name of the job, unique."""
+    """Unique name of the job."""
     command: str
     host: str
     boot: str
-    """What tells one start of the machine from the next."""
+    """Boot id of the machine."""
     pid: int
     process_start: str
-    """What tells the process from a later one with the same number."""
+    """Start time of the process, which distinguishes it from a later one with the same number."""
     user: str
     since: str
     namespace: str = ""
-    """What tells the process numbers of one container from those of another."""
+    """PID namespace, which distinguishes the process numbers of containers."""
     batch: str = ""
-    """The SLURM job that the process runs in; with the process 0 the job itself is the owner, whichever processes it starts."""
+    """SLURM job that the process runs in. With process number 0 the job itself is the owner, whichever processes it starts."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
-        """Describe this process as the owner of a new job, or of one that another process left."""
+        """Return this process as the owner of a new job, or of an interrupted one."""
         pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
         try:
             user = getpass.getuser()
@@ -69,25 +70,26 @@ class Owner:
         return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since, _namespace(), str(SlurmJob.of_this_process() or ""))
 
     def handed_to(self, batch: SlurmJob) -> Owner:
-        """Describe a SLURM job, which may not have started, as the owner of this one's job."""
+        """Return a SLURM job, which may be pending, as the owner of the same job."""
         return replace(self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch))
 
     def to_json(self, folder: str) -> dict[str, Any]:
-        """Give what a lock or a job's folder keeps, which is in a folder."""
+        """Return the record for a lock or a job folder inside ``folder``."""
         return {**asdict(self), "folder": files.realpath(folder)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
-        """Read what a lock or a job's folder keeps, where that was found in a folder."""
+        """Parse the record of a lock or a job folder found in ``folder``."""
         texts = {name: text for name, text in value.items() if name != "pid"}
         if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
-            raise ValueError("expected a process or a job that owns a lock")
+            raise ValueError("expected the process or job that owns a lock")
         made_in = texts.pop("folder", "")
         owner = cls(pid=value["pid"], **texts)
+        # A copied dataset brings the locks and job folders of jobs that still run on the original. In the copy nobody works, so they count as dead.
         return owner._ended() if made_in and owner._is_copied(made_in, folder) else owner
 
     def _is_copied(self, made_in: str, folder: str) -> bool:
-        """Tell whether what names this owner was copied from a folder that is still there: what it does, it does there."""
+        """Check whether this record was copied from a folder that still exists. The owner then works there, not here."""
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(made_in, folder)
         except (OSError, ValueError):
@@ -97,13 +99,14 @@ class Owner:
         return replace(self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="")
 
     def is_gone(self) -> bool:
-        """Tell whether the process is known to have ended; on another machine or in another container only SLURM can know that."""
+        """Check whether the process is known to have ended. On another machine or in another container only SLURM can know."""
+        # Unknown counts as alive: a lock taken from a living job corrupts a mag, a lock kept too long only needs a user to remove it.
         if self._can_be_seen():
             return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
         return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
-        """Tell whether the process runs, or ran, where this one can see it."""
+        """Check whether the process runs, or ran, where this process can observe it."""
         if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
@@ -112,8 +115,9 @@ class Owner:
         batch, mine = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
         if batch is None:
             return False
-        if mine is not None and batch.number == mine.number and (batch.cluster == mine.cluster or not batch.cluster):  # none: SLURM did not tell it
-            return self.pid == 0 or batch.restarts != mine.restarts  # this process is what the job has started, or started anew
+        if mine is not None and batch.number == mine.number and (batch.cluster == mine.cluster or not batch.cluster):  # empty: SLURM did not tell its name
+            # The owner is the SLURM job that runs this process: this process takes over from the job itself, or from the job's start before a requeue.
+            return self.pid == 0 or batch.restarts != mine.restarts
         return batch.is_over()
 
     def __str__(self) -> str:
@@ -139,12 +143,12 @@ def _namespace() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """Give a string that is the same as long as a process lives, or "alive" where nothing tells; an empty one where there is no such process."""
+    """Return a string that is constant while a process lives: empty if there is no such process, "alive" if its start time is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except OSError:  # none, or hidden: no /proc, or one that shows nobody the processes of others
+    except OSError:  # no such process, no /proc, or a /proc mounted with hidepid
         pass
     try:
         os.kill(pid, 0)
@@ -158,55 +162,54 @@ def _process_start(pid: int) -> str:
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
 _BROKEN_SUFFIX = ".wkwdask-broken-lock"
-_OLD_SECONDS = 3600  # age from which a temporary file that says nothing is that of a dead process
+_OLD_SECONDS = 3600  # an unreadable temporary file older than this belongs to a dead process
 GUARD_NAME = ".wkwdask-guard"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardBox:
-    """A box of shards of one mag, half-open [shards]."""
+    """Box of shards of one mag, half-open [shards]."""
 
     low: Vec3
-    """The lowest shard along x, y, z."""
+    """Lowest shard along x, y, z."""
     high: Vec3
-    """The one beyond the highest."""
+    """Shard one beyond the highest."""
 
     @classmethod
     def from_json(cls, value: Any) -> ShardBox:
-        """Read the two corners."""
         low, high = value
         return cls(vec3(low), vec3(high))
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock that somebody holds."""
+    """Lock file on a mag."""
 
     path: str
     owner: Owner
     region: ShardBox | None
-    """The shards that it is about; None for all of the mag."""
+    """Locked shards; None for the whole mag."""
 
     def conflicts_with(self, region: ShardBox | None) -> bool:
-        """Tell whether it is about shards that another job wants, None for all."""
+        """Check whether the lock covers shards that another job needs (None for all)."""
         return regions_overlap(self.region, region)
 
 
 def regions_overlap(first: ShardBox | None, second: ShardBox | None) -> bool:
-    """Tell whether any shard of a mag lies in both boxes; None stands for all of the mag."""
+    """Check whether two boxes share a shard; None stands for the whole mag."""
     if first is None or second is None:
         return True
     return all(max(a, b) < min(c, d) for a, b, c, d in zip(first.low, second.low, first.high, second.high, strict=True))
 
 
 def lock_path(target: str, job: str | None = None) -> str:
-    """Name the lock of a folder, or that of a job on some of its shards."""
+    """Return the path of the lock on a folder, or of a job's lock on some of its shards."""
     folder, name = split(target)
     return f"{folder}/.{name}{_LOCK_SUFFIX}" if job is None else f"{folder}/.{name}.{job}{_REGION_SUFFIX}"
 
 
 def locks_of(target: str) -> list[Lock]:
-    """List the locks of a folder, those of dead jobs too."""
+    """List the locks on a folder, including those of dead jobs."""
     folder, name = split(target)
     paths = [lock_path(target)]
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
@@ -215,7 +218,7 @@ def locks_of(target: str) -> list[Lock]:
 
 
 def _read_lock(path: str) -> Lock | None:
-    """Read a lock, or who owns a job's folder; None where there is no such file."""
+    """Read a lock, or the owner record of a job folder; None if it is absent."""
     try:
         record = read_record(path)
         if record is None:
@@ -223,24 +226,28 @@ def _read_lock(path: str) -> Lock | None:
         region = ShardBox.from_json(record.pop("region")) if "region" in record or path.endswith(_REGION_SUFFIX) else None
         return Lock(path, Owner.from_json(record, dirname(path)), region)
     except (CorruptError, KeyError, OverflowError, TypeError, ValueError):
-        raise LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here") from None
+        raise LockedError(f"{path}: this lock cannot be read; remove it if no job writes here") from None
 
 
 def is_lock(name: str) -> bool:
-    """Tell whether a file is the lock of a folder, or of some of its shards, by its name."""
+    """Check whether a file name is that of a lock."""
     return name.startswith(".") and name.endswith((_LOCK_SUFFIX, _REGION_SUFFIX))
 
 
 def lock_holder(target: str) -> Owner | None:
-    """Give a living job that writes a folder or a part of it, None where there is none."""
+    """Return a living job that writes a folder or a part of it; None if there is none."""
     return next((lock.owner for lock in locks_of(target) if not lock.owner.is_gone()), None)
 
 
 def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
-    """Take the lock of a folder, or of some of its shards; to be called inside :func:`guarded`."""
+    """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of locks that were in the way."""
+    # Each job that writes shards of a mag holds its own region lock, and a job that replaces the mag holds the one mag lock:
+    #
+    #   .1.wkwdask-lock                    whole mag: conflicts with every other lock of the mag
+    #   .1.<job>.wkwdask-region-lock       shards [low, high): conflicts if the boxes overlap
     path = lock_path(target, None if region is None else owner.job)
     files.makedirs(dirname(target))
-    files.remove_temporaries(dirname(target), f".{basename(target)}")  # of any lock of it: who makes one is guarded too
+    files.remove_temporaries(dirname(target), f".{basename(target)}")  # safe: every process that creates a lock of this mag holds the guard
     others = [lock for lock in locks_of(target) if lock.conflicts_with(region)]
     if any(lock.owner == owner for lock in others):
         return []
@@ -251,15 +258,15 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
             raise LockedError(f"{target}: another job writes {what}: {lock.owner}{here}; if you know that this job is dead, remove {lock.path}")
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
-        publish_bytes(path, data)
-    elif not create_whole(path, data):
+        publish_bytes(path, data)  # takeover: the rename replaces the dead owner, so the mag is never unlocked in between
+    elif not create_whole(path, data):  # the guard does nothing on file systems without flock, where creation decides
         raise LockedError(f"{target}: another job took the lock {path} just now")
     return [lock.owner for lock in others]
 
 
 @contextlib.contextmanager
 def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iterator[None]:
-    """Let one process at a time change a file: a lock beside it that only one can make, on any file system."""
+    """Serialise changes of a file with a lock beside it that only one process can create, on any file system."""
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = _format_lock(owner, lock), time.monotonic() + timeout_seconds
     try:
@@ -267,18 +274,19 @@ def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iter
             if not _break_dead(lock):
                 if time.monotonic() > until:
                     raise LockedError(
-                        f"{path}: another process changes it: {_holder(lock) or 'a lock that cannot be read'}; if you know that it is dead, remove {lock}"
+                        f"{path}: another process changes it: {_holder(lock) or 'its lock cannot be read'}; if you know that it is dead, remove {lock}"
                     )
                 time.sleep(random.uniform(0.002, 0.02))
         _remove_dead_temporaries(lock)
         yield
-    finally:  # Ctrl-C may come as soon as the lock is there; and who was taken for dead must not remove the lock of the next one
+    finally:
+        # Ctrl-C may arrive right after the lock was created. A process that others took for dead must not remove the lock of its successor.
         if _holder(lock) == owner:
             _remove([lock])
 
 
 def _remove_dead_temporaries(lock: str) -> None:
-    """Remove what processes left that were killed while they made a lock or broke one; others may be making theirs right now."""
+    """Remove temporary files of processes that died while they created or broke a lock. Live processes may own other ones."""
     folder, name = split(lock)
     with files.scandir(folder) as entries:
         found = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
@@ -291,10 +299,10 @@ def _remove_dead_temporaries(lock: str) -> None:
 
 
 def _break_dead(lock: str) -> bool:
-    """Remove a lock whose owner is known to be dead.
-
-    Who makes the file named after that owner may do it, so that no new lock is removed. That file is broken like a lock where its maker died.
-    """
+    """Remove a lock whose owner is known to be dead; return whether it was removed."""
+    # Two processes that find the same dead owner must not both unlink: the second would remove the new lock of the first. So each first creates a
+    # claim named after the dead owner, only the one that succeeds may unlink, and it reads the lock again under the claim. A claim whose creator
+    # died is broken in the same way.
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
@@ -312,7 +320,7 @@ def _break_dead(lock: str) -> bool:
 
 
 def remove_dead_lock(path: str) -> None:
-    """Remove the lock of a file, see :func:`locked_file`, where a process left it that was killed; nobody needs it any more where the file is final."""
+    """Remove the lock of a file, see :func:`locked_file`, if its owner was killed."""
     lock = lock_path(path)
     if files.lexists(lock):
         _break_dead(lock)
@@ -320,7 +328,7 @@ def remove_dead_lock(path: str) -> None:
 
 
 def _holder(lock: str) -> Owner | None:
-    """Read who holds a lock, None where it is gone or being made."""
+    """Read the owner of a lock; None if it is absent or being written."""
     try:
         return read_owner(lock)
     except LockedError:
@@ -328,19 +336,19 @@ def _holder(lock: str) -> Owner | None:
 
 
 def release_lock(target: str, owner: Owner) -> None:
-    """Remove the locks on a folder that are still the owner's."""
+    """Remove the locks on a folder that still belong to an owner."""
     _remove(lock.path for lock in locks_of(target) if lock.owner == owner)
 
 
 def hand_over_locks(target: str, owner: Owner) -> None:
-    """Let the locks that a job holds on a folder name another owner of the same job; to be called inside :func:`guarded`."""
+    """Rewrite a job's locks on a folder to name another owner of the same job, inside :func:`guarded`."""
     for lock in locks_of(target):
         if lock.owner.job == owner.job:
             publish_bytes(lock.path, _format_lock(owner, lock.path, lock.region))
 
 
 def release_locks_of(job: str, targets: Iterable[str]) -> None:
-    """Remove the locks that a dead job left on folders; to be called inside :func:`guarded`."""
+    """Remove the locks of a dead job on some folders, inside :func:`guarded`."""
     for target in targets:
         _remove(lock.path for lock in locks_of(target) if lock.owner.job == job)
 
@@ -352,7 +360,7 @@ def _remove(paths: Iterable[str]) -> None:
 
 
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:
-    """List what locks in a folder are for, and who holds them; dead jobs too."""
+    """List the locked entries of a folder with their owners, including dead jobs."""
     with files.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)]
     holders = [(f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}")) for name in names]
@@ -360,19 +368,19 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
 
 
 def remove_stale_lock(path: str) -> None:
-    """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
+    """Remove a lock that belongs to a dead job or cannot be read, inside :func:`guarded`."""
     if not _break_dead(path) and _holder(path) is None:
         _remove([path])
 
 
 def read_owner(path: str) -> Owner | None:
-    """Read who owns a lock or a job's folder, None where there is no such file."""
+    """Read the owner of a lock or a job folder; None if the file is absent."""
     lock = _read_lock(path)
     return None if lock is None else lock.owner
 
 
 def write_owner(path: str, owner: Owner) -> None:
-    """Write down who owns a job's folder; the file appears whole."""
+    """Publish the owner record of a job folder."""
     publish_bytes(path, _format_lock(owner, path))
 
 
@@ -383,17 +391,17 @@ def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> byt
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[None]:
-    """Let one process at a time look at locks and take them, where the file system can do that."""
-    with contextlib.ExitStack() as held:
+    """Serialise the inspection and creation of locks in a folder, if the file system supports it."""
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
+            stack.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
         except (FileNotFoundError, NotADirectoryError):
-            raise MissingError(f"{folder}: the folder was renamed or removed just now; look where it is and start again") from None
+            raise MissingError(f"{folder}: the folder was renamed or removed just now; find its new path and start again") from None
         yield
 
 
 def read_object(path: str) -> dict[str, Any] | None:
-    """Read a JSON file that holds an object, None where there is no such file, or another content."""
+    """Read the object in a JSON file; None if the file is absent, unreadable or holds something else."""
     try:
         return parse_object(files.read_bytes(path), path)
     except (OSError, FormatError):
@@ -404,10 +412,10 @@ def update_json(
     path: str, read: Callable[[], dict[str, Any] | None], change: Callable[[dict[str, Any]], dict[str, Any]], format_document: Callable[[dict[str, Any]], str],
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Change a JSON file; it appears whole, and no process that honours the lock overwrites what another one wrote."""
+    """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another one."""
     real = files.realpath(path)
     with locked_file(real, f"change of {real}"):
-        files.remove_temporaries(*split(real))  # whoever wrote one held this lock, and is dead
+        files.remove_temporaries(*split(real))  # their writers held this lock, and are dead
         current = read()
         document = new if current is None else current
         if document is None:

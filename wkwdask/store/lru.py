@@ -1,4 +1,4 @@
-"""A bounded cache for threads and forks."""
+"""Bounded cache, safe for threads and forks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _caches: weakref.WeakSet[LruCache] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
 class LruCache(Generic[_Value]):
-    """Keeps the values that were used last."""
+    """Cache that keeps the most recently used values."""
 
     def __init__(self, most: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
         self._most = most
@@ -27,7 +27,7 @@ class LruCache(Generic[_Value]):
         _caches.add(self)
 
     def get(self, key: Hashable) -> _Value | None:
-        """Look up a value, None where it is not kept."""
+        """Return a cached value; None if absent."""
         with self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -35,7 +35,7 @@ class LruCache(Generic[_Value]):
             return value
 
     def put(self, key: Hashable, value: _Value) -> None:
-        """Keep a value in place of the one that was used longest ago."""
+        """Store a value, evicting the least recently used ones."""
         with self._lock:
             self._forget(key)
             self._values[key] = value
@@ -44,7 +44,6 @@ class LruCache(Generic[_Value]):
                 self._forget(next(iter(self._values)))
 
     def discard(self, key: Hashable) -> None:
-        """Forget a value."""
         with self._lock:
             self._forget(key)
 
@@ -58,7 +57,7 @@ class LruCache(Generic[_Value]):
 
 
 def _unlock_all() -> None:
-    """Give a forked child fresh locks: another thread of the parent may have held one."""
+    # A forked child needs new locks: another thread of the parent may have held one.
     for cache in _caches:
         cache._unlock()
 

@@ -1,6 +1,6 @@
-"""Files in the memory of this process: one tree for all threads, whose paths begin with ``memory://``.
+"""Files in the memory of this process: one tree for all threads, with paths that begin with ``memory://``.
 
-It behaves as a local file system: the same errors, inode numbers, times, symbolic and hard links. Renames and exchanges of folders are atomic.
+It behaves like a local file system: the same errors, inodes, times, symbolic and hard links. Renames and exchanges of folders are atomic.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from wkwdask.model.store import StoredFile
 
-_MOST_LINKS = 40  # as Linux
+_MOST_LINKS = 40  # the limit of Linux, path_resolution(7)
 _FREE_NBYTES = 1 << 50
 _numbers = itertools.count(1)
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A file, folder or symbolic link."""
+    """File, folder or symbolic link."""
 
     mode: int
     data: bytearray = field(default_factory=bytearray)
@@ -58,7 +58,7 @@ class _Node:
 
 
 class MemoryFile(OpenFile):
-    """A memory file that is open for reading."""
+    """Memory file open for reading."""
 
     __slots__ = ("_node",)
 
@@ -82,7 +82,7 @@ class MemoryFile(OpenFile):
 
 
 class MemoryOutput:
-    """A memory file that is open for writing."""
+    """Memory file open for writing."""
 
     def __init__(self, node: _Node) -> None:
         self._node = node
@@ -155,7 +155,7 @@ class MemoryEntry:
 
 
 class MemoryFileSystem:
-    """The tree of memory files: what ``os`` and :class:`wkwdask.store.local.LocalFileSystem` do, in memory."""
+    """Tree of memory files, with the functions of ``os`` and :class:`wkwdask.store.local.LocalFileSystem`."""
 
     def __init__(self) -> None:
         self._root = _Node(stat.S_IFDIR | 0o755)
@@ -308,7 +308,7 @@ class MemoryFileSystem:
 
     @contextlib.contextmanager
     def guarded(self, path: str) -> Iterator[None]:
-        """Let one thread at a time hold a file, which goes with it."""
+        """Hold a file exclusively among the threads of this process."""
         while True:
             try:
                 self.create(path)
@@ -336,7 +336,7 @@ class MemoryFileSystem:
         return node, name
 
     def _resolve(self, path: str, *, follow: bool = True) -> tuple[_Node | None, list[str]]:
-        """Follow a path: what it names, None where that is absent, and its names without symbolic links."""
+        """Follow a path; return its node (None if absent) and its names without symbolic links."""
         waiting, followed = _names(path), 0
         names: list[str] = []
         nodes: list[_Node | None] = [self._root]
@@ -388,7 +388,7 @@ def _take(folder: _Node, name: str) -> _Node:
 
 
 def _holds(folder: _Node, node: _Node) -> bool:
-    """Check whether a folder is another one, or above it."""
+    """Check whether a folder is another one or contains it."""
     return folder is node or any(_holds(child, node) for child in folder.children.values())
 
 
@@ -402,7 +402,6 @@ MEMORY_FILES = MemoryFileSystem()
 
 
 def _unlock() -> None:
-    """Give a forked child a fresh lock: another thread of the parent may have held it."""
     global _lock
     _lock = threading.RLock()
 

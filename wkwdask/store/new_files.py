@@ -1,4 +1,4 @@
-"""Files that are written under a temporary name and appear whole: one, or many small ones that are flushed together, which costs far less."""
+"""Atomic publication of files: single files, and batches of small files that are flushed together."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
 
 _COMPARED_NBYTES = 1 << 20
-_OPEN_AT_ONCE = 64  # far below what a process may have open, whatever the number of threads
-_FLUSHED_AT_ONCE = 4  # a flush waits for the disk, and a journal is written once for those that wait together
+_OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threads
+_FLUSHED_AT_ONCE = 4  # the file system commits its journal once for all flushes that wait together
 
 
 class NewFile:
-    """A file that is written under a temporary name and appears under its own when it is complete."""
+    """File written under a temporary name and renamed when complete."""
 
     def __init__(self, path: str, temporary_folder: str | None = None, *, flush: bool = True) -> None:
         self.path = path
         self._flush = flush
         folder, name = split(path)
         self._folder = folder or "."
-        if temporary_folder is None or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev:  # a mag may be a link to another disk
-            temporary_folder = self._folder
+        if temporary_folder is None or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev:
+            temporary_folder = self._folder  # rename works within one file system only, and a mag may be a link to another disk
         self._temporary = f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
         self._output = files.create(self._temporary)
 
@@ -45,13 +45,13 @@ class NewFile:
             self._output.write(view, offset, flush=self._flush)
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
-        """Write the first bytes of an open file, inside the system where it can do that."""
+        """Write the first bytes of an open file, inside the kernel if possible."""
         with self._named():
             self._output.copy_from(source, nbytes, flush=self._flush)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Let errors of a full disk or quota name the file."""
+        """Add the file's name to errors of a full disk or quota."""
         try:
             yield
         except OSError as error:
@@ -60,28 +60,30 @@ class NewFile:
             raise OSError(error.errno, os.strerror(error.errno), self.path) from None
 
     def open_written(self) -> files.OpenFile:
-        """Open what was written so far for reading."""
+        """Open the data written so far for reading."""
         return files.open_file(self._temporary)
 
     def start_writing_back(self, nbytes: int) -> None:
-        """Let the disk begin with the first bytes, of a file that is flushed together with others later."""
+        """Start writing the first bytes to disk; the file is flushed later, together with others."""
         self._output.start_writing_back(nbytes)
 
     def sync(self) -> None:
-        """Flush it to disk now, so that :meth:`publish` need not."""
+        """Flush the file now, so that :meth:`publish` does not."""
         if self._flush:
             self._output.sync()
             self._flush = False
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes that were never written are zero."""
+        """Set the length; bytes never written are zero."""
         self._output.set_nbytes(nbytes)
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name."""
         if keep_equal and _is_equal(self._temporary, self.path):
             self.discard()
             return
+        # Order matters after a power failure: flush the data, then rename, then flush the folder. Renamed before the flush, the file could come back
+        # with its final name and no content.
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._output.set_permissions(files.stat(self.path))
@@ -99,7 +101,7 @@ class NewFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Give the file its name, or remove it after an error."""
+        """Publish the file, or remove it after an error."""
         if kind is None:
             self.publish()
         else:
@@ -112,29 +114,29 @@ class NewFile:
 
 
 def _is_equal(first: str, second: str) -> bool:
-    """Check whether two files hold the same bytes; an absent one equals none."""
+    """Check whether two files hold the same bytes; false if one is absent."""
     try:
         with files.open_file(first) as a, files.open_file(second) as b:
-            pieces = range(0, a.nbytes, _COMPARED_NBYTES)
-            return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in pieces)
+            offsets = range(0, a.nbytes, _COMPARED_NBYTES)
+            return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in offsets)
     except FileNotFoundError:
         return False
 
 
 def publish_bytes(path: str, data: bytes) -> None:
-    """Write a small file that appears whole."""
+    """Write a small file atomically."""
     with NewFile(path) as file:
         file.write(data, 0)
 
 
 def copy_file(path: str, new: str) -> None:
-    """Copy a file to a free place."""
+    """Copy a file to a free path."""
     with files.open_file(path) as source, NewFile(new) as file:
         file.copy_from(source, source.nbytes)
 
 
 def move(path: str, new: str) -> None:
-    """Move a file or folder to a free place, also to another disk."""
+    """Move a file or folder to a free path, also to another disk."""
     try:
         files.rename(path, new)
     except OSError as error:
@@ -151,9 +153,11 @@ def move(path: str, new: str) -> None:
 
 
 def create_whole(path: str, data: bytes) -> bool:
-    """Make a file that appears whole, unless it exists: also where files cannot be locked, only one process can."""
+    """Create a complete file unless it exists. Exactly one process succeeds, even without file locks."""
     folder, name = split(path)
-    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"  # goes with remove_temporaries, whatever is killed here
+    # A hard link is atomic and fails if the name is taken, so a reader never sees a half-written file and exactly one process creates it. After a kill
+    # here, remove_temporaries deletes the temporary file.
+    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
     try:
         with contextlib.closing(files.create(temporary)) as output:
             output.write(memoryview(data), 0)
@@ -166,11 +170,11 @@ def create_whole(path: str, data: bytes) -> bool:
 def _link(temporary: str, path: str, data: bytes) -> bool:
     try:
         files.link(temporary, path)
-    except FileExistsError:  # somebody was faster; or NFS asked again because the answer was lost, and then it is this very file
+    except FileExistsError:  # another process was faster; or the NFS client repeated a request whose reply was lost, and the file is this one
         with contextlib.suppress(FileNotFoundError):
             return files.samefile(temporary, path)
         return False
-    except FileNotFoundError:  # somebody took the temporary file for that of a dead process
+    except FileNotFoundError:  # another process removed the temporary file as that of a dead one
         return False
     except OSError:  # a file system without hard links
         return _create_in_place(path, data)
@@ -185,14 +189,14 @@ def _create_in_place(path: str, data: bytes) -> bool:
     with contextlib.closing(output):
         try:
             output.write(memoryview(data), 0)
-        except BaseException:  # a full disk: an empty lock would never go
+        except BaseException:  # on a full disk, an empty lock would stay forever
             files.unlink(path)
             raise
     return True
 
 
 class NewFiles:
-    """Writes files that appear whole, some later than they were written, all of them before :meth:`publish` returns."""
+    """Batch of small files, all published before :meth:`publish` returns."""
 
     def __init__(self, folder: str, temporary_folder: str) -> None:
         self._folder = folder
@@ -218,7 +222,8 @@ class NewFiles:
             self.publish()
 
     def publish(self) -> None:
-        """Flush what was written, and give it its names: first the one and then the other, since a journal that holds renames is flushed with each file."""
+        """Flush and rename the files written so far."""
+        # All flushes come before all renames: with renames in its journal, the file system would commit the journal at every flush.
         if len(self._waiting) > 1:
             with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
                 for _ in pool.map(NewFile.sync, self._waiting):

@@ -1,4 +1,4 @@
-"""Paths of local and memory files: ``/folder/file`` and ``memory://folder/file``, and what URLs of a format begin or end with. Nothing here looks at a file."""
+"""Paths of local files (``/folder/file``) and memory files (``memory://folder/file``), and URL prefixes of formats. Opens no file."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ _OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
 
 
 def is_memory(path: str) -> bool:
-    """Check whether a path names a file in the memory of this process."""
     return path.startswith(MEMORY)
 
 
 def is_remote(url: str) -> bool:
-    """Check whether a path or URL is neither on a local or shared file system nor in memory."""
+    """Check whether a path or URL is neither on a mounted file system nor in memory."""
     return "://" in url and not url.startswith(("file://", MEMORY))
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
-    """Turn what a user names into a path of a file system or of memory."""
+    """Return the normal path of a local or memory file that a user names."""
     text = os.fspath(url)
     if not text:
-        raise ValueError("a path is empty")  # it would mean the current folder
+        raise ValueError("empty path")  # os.path.abspath would turn it into the current folder
     if not is_valid_path(text):
-        raise ValueError(f"{text!r}: not a valid path: it holds a NUL byte or half of a character")
+        raise ValueError(f"{text!r}: not a valid path: it contains a NUL byte or a lone surrogate")
     if text.startswith(_OTHER_FORMATS):
-        raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
+        raise UnsupportedError(f"{text}: only WKW is supported here; convert() (wkwdask convert) converts other formats to WKW")
     if is_remote(text):
         raise UnsupportedError(
-            f"{text}: only local paths and file:// URLs can be opened without the format; of others name it: precomputed://{text}, zarr://{text} or n5://{text}"
+            f"{text}: a remote URL needs a format prefix: precomputed://{text}, zarr://{text} or n5://{text}; local paths and file:// URLs need none"
         )
     if is_memory(text):
         return normpath(text)
@@ -42,12 +41,13 @@ def local_path(url: str | os.PathLike[str]) -> str:
     path = os.path.abspath(text)
     if ".." in text.split("/"):
         real = os.path.realpath(text)
-        return path if real == os.path.realpath(path) else real  # ".." behind a link is the folder above what the link leads to
+        # "link/.." is the parent of the link's target for the system, but the parent of the link for abspath.
+        return path if real == os.path.realpath(path) else real
     return path
 
 
 def need_file_system(path: str, what: str) -> None:
-    """Refuse a path in memory where other processes or libraries must open it."""
+    """Raise UnsupportedError for a memory path where other processes or libraries open the file."""
     if is_memory(path):
         raise UnsupportedError(f"{path}: {what} needs a path on a file system; {MEMORY} is the memory of one process")
 
@@ -71,29 +71,26 @@ def _inside(path: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """Split a path into the folder and the name."""
+    """Split a path into folder and name."""
     root, rest = _cut(path)
     folder, name = posixpath.split(rest)
     return root + folder, name
 
 
 def dirname(path: str) -> str:
-    """Return the folder of a path."""
     return split(path)[0]
 
 
 def basename(path: str) -> str:
-    """Return the last name of a path."""
     return posixpath.basename(_cut(path)[1])
 
 
 def splitext(path: str) -> tuple[str, str]:
-    """Split a path before its last extension."""
     return posixpath.splitext(path)
 
 
 def join(path: str, name: str) -> str:
-    """Join a folder and a path below it; an absolute path stays as it is."""
+    """Join a folder and a relative path; an absolute path is returned unchanged."""
     return name if is_memory(name) else posixpath.join(path, name)
 
 
@@ -104,22 +101,20 @@ def normpath(path: str) -> str:
 
 
 def abspath(path: str) -> str:
-    """Return the normal absolute form of a path."""
     return normpath(path) if is_memory(path) else os.path.abspath(path)
 
 
 def anchored(path: str) -> str:
-    """Return the absolute form of a path or URL in which ``..`` stays, since it may stand behind a symbolic link."""
+    """Return the absolute form of a path or URL, keeping ``..``, which may follow a symbolic link."""
     return path if "://" in path else os.path.join(os.getcwd(), path)
 
 
 def is_absolute(path: str) -> bool:
-    """Check whether a path does not depend on the current folder."""
     return is_memory(path) or posixpath.isabs(path)
 
 
 def relpath(path: str, start: str) -> str:
-    """Return a path relative to a folder; the path itself where they are in different file systems."""
+    """Return a path relative to a folder, or the path itself if the two are in different file systems."""
     return posixpath.relpath(_inside(path), _inside(start)) if is_memory(path) == is_memory(start) else path
 
 
@@ -130,22 +125,22 @@ def is_below(path: str, folder: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UrlName:
-    """How URLs of one format look."""
+    """Prefixes and endings of the URLs of one format."""
 
     prefixes: tuple[str, ...]
-    """What they may begin with."""
+    """Prefixes such as ``zarr://``."""
     endings: tuple[str, ...]
-    """What may stand behind their last ``|``, with a colon or without."""
+    """Words accepted after the last ``|``, with or without a colon."""
 
     def is_in(self, url: object) -> bool:
-        """Tell whether a URL says itself that it is one of the format."""
+        """Check whether a URL names this format."""
         if not isinstance(url, (str, os.PathLike)):
             return False
         text = os.fspath(url)
         return text.startswith(self.prefixes) or self._is_ending(text)
 
     def stripped(self, url: str | os.PathLike[str]) -> str:
-        """Take off what says so.
+        """Return a URL without the prefix and ending of the format.
 
         Examples
         --------
@@ -161,7 +156,7 @@ class UrlName:
         return text.rstrip("/") or text
 
     def location(self, url: str | os.PathLike[str]) -> str:
-        """Give the path or URL of the folder that a user names."""
+        """Return the path or URL of the folder in a URL of the format."""
         text = self.stripped(url)
         return text if is_remote(text) else local_path(text)
 

@@ -1,4 +1,4 @@
-"""What jobs leave in a mag: how it was made, the states of its files when they were written, and those of the files that they were made from."""
+"""Records that jobs keep in a mag: its provenance, and the states of its files and of the files that they were built from."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 PROVENANCE_NAME = ".wkwdask.json"
 PROGRESS_NAME = ".wkwdask-progress.jsonl"
-_BEYOND = 1 << 31  # no coordinate is as large
+_BEYOND = 1 << 31  # larger than any coordinate
 
 
 def read_provenance(folder: str) -> dict[str, Any]:
-    """Read what a job left in a mag, an empty record where there is none, or none that can be understood."""
+    """Read the provenance of a mag; empty if it is absent or not valid."""
     try:
         value = json_record.read_record(f"{folder}/{PROVENANCE_NAME}") or {}
     except (CorruptError, OSError):
@@ -36,14 +36,14 @@ def read_provenance(folder: str) -> dict[str, Any]:
 
 
 def read_creation_settings(folder: str) -> dict[str, Any]:
-    """Read the settings of the job that made a mag's voxels, whatever stored them anew since; an empty record where nobody knows."""
+    """Read the settings of the job that computed the voxels of a mag, even if a later job rewrote its files; empty if unknown."""
     provenance = read_provenance(folder)
     settings: dict[str, Any] = provenance.get("made", provenance).get("settings", {})
     return settings
 
 
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:
-    """Read where the job that made a mag wrote data, None where nobody knows."""
+    """Read the box that the job wrote into a mag; None if unknown."""
     numbers = read_provenance(folder).get("box")
     if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _BEYOND for number in numbers):
         return None
@@ -51,24 +51,23 @@ def read_box(folder: str, mag: Mag) -> BoundingBox | None:
 
 
 def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
-    """Leave a record in a mag of how it was made."""
     publish_bytes(f"{folder}/{PROVENANCE_NAME}", json.dumps(provenance, indent=1).encode())
 
 
 FILE_RECORD_NAME = ".wkwdask-files.npy"
 FILE_RECORD_COLUMNS = 6
-"""Index of a file along x, y, z, its size [bytes], its time of modification [ns], digest of the files of the finer mag that it was made from."""
+"""Columns: index of the file along x, y, z; size [bytes]; modification time [ns]; digest of the source files in the finer mag."""
 
 
 def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
-    """Keep the record of a mag."""
+    """Publish the file record of a mag."""
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
     publish_bytes(f"{folder}/{FILE_RECORD_NAME}", memory.getvalue())
 
 
 def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
-    """Read the record of a mag, None where there is none."""
+    """Read the file record of a mag; None if it is absent."""
     path = f"{folder}/{FILE_RECORD_NAME}"
     try:
         rows = np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False)
@@ -76,17 +75,17 @@ def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
         return None
     except OSError:
         raise
-    except Exception as error:  # numpy's reader raises whatever its parsing of a damaged header raises
-        raise CorruptError(f"{path}: no record of files ({error}); remove it, or build the mag anew") from None
+    except Exception as error:  # numpy parses headers with ast.literal_eval, which raises many types of errors on damaged ones
+        raise CorruptError(f"{path}: not a file record ({error}); remove it, or rebuild the mag") from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != FILE_RECORD_COLUMNS:
         raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {FILE_RECORD_COLUMNS})")
     return rows  # type: ignore[no-any-return]
 
 
 def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
-    """Bring the record of a mag up to date about some of its files; a mag without one gets none, since it would say that all other files are empty."""
+    """Update some rows of the file record of a mag."""
     before = read_file_record(folder)
-    if before is None:
+    if before is None:  # a new record with these rows alone would claim that all other files are empty
         return
     known = {tuple(row[:3]): row for row in before.tolist()}
     known.update({tuple(row[:3]): row for row in rows.tolist()})
@@ -94,14 +93,14 @@ def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
 
 
 def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
-    """Read size and time that a mag's record has of files, where it keeps one."""
+    """Return size and modification time of some files from the file record; empty if the mag has none."""
     rows = read_file_record(folder)
     wanted = set(shards)
     return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
 
 
 def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:
-    """Take note of files that a repair changed, where the mag keeps a record: size (0 for one that is gone), time, and digest of sources that changed."""
+    """Update the file record after a repair changed files: size (0 if removed), modification time, and the digest if sources changed."""
     rows = read_file_record(folder)
     if rows is None or not states:
         return

@@ -1,6 +1,6 @@
-"""Places that fsspec reads (http, s3, gs...): they are only ever read, anonymously where there are no credentials.
+"""Remote locations read by fsspec (http, s3, gs and others): read-only, and anonymous without credentials.
 
-Servers that refuse a file (403) are told apart: those whose readers may not list files also give that answer for absent ones.
+A refused file (403) is an error, unless a witness file proves that the server refuses absent files only, see ``store.with_witness``.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ if TYPE_CHECKING:
     from wkwdask.model.store import FileState, StoredEntry
 
 _DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
-"""Which package reads a protocol; fsspec itself has all others that are tried."""
-_CONTACT_SECONDS = 5.0  # within which a server must answer for the first time
-_PAUSES = (0.2, 1.0)  # before a remote read is tried once more [s]
+"""Package that reads each protocol; fsspec itself reads the others."""
+_CONTACT_SECONDS = 5.0  # timeout of the first request to a server
+_PAUSES = (0.2, 1.0)  # before each retry of a remote read [s]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteStore:
-    """A place that fsspec reads, see :class:`wkwdask.model.store.Store`. What is read through one store is taken to stay as it is."""
+    """Remote location, see :class:`wkwdask.model.store.Store`. Files are assumed not to change while a store is in use."""
 
     url: str
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
-    """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
+    """Random key of one opening, so that tables cached by an earlier opening are not reused."""
     witness: tuple[str, str] | None = None
-    """URL of the folder and name of what must be readable for refused files to count as absent, see :func:`with_witness`; None where they are errors."""
+    """Folder URL and name of a file that must stay readable for refused files to count as absent; None if refusals are errors."""
     is_local: ClassVar = False
     files_at_once: ClassVar = 32
-    gap_nbytes: ClassVar = 128 << 10  # unread bytes that cost less than another request
+    gap_nbytes: ClassVar = 128 << 10  # reading this many unused bytes costs less than another request
     batch_nbytes: ClassVar = 8 << 20
 
     def path_of(self, name: str) -> str:
-        """Say where a file is; ``..`` in a name leads out of the folder as in any URL."""
+        """Return the URL of a file; ``..`` in a name leads out of the folder, as in any URL."""
         protocol, _, rest = self.url.partition("://")
-        if protocol in ("http", "https"):  # there these two would end the path
+        if protocol in ("http", "https"):  # "#" and "?" would end the path
             name = name.replace("#", "%23").replace("?", "%3F")
         if ".." not in name.split("/"):
             return f"{self.url}/{name}"
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
 
     def file_system(self) -> Any:
-        """Give fsspec's file system, which fsspec keeps for each process and thread."""
-        fsspec: Any = import_module("fsspec")  # it takes a while, and local files do without
+        """Return the fsspec file system, which fsspec caches for each process and thread."""
+        fsspec: Any = import_module("fsspec")  # slow to import, and not needed for local files
         protocol = self.url.partition("://")[0]
         if protocol in _DRIVERS:
             import_extra(_DRIVERS[protocol], self.url, "remote")
         try:
             return fsspec.filesystem(protocol, **access_options(protocol))
-        except (ImportError, TypeError, ValueError) as error:  # some drivers want to know more than a URL says
+        except (ImportError, TypeError, ValueError) as error:  # some drivers need more options than a URL holds
             raise UnsupportedError(f"{self.url}: cannot be read: {error}") from None
 
     def fsspec_arguments(self) -> dict[str, Any]:
-        """Return the arguments by which zarr-python opens the place, after the server has answered."""
+        """Return the arguments with which zarr-python opens the location, after checking that the server answers."""
         path = self.path_of("zarr.json")
         unreached = self.contact(self.file_system(), path)
         if unreached is not None:
@@ -91,22 +91,22 @@ class RemoteStore:
         return found
 
     def names(self) -> list[str]:
-        """List what is in the place, nothing where that cannot be known."""
+        """List the names in the folder; empty if it cannot be listed."""
         try:
             return sorted({str(path).rstrip("/").rpartition("/")[2] for path in self.file_system().ls(self.url, detail=False)})
-        except Exception:  # of places that cannot be listed, each raises its own
+        except Exception:  # each driver raises its own error for a location that cannot be listed
             return []
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """Files cannot be listed."""
+        """Raise UnsupportedError: remote files cannot be listed."""
         raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        """Files cannot be inspected."""
+        """Raise UnsupportedError: remote files have no reliable state."""
         raise UnsupportedError(f"{self.url}: remote files cannot be inspected")
 
     def _only_read(self, *_: object, **__: object) -> NoReturn:
-        raise UnsupportedError(f"{self.url}: remote places are only read")
+        raise UnsupportedError(f"{self.url}: remote locations are read-only")
 
     new_file = put = delete = make = new_files = delete_folder = _only_read
 
@@ -117,7 +117,7 @@ class RemoteStore:
         return replace(self, url=self.path_of(name))
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
-        """Read ranges of files, all at once, None for each file that is absent; what fails is tried again."""
+        """Read ranges of files concurrently, with retries; None for each absent file."""
         found = self._found(paths, starts, stops)
         refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
         is_absent = bool(refused) and self.witness is not None and self._gives(*self.witness)
@@ -126,7 +126,7 @@ class RemoteStore:
         return [None if is_absent and is_refused(data) else _checked(data, path) for path, data in zip(paths, found, strict=True)]
 
     def _found(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
-        """Read ranges of files, all at once, or give the errors."""
+        """Read ranges of files concurrently; failed reads are returned as exceptions."""
         fs = self.file_system()
         unreached = self.contact(fs, paths[0])
         if unreached is not None:
@@ -145,7 +145,8 @@ class RemoteStore:
         return out
 
     def contact(self, fs: Any, path: str) -> Exception | None:
-        """Make sure, once in each process, that a server answers at all: drivers try for minutes. None where it does, else the error."""
+        """Check once per process that a server answers; return the error if it does not."""
+        # Drivers retry an unreachable server for minutes. The first request therefore has a short timeout.
         server = "/".join(self.url.split("/")[:3])
         if not getattr(fs, "async_impl", False) or _reached.get(server):
             return None
@@ -163,7 +164,7 @@ class RemoteStore:
         return found if isinstance(found, Exception) else None
 
     def _gives(self, root: str, name: str) -> bool:
-        """Check whether the server gives, now, after it has refused something, what it gave before."""
+        """Check whether the server still returns a file now, after it has refused another one."""
         return isinstance(self._found([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
 
 
@@ -177,14 +178,14 @@ def _cat(fs: Any, path: str, start: int | None, stop: int | None) -> bytes:
 
 
 def _cat_within(fs: Any, path: str, seconds: float) -> bytes:
-    """Read one byte of a file, or give up."""
+    """Read one byte of a file within a time limit."""
     fsspec_asyn: Any = import_module("fsspec.asyn")
     data: bytes = fsspec_asyn.sync(fs.loop, fs._cat_file, path, start=0, end=1, timeout=max(seconds, 0.1))
     return data
 
 
 def _is_answer(found: bytes | Exception) -> bool:
-    """Tell whether a server answered, if only that there is no such file."""
+    """Check whether a server answered, even if only to report an absent file."""
     is_status = any(isinstance(getattr(found, name, None), int) for name in ("status", "code"))
     return not isinstance(found, Exception) or is_status or is_refused(found) or isinstance(found, FileNotFoundError | NotImplementedError | ValueError)
 
@@ -197,7 +198,7 @@ def _caught(read: Callable[[], bytes]) -> bytes | Exception:
 
 
 def _is_passing(found: object) -> bool:
-    """Tell whether trying again may help."""
+    """Check whether a retry may succeed."""
     return (
         isinstance(found, Exception)
         and not _is_beyond_end(found)
@@ -207,7 +208,7 @@ def _is_passing(found: object) -> bool:
 
 
 def _is_beyond_end(error: Exception) -> bool:
-    """Tell whether a server says that a range begins beyond the end of a file."""
+    """Check whether a server reports that a range starts beyond the end of the file."""
     status = error.status if hasattr(error, "status") else getattr(error, "code", None)
     return status == 416 or "InvalidRange" in str(error)
 
@@ -225,23 +226,23 @@ def _checked(found: bytes | Exception, path: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a remote store."""
+    """File of a remote store."""
 
     store: RemoteStore
     name: str
 
     @property
     def nbytes(self) -> None:
-        """Nobody has said its size."""
+        """None: the size is unknown."""
         return
 
     @property
     def state(self) -> str:
-        """The opening that it belongs to."""
+        """Key of the opening that the file belongs to."""
         return self.store.opening
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges, see :class:`StoredFile`; where one begins beyond the end, some servers say so and some give nothing."""
+        """Read byte ranges, see :class:`StoredFile`. For a range beyond the end, some servers report an error and some return nothing."""
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
         found = self.store.fetch([self.name] * len(ranges), starts, stops)
         out = []
@@ -249,8 +250,8 @@ class RemoteFile:
             if data is None:
                 return None
             if len(data) > stop - start:
-                what = f"asked for {stop - start} bytes from byte {start} on, got {len(data)}"
-                raise UnsupportedError(f"{self.name}: {what}: the server does not serve ranges of bytes")
+                what = f"requested {stop - start} bytes at byte {start}, got {len(data)}"
+                raise UnsupportedError(f"{self.name}: {what}: the server does not support range requests")
             if len(data) < stop - start:
                 raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
             out.append(data)
@@ -260,7 +261,7 @@ class RemoteFile:
         return self.store.fetch([self.name], [-nbytes], [None])[0]
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        """Fill memory from a byte on; False where the file is absent."""
+        """Fill memory with the bytes at an offset; False if the file is absent."""
         found = self.read([(offset, offset + memory.nbytes)])
         if found is not None:
             memoryview(memory.data)[:] = found[0]
@@ -269,16 +270,15 @@ class RemoteFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """There is nothing to close."""
+    def __exit__(self, *error: object) -> None: ...
 
 
 _warned: LruCache[bool] = LruCache(1024)
-"""Places of which it was said that refused files are taken to be absent."""
+"""Locations for which a warning about refused files was issued."""
 
 
 def is_refused(found: object) -> bool:
-    """Tell whether what came in place of a file says that it may not be read: aiohttp, s3fs and gcsfs have different errors for it.
+    """Check whether an error says that access is denied; aiohttp, s3fs and gcsfs raise different ones.
 
     Examples
     --------
@@ -291,10 +291,10 @@ def is_refused(found: object) -> bool:
 
 
 def warn_of_refused(place: str, path: str, witness: str) -> None:
-    """Say, once of each place in each process, that refused files are taken to be absent."""
+    """Warn, once per location and process, that refused files are read as absent."""
     if not _warned.get(place):
         _warned.put(place, True)
-        note = f"files are refused (403 Forbidden), such as {path}, while {witness} is readable: they are taken to be absent, and read as zeros"
+        note = f"the server refuses files (403 Forbidden), for example {path}, while {witness} is readable: they are treated as absent, and read as zeros"
         warnings.warn(f"{place}: {note}", AccessWarning, stacklevel=2)
 
 
@@ -304,12 +304,12 @@ _MACHINE = Path("/sys/class/dmi/id/product_name")
 
 
 def access_options(protocol: str) -> dict[str, Any]:
-    """Return the options that let a driver read anonymously, none where there are credentials."""
+    """Return the driver options for anonymous access; empty if there are credentials."""
     fsspec: Any = import_module("fsspec")
     if _CHOICES & set(fsspec.config.conf.get(protocol, ())):
         return {}
     if protocol in ("gs", "gcs"):
-        logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # it logs what it raises
+        logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # gcsfs also logs the errors that it raises
         return {} if _has_google_credentials() else {"token": "anon"}
     if protocol in ("s3", "s3a"):
         return {} if _has_amazon_credentials(tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))) else {"anon": True}
@@ -317,7 +317,7 @@ def access_options(protocol: str) -> dict[str, Any]:
 
 
 def _has_google_credentials() -> bool:
-    """Check for a key, for the login of gcloud, and for a machine of Google, whose server for credentials other machines would wait for."""
+    """Check for a key, a gcloud login, or a Google machine. Other machines would wait for Google's metadata server."""
     folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     return (
         any(os.environ.get(name) for name in _GOOGLE_VARIABLES)

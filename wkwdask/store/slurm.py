@@ -1,4 +1,4 @@
-"""SLURM, as its own commands show it: what became of a job, and jobs handed in, let go and cancelled."""
+"""SLURM through its commands: job states, submission, release and cancellation."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _UNKNOWN = "Invalid job id"
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job of a SLURM cluster, or one start of it."""
+    """Job of a SLURM cluster, or one start of it."""
 
     cluster: str
     number: str
     restarts: int | None = None
-    """How often it had been put back into the queue when this start began; None where the job is meant, whatever its starts."""
+    """Number of requeues before this start; None stands for the job, whichever start."""
 
     @classmethod
     def of_this_process(cls) -> SlurmJob | None:
-        """Give the job that this process runs in and ends with, None outside of SLURM and in the shell of ``salloc`` on a login node."""
+        """Return the job that this process runs in; None outside SLURM, and in the shell of ``salloc`` on a login node."""
         number = os.environ.get("SLURM_JOB_ID", "")
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
         if not number.isdecimal() or "SLURMD_NODENAME" not in os.environ:
@@ -41,7 +41,7 @@ class SlurmJob:
 
     @classmethod
     def parse(cls, text: str) -> SlurmJob | None:
-        """Read what :meth:`__str__` wrote, None where it is something else.
+        """Parse the output of :meth:`__str__`; None for other text.
 
         Examples
         --------
@@ -57,41 +57,41 @@ class SlurmJob:
         return f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
 
     def is_over(self) -> bool:
-        """Tell whether SLURM says that the job, or this start of it, has ended; where SLURM cannot be asked, nobody knows that."""
+        """Check whether SLURM reports that the job, or this start of it, has ended. False if SLURM does not answer."""
         try:
             done = _run("scontrol", "-o", "show", "job", self.number)
         except (OSError, subprocess.SubprocessError):
             return False
-        if done.returncode:  # an old job is forgotten; one of another cluster was never known
+        if done.returncode:  # SLURM forgets old jobs (MinJobAge), and never knew jobs of another cluster
             return _UNKNOWN in done.stderr and self.cluster in ("", cluster_name())
         state, restarts = _field(done.stdout, "JobState"), _field(done.stdout, "Restarts")
         return state in _OVER or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
 
 
 def cluster_name() -> str:
-    """Give the name of the cluster that commands of this machine speak to, an empty one where there is none."""
+    """Return the name of the cluster of this machine; empty without one."""
     return _setting("ClusterName")
 
 
 def max_array_size() -> int:
-    """Tell how many elements an array may have; SLURM's own default where it does not say."""
+    """Return the largest number of elements in a job array."""
     value = _setting("MaxArraySize")
     return int(value) - 1 if value.isdecimal() else 1000
 
 
 def submit_job(script: str, command: Sequence[str], options: Sequence[str], folder: str) -> str:
-    """Hand in a job."""
+    """Submit a batch script; return the job id."""
     printed = _checked("sbatch", "--parsable", f"--chdir={folder}", *options, script, *command)
     return printed.strip().rpartition("\n")[2].partition(";")[0]
 
 
 def release_job(number: str) -> None:
-    """Let a job start that was handed in with ``--hold``."""
+    """Release a job that was submitted with ``--hold``."""
     _checked("scontrol", "release", number)
 
 
 def cancel_jobs(numbers: Iterable[str]) -> None:
-    """Cancel jobs, with all of their elements; one that is over is no error."""
+    """Cancel jobs with all their elements; a job that has ended is not an error."""
     for number in numbers:
         done = _asked("scancel", number)
         if done.returncode and _UNKNOWN not in done.stderr:
@@ -99,7 +99,7 @@ def cancel_jobs(numbers: Iterable[str]) -> None:
 
 
 def count_states(number: str) -> dict[str, int]:
-    """Count the elements of a job by their state, such as RUNNING; nothing for a job that SLURM has forgotten."""
+    """Count the elements of a job by state, such as RUNNING; empty if SLURM has forgotten the job."""
     done = _asked("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
     if done.returncode and _UNKNOWN not in done.stderr:
         raise BatchError(f"squeue: {done.stderr.strip()}")
@@ -108,19 +108,19 @@ def count_states(number: str) -> dict[str, int]:
 
 
 def is_in_queue(number: str) -> bool:
-    """Tell whether any element of a job waits or runs."""
+    """Check whether any element of a job is pending or running."""
     return not count_states(number).keys() <= _OVER
 
 
 def wait_for_end(number: str) -> str:
-    """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it."""
+    """Wait until a job has ended and return its state, such as COMPLETED; empty if SLURM has forgotten it."""
     while is_in_queue(number):
         time.sleep(_POLL_SECONDS)
     return next(iter(count_states(number)), "")
 
 
 def describe_states(states: dict[str, int]) -> str:
-    """Write what :func:`count_states` gave.
+    """Format the result of :func:`count_states`.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def describe_states(states: dict[str, int]) -> str:
 
 
 def options_in(script: str) -> dict[str, str]:
-    """List the options that the ``#SBATCH`` lines of a script set, long names without dashes.
+    """Parse the ``#SBATCH`` lines of a script into options with long names, without dashes.
 
     Examples
     --------
@@ -172,7 +172,7 @@ def _asked(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return _run(*command)
     except FileNotFoundError:
-        raise BatchError(f"{command[0]}: no such command: this machine hands in no SLURM jobs; log in to one that does") from None
+        raise BatchError(f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; log in to a login node of the cluster") from None
     except subprocess.TimeoutExpired:
         raise BatchError(f"{command[0]}: SLURM did not answer within {_PATIENCE_SECONDS} s") from None
 
@@ -182,6 +182,6 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Give what a job that is handed in inherits: this Python's programs, and nothing of the job that this process may run in."""
+    """Return the environment of a submitted job: the programs of this Python, and no variables of the job that this process runs in."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     return {**kept, "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath)))}

@@ -1,6 +1,6 @@
-"""Where the files of a volume are: a local folder, or a place that fsspec reads (http, s3, gs...). An absent file is None, every other trouble an error.
+"""Stores: a local folder, or a remote location read by fsspec (http, s3, gs and others).
 
-Remote places are only ever read. Stores hold no open file or connection and are small to pickle.
+An absent file is None; every other failure is an error. Remote locations are read-only. Stores hold no open file or connection, so they are cheap to pickle.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
 
 
 def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
-    """Give the store of a path or URL."""
+    """Return the store of a path or URL."""
     text = os.fspath(location)
     if not is_remote(text):
         return FolderStore(local_path(text))
     store = RemoteStore(text.rstrip("/"))
-    store.file_system()  # there is a driver for the URL
+    store.file_system()  # raises an error if no driver reads the URL
     return store
 
 
 def remote_options(location: str) -> dict[str, Any]:
-    """Return the arguments by which zarr-python opens a location, after a remote server has answered."""
+    """Return the arguments with which zarr-python opens a location, after checking that a remote server answers."""
     store = open_store(location)
     return {} if isinstance(store, FolderStore) else store.fsspec_arguments()
 
 
 def with_witness(store: Store, name: str) -> Store:
-    """Give a store in which files that a server refuses to give (403) count as absent, as long as it gives a certain one.
+    """Return a store that reads refused files (403) as absent while a witness file stays readable.
 
-    Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused
-    as well, and what was asked for stays an error.
+    Buckets whose users may not list them answer 403 for absent files. If access itself is lost, for example when credentials expire, the server refuses the
+    witness too, and a refused file stays an error.
     """
     return replace(store, witness=(store.url, name)) if isinstance(store, RemoteStore) else store
 
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
-    """A folder on a file system or in memory, see :class:`wkwdask.model.store.Store`."""
+    """Folder on a file system or in memory, see :class:`wkwdask.model.store.Store`."""
 
     url: str
     is_local: ClassVar = True
-    files_at_once: ClassVar = 1  # they are read one after the other, so that one is held in memory
+    files_at_once: ClassVar = 1  # one after the other, so that only one is held in memory
     gap_nbytes: ClassVar = 4 << 10
-    batch_nbytes: ClassVar = 512 << 10  # larger ones save no time, and are copied once more
+    batch_nbytes: ClassVar = 512 << 10  # larger reads are not faster, and cost one more copy
 
     @property
     def opening(self) -> str:
@@ -72,7 +72,7 @@ class FolderStore:
             if files.islink(path):
                 raise MissingError(f"{path}: a symbolic link to a missing file") from None
             return None
-        except ValueError as error:  # NUL bytes, half a surrogate pair
+        except ValueError as error:  # a NUL byte or a lone surrogate
             if isinstance(error, FormatError):
                 raise
             raise CorruptError(f"{self.url}: no file can have the name {name!r}: {error}") from None

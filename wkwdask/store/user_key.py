@@ -1,4 +1,4 @@
-"""A key that only this user can read: what is signed with it was written by this user, whoever may write the folder that it lies in."""
+"""Secret key of the user. A signature proves that this user wrote the data, even in a folder that others can write to."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ _KEY_NBYTES = 32
 
 
 def key_path() -> str:
-    """Name the file of the key: in ``$XDG_STATE_HOME/wkwdask``, or ``~/.local/state/wkwdask``."""
+    """Return the path of the key: in ``$XDG_STATE_HOME/wkwdask`` or ``~/.local/state/wkwdask``."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return f"{state if os.path.isabs(state) else os.path.expanduser('~/.local/state')}/wkwdask/key"
 
 
 def user_key(*, make: bool = False) -> bytes:
-    """Read the key of this user."""
+    """Read the key of this user; create it first if ``make`` is set."""
     path = key_path()
     if make and not os.path.lexists(path):
         _make(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise MissingError(f"{path}: there is no key; the user who submitted the job made it there, and all nodes must see the same file") from None
+        raise MissingError(f"{path}: key not found; submitting the job created it there, and all nodes must see the same file") from None
     with open(fd, "rb") as file:
         status, key = os.fstat(fd), file.read(_KEY_NBYTES + 1)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise CorruptError(f"{path}: expected a file of this user that nobody else can read or write (chmod 600), found {stat.filemode(status.st_mode)}")
+        raise CorruptError(f"{path}: expected a file that only this user can read and write (chmod 600), found {stat.filemode(status.st_mode)}")
     if len(key) != _KEY_NBYTES:
-        raise CorruptError(f"{path}: expected a key of {_KEY_NBYTES} bytes; remove it, then a new one is made when a job is submitted")
+        raise CorruptError(f"{path}: expected a key of {_KEY_NBYTES} bytes; remove it, and the next submission creates a new one")
     return key
 
 
 def _make(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    # Written under another name and hard-linked: readers never see half a key, and of two processes one key wins.
     temporary = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -54,11 +55,10 @@ def _make(path: str) -> None:
 
 
 def signature(key: bytes, what: str, data: bytes) -> str:
-    """Sign bytes, and what they are."""
+    """Sign bytes together with a name that says what they are."""
     name = what.encode(errors="surrogateescape")
     return hmac.new(key, b"%d %s%s" % (len(name), name, data), hashlib.sha256).hexdigest()
 
 
 def is_signed(key: bytes, what: str, data: bytes, found: str) -> bool:
-    """Check a signature."""
     return hmac.compare_digest(signature(key, what, data).encode(), found.encode())

@@ -128,7 +128,7 @@ def test_urls_of_other_kinds(url):
         lambda url: wkwdask.sample(url, [[0, 0, 0]]),
         lambda url: wkwdask.to_wkw(voxels(), url),
     ):
-        with pytest.raises(UnsupportedError, match="only local paths and file:// URLs can be opened"):
+        with pytest.raises(UnsupportedError, match="a remote URL needs a format prefix"):
             attempt(url)
 
 
