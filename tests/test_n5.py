@@ -53,7 +53,7 @@ def test_open(container):
         wkwdask.open(container / "em", bounding_box=(0, 17, 45, 4, 5, 6))
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.open(container)
-    with pytest.raises(ValueError, match="chunk_size= chooses among those of a precomputed volume"):
+    with pytest.raises(ValueError, match="chunk_size= is for precomputed volumes"):
         wkwdask.open(container / "em", chunk_size=(8, 8, 8))
 
 
@@ -136,7 +136,7 @@ def test_other_ways(container, tmp_path):
         wkwdask.convert(container, tmp_path / "x")
     for source in (container / "em", tmp_path / "em.npy"):
         for target in ("x.n5", "x.n5/em"):
-            with pytest.raises(ValueError, match=rf"{target}: is named as N5, which n5://{tmp_path}/{target} writes"):
+            with pytest.raises(ValueError, match=rf"{target}: is named like N5; write n5://{tmp_path}/{target}"):
                 wkwdask.convert(source, f"{tmp_path}/{target}", voxel_size=(4, 4, 4))
     assert not (tmp_path / "x.n5").exists()
     with pytest.raises(MissingError):

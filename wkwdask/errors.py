@@ -1,26 +1,26 @@
-"""Every error that wkwdask raises on its own account, on one screen.
+"""All errors and warnings of wkwdask.
 
-Each leaf is also a subclass of the builtin that fits it, so that plain ``except ValueError`` keeps working. All of them carry
-nothing but their message, which makes them survive pickling between dask workers.
+Each error is also a subclass of the builtin that fits it, so that plain ``except ValueError`` keeps working. Errors carry nothing but their message: they
+survive pickling between dask workers.
 """
 
 from __future__ import annotations
 
 
 class WkwDaskError(Exception):
-    """Base of all errors of this package; never raised itself."""
+    """Base class of all errors of this package; never raised itself."""
 
 
 class FormatError(WkwDaskError, ValueError):
-    """Stored bytes or JSON break their specification."""
+    """Stored bytes or JSON violate their specification."""
 
 
 class TruncatedError(FormatError):
-    """Fewer bytes are stored than were promised."""
+    """Fewer bytes are stored than the header or table states."""
 
 
 class CorruptError(FormatError):
-    """Enough bytes are stored, but their content is impossible."""
+    """Enough bytes are stored, but their content is invalid."""
 
 
 class UnsupportedError(WkwDaskError, NotImplementedError):
@@ -28,19 +28,19 @@ class UnsupportedError(WkwDaskError, NotImplementedError):
 
 
 class AlignmentError(WkwDaskError, ValueError):
-    """A region does not lie on the shard grid: two tasks would own one file."""
+    """A region is not aligned with the shard grid: two tasks would write one file."""
 
 
 class BoundsError(WkwDaskError, IndexError):
-    """A box reaches outside its layer."""
+    """A box extends beyond its layer."""
 
 
 class MissingError(WkwDaskError, FileNotFoundError):
-    """A dataset, layer, mag or metadata file is absent (an absent shard is not an error: it reads as zeros)."""
+    """A dataset, layer, mag or metadata file is missing; a missing shard is no error, it reads as zeros."""
 
 
 class ReplacedError(WkwDaskError, OSError):
-    """What is being read was replaced by another job since it was opened."""
+    """Another job has replaced an array since it was opened."""
 
 
 class ExistsError(WkwDaskError, FileExistsError):
@@ -48,40 +48,40 @@ class ExistsError(WkwDaskError, FileExistsError):
 
 
 class ResumeError(WkwDaskError, ValueError):
-    """A journal and the settings of the job differ, or there are files without a journal."""
+    """The journal of a job differs from its settings, or files exist without a journal."""
 
 
 class LockedError(WkwDaskError, OSError):
-    """Another job writes these files."""
+    """Another job is writing these files."""
 
 
 class TaskFailedError(WkwDaskError, RuntimeError):
-    """Some tasks of a job failed; the message lists them with their reasons."""
+    """Some tasks of a job failed; the message lists each with its reason."""
 
 
 class BatchError(WkwDaskError, RuntimeError):
-    """A batch system refused a job, or is not there."""
+    """A batch system rejected a job, or is not available."""
 
 
 class IncompleteWriteError(WkwDaskError, RuntimeError):
-    """The receipts of a job do not cover its plan."""
+    """The receipts of a job do not cover its plan: some shards were not written."""
 
 
 class SpaceWarning(UserWarning):
-    """A job will probably need more bytes or files than its file system has left."""
+    """A job will probably need more bytes or inodes than its file system has free."""
 
 
 class ViewerWarning(UserWarning):
-    """What is stored as specified is shown wrong by Neuroglancer."""
+    """The volume follows its specification, but Neuroglancer shows it wrongly."""
 
 
 class SectionWarning(UserWarning):
-    """Sections of a stack are missing or bad, and the job goes on."""
+    """Sections of a stack are missing or unreadable; the job continues."""
 
 
 class HeaderWarning(UserWarning):
-    """Headers of chunks are not where readers of the stored files look for them."""
+    """Headers of chunks are not at the place where readers of the stored files expect them."""
 
 
 class AccessWarning(UserWarning):
-    """A server refuses files that are taken to be absent."""
+    """A server denies access to files, which are then treated as missing."""

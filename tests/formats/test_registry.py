@@ -37,7 +37,7 @@ class _Working(ArrayFormat):
 
 def test_the_order():
     assert [one.name for one in registry.formats()][:4] == ["webknossos", "precomputed", "n5", "zarr"]
-    assert registry.fallback().name == "webknossos"
+    assert registry.default_format().name == "webknossos"
     assert registry.format_named("n5").name == "n5"
     with pytest.raises(UnsupportedError, match="no format 'tape'; there are webknossos, precomputed, n5, zarr"):
         registry.format_named("tape")

@@ -128,7 +128,7 @@ def test_boxes_of_different_mags():
     a, b = BoundingBox((0, 0, 0), (1, 1, 1)), BoundingBox((0, 0, 0), (1, 1, 1), MAG)
     assert a != b
     for verb in (a.contains, a.intersection, a.union):
-        with pytest.raises(ValueError, match=r"boxes of different mags do not compare: .* in mag 1 and .* in mag 2-2-1"):
+        with pytest.raises(ValueError, match=r"boxes must be of the same mag, got .* in mag 1 and .* in mag 2-2-1"):
             verb(b)
 
 

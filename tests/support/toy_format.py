@@ -139,7 +139,7 @@ class ToyFormat(ArrayFormat):
             levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
         return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, said["category"]),))
 
-    def place(self, wanted):
+    def target(self, wanted):
         return ToyPlace(files.realpath(URL_NAME.location(wanted.url)), wanted)
 
     def target_in(self, image, *, allow_external):

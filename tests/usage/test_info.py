@@ -71,7 +71,7 @@ def test_a_web_address_without_a_format_is_answered_with_its_prefix(tmp_path, re
     (tmp_path / "em" / record).write_text("{}")
     with range_server(tmp_path) as server:
         done = run_here("info", f"{server.url}/em")
-        assert f"{server.url}/em: this is a volume of the format {prefix}; name it as {prefix}://{server.url}/em" in done.stderr
+        assert f"{server.url}/em: this is a volume of the format {prefix}; write {prefix}://{server.url}/em" in done.stderr
         done = run_here("info", f"{server.url}/none")
         assert f"precomputed://{server.url}/none, zarr://{server.url}/none or n5://{server.url}/none" in done.stderr
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Boxes of voxels. A box says in which mag it counts, so that voxels of two mags are never mixed up."""
+"""Boxes of voxels. A box carries the mag whose voxels it counts, so that boxes of two mags are never mixed up."""
 
 from __future__ import annotations
 
@@ -43,11 +43,8 @@ class BoundingBox:
     """
 
     topleft: Vec3
-    """Lowest corner along x, y, z [voxels], inclusive."""
     size: Vec3
-    """Extent along x, y, z [voxels]."""
     mag: Mag = MAG_1
-    """The mag whose voxels are counted."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "topleft", vec3(self.topleft, "topleft"))
@@ -57,7 +54,7 @@ class BoundingBox:
 
     @classmethod
     def from_corners(cls, topleft: Sequence[int], bottomright: Sequence[int], mag: Mag = MAG_1) -> BoundingBox:
-        """Make a box from its lowest corner and the corner just beyond its highest.
+        """Make a box from its lowest corner and its exclusive upper corner.
 
         Parameters
         ----------
@@ -80,7 +77,7 @@ class BoundingBox:
 
     @classmethod
     def parse(cls, value: BoundingBox | str | Sequence[int] | Sequence[Sequence[int]]) -> BoundingBox:
-        """Read a box in mag-1 voxels as people write it.
+        """Parse a box of mag-1 voxels from a string or a sequence.
 
         Parameters
         ----------
@@ -123,36 +120,36 @@ class BoundingBox:
 
     @property
     def bottomright(self) -> Vec3:
-        """The corner just beyond the highest voxel, along x, y, z."""
+        """Exclusive upper corner along x, y, z."""
         (x, y, z), (width, height, depth) = self.topleft, self.size
         return x + width, y + height, z + depth
 
     @property
     def volume(self) -> int:
-        """The number of voxels."""
+        """Number of voxels."""
         return self.size[0] * self.size[1] * self.size[2]
 
     @property
     def is_empty(self) -> bool:
-        """Whether the box holds no voxel."""
+        """Whether the box contains no voxel."""
         return 0 in self.size
 
     def contains(self, other: BoundingBox) -> bool:
-        """Tell whether every voxel of ``other`` lies in this box; an empty box lies in any."""
+        """Return whether every voxel of ``other`` lies in this box; an empty box lies in any."""
         self._same_mag(other)
         (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright
         (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
         return other.is_empty or (x <= a and y <= b and z <= c and to_x >= to_a and to_y >= to_b and to_z >= to_c)
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
-        """Give the voxels that lie in both boxes, an empty box where there are none."""
+        """Return the voxels that lie in both boxes; the result may be empty."""
         self._same_mag(other)
         low = tuple(max(a, b) for a, b in zip(self.topleft, other.topleft, strict=True))
         high = tuple(min(a, b) for a, b in zip(self.bottomright, other.bottomright, strict=True))
         return BoundingBox.from_corners(low, [max(a, b) for a, b in zip(low, high, strict=True)], self.mag)
 
     def union(self, other: BoundingBox) -> BoundingBox:
-        """Give the smallest box around both; an empty box adds nothing."""
+        """Return the smallest box around both boxes; an empty box adds nothing."""
         self._same_mag(other)
         if self.is_empty or other.is_empty:
             return self if other.is_empty else other
@@ -178,17 +175,17 @@ class BoundingBox:
         return BoundingBox.from_corners(low, high, self.mag)
 
     def in_mag(self, mag: Mag) -> BoundingBox:
-        """Count the box in voxels of another mag, grown outward where it does not fit.
+        """Convert the box to voxels of another mag, rounded outward.
 
         Parameters
         ----------
         mag : Mag
-            The mag to count in.
+            Mag of the result.
 
         Returns
         -------
         BoundingBox
-            Floor of the lowest and ceiling of the highest corner, as WEBKNOSSOS does.
+            Floor of the lowest and ceiling of the highest corner, as in WEBKNOSSOS.
         """
         low = [a * m // n for a, m, n in zip(self.topleft, self.mag.factors, mag.factors, strict=True)]
         high = [-(-b * m // n) for b, m, n in zip(self.bottomright, self.mag.factors, mag.factors, strict=True)]
@@ -196,28 +193,28 @@ class BoundingBox:
 
     def _same_mag(self, other: BoundingBox) -> None:
         if self.mag != other.mag:
-            raise ValueError(f"boxes of different mags do not compare: {self} and {other}")
+            raise ValueError(f"boxes must be of the same mag, got {self} and {other}")
 
 
 def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
-    """Give a box that lies elsewhere."""
+    """Return the box shifted by a vector."""
     return replace(box, topleft=plus(box.topleft, shift))
 
 
 def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
-    """Give a box in coordinates that count from a voxel."""
+    """Return the box in coordinates relative to a voxel."""
     return replace(box, topleft=minus(box.topleft, origin))
 
 
 def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> npt.NDArray[Any]:
-    """Give the part of an array (..., x, y, z) that a box covers, as a view; element 0 is the voxel ``corner``."""
+    """Return a view of the part of an array (..., x, y, z) that a box covers; ``corner`` is the voxel of element 0."""
     (x, y, z), (to_x, to_y, to_z), (a, b, c) = box.topleft, box.bottomright, corner
     part: npt.NDArray[Any] = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
     return part
 
 
 def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
-    """Turn a pair of corners into a box of a mag."""
+    """Convert a box, or a pair of corners in voxels of the mag, to a box of the mag."""
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)
     if len(box) != 2:

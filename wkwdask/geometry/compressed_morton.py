@@ -1,7 +1,7 @@
 """Compressed Morton codes: the chunk identifiers of sharded Neuroglancer precomputed volumes.
 
-Bits that are zero in all cells of a grid are left out, so that codes of long thin volumes fit 64 bits
-(neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). The order of the cells is that of their plain Morton codes.
+Bits that are zero in all cells of a grid are omitted, so that codes of long thin volumes fit into 64 bits
+(neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). Cells have the same order as by their plain Morton codes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-MAX_BITS = 64
-"""Bits of a code."""
+MAX_BITS = 64  # of a code: chunk identifiers are uint64
 
 
 @lru_cache(maxsize=64)
 def bit_axes(grid: Vec3) -> tuple[int, ...]:
-    """Say of which axis each bit of a code is, the lowest first.
+    """Return the axis (0, 1, 2) that each bit of a code belongs to, lowest bit first.
 
     Examples
     --------
@@ -32,7 +31,9 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
     (0, 1, 0)
     """
     if min(grid) < 1:
-        raise ValueError(f"a grid of chunks has at least one cell along each axis, got {grid}")
+        raise ValueError(f"a grid of chunks must have at least one cell along each axis, got {grid}")
+    # Bit i of an axis takes part only if some cell has it set: a grid of 5 cells along x has 3 bits of x.
+    #     grid (4, 2, 1):  x has bits 0, 1; y has bit 0; z has none   ->   code = x1 y0 x0
     lengths = [(cells - 1).bit_length() for cells in grid]
     if sum(lengths) > MAX_BITS:
         raise ValueError(f"a grid of {grid} chunks needs chunk identifiers of {sum(lengths)} bits, more than {MAX_BITS}: choose larger chunks")
@@ -40,7 +41,7 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
 
 
 def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
-    """Compute the codes of cells.
+    """Return the codes of cells, shape (n, 3).
 
     Examples
     --------
@@ -60,7 +61,7 @@ def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
 
 
 def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
-    """Compute the cells of codes.
+    """Return the cells of codes, shape (n, 3).
 
     Examples
     --------
@@ -77,7 +78,7 @@ def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
 
 
 def cells_per_axis(bits: int, grid: Vec3) -> Vec3:
-    """Say how many cells along each axis the lowest bits of a code tell apart: the box of cells that share all higher bits.
+    """Return the shape [cells] of the box of cells that share all but the lowest ``bits`` bits of their codes.
 
     Examples
     --------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, range]:
-    """Give the indices of all cells that a box touches, one range an axis.
+    """Return the indices of all cells that a box touches, one range per axis.
 
     Examples
     --------
@@ -32,32 +32,32 @@ def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, ran
 
 
 def cells(box: BoundingBox, cell: Sequence[int]) -> Iterator[Vec3]:
-    """Go through the indices of all cells that a box touches, x fastest."""
+    """Iterate over the indices of all cells that a box touches, x fastest."""
     x_range, y_range, z_range = cell_range(box, cell)
     for z, y, x in product(z_range, y_range, x_range):
         yield x, y, z
 
 
 def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox:
-    """Give the voxels of one cell, in the mag of ``like``."""
+    """Return the box of one cell, in the mag of ``like``."""
     topleft = (index[0] * cell[0], index[1] * cell[1], index[2] * cell[2])
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
 
 
 def mark_cells(found: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
-    """Mark the cells that hold voxels of some boxes."""
+    """Mark the cells that contain voxels of boxes with corners ``low`` and ``high``, shape (n, 3); cell 0 of ``found`` is the first that ``box`` touches."""
     low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
     inside = (low < high).all(axis=1)
     first = np.array([cells.start for cells in cell_range(box, cell)])
     spans = np.unique(np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1), axis=0)
-    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
+    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)  # nearly all boxes lie in one cell: marked in one step, without a loop
     found[tuple(spans[single, :3].T)] = True
     for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
         found[x:to_x, y:to_y, z:to_z] = True
 
 
 def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
-    """Cut an interval at the multiples of ``step`` and give the lengths of its pieces.
+    """Cut an interval at the multiples of ``step`` and return the lengths of the pieces.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Resolution steps: how many voxels of the finest resolution one voxel spans along x, y and z."""
+"""Mags: resolution steps, as the number of voxels of mag 1 that one voxel spans along x, y and z."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 Vec3 = tuple[int, int, int]
 """Three integers along x, y, z."""
 
-LARGEST = 1 << 30
+LARGEST = 1 << 30  # the largest power of two that fits a signed 32-bit integer
 _MAG_NAME = re.compile(r"(\d+)(?:-(\d+)-(\d+))?")
 
 
 def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
-    """Turn three integer-like values into a tuple of Python integers.
+    """Convert three integer-like values to a tuple of Python integers.
 
     Examples
     --------
@@ -61,17 +61,14 @@ class Mag:
     """
 
     x: int
-    """Factor along x [voxels of mag 1]."""
     y: int
-    """Factor along y [voxels of mag 1]."""
     z: int
-    """Factor along z [voxels of mag 1]."""
 
     def __post_init__(self) -> None:
         if any(factor < 1 or factor & (factor - 1) for factor in self.factors):
             raise ValueError(f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}")
         if self.maximum > LARGEST:
-            raise ValueError(f"the factors of a mag are at most {LARGEST}, got {self.x}-{self.y}-{self.z}")
+            raise ValueError(f"the factors of a mag must be at most {LARGEST}, got {self.x}-{self.y}-{self.z}")
 
     def __repr__(self) -> str:
         return f"Mag({self.x}, {self.y}, {self.z})"
@@ -81,7 +78,7 @@ class Mag:
 
     @classmethod
     def parse(cls, value: Mag | str | int | Sequence[int]) -> Mag:
-        """Read a mag as people write it: ``2``, ``"2"``, ``"2-2-1"`` or ``[2, 2, 1]``.
+        """Parse a mag: ``2``, ``"2"``, ``"2-2-1"`` or ``[2, 2, 1]``.
 
         Parameters
         ----------
@@ -114,26 +111,26 @@ class Mag:
 
     @property
     def factors(self) -> Vec3:
-        """The factors along x, y, z."""
+        """Factors along x, y, z."""
         return self.x, self.y, self.z
 
     @property
     def maximum(self) -> int:
-        """The largest factor, by which WEBKNOSSOS orders mags."""
+        """Largest factor; WEBKNOSSOS orders mags by it."""
         return max(self.factors)
 
     @property
     def name(self) -> str:
-        """The name of the mag's folder: ``"2"`` where all factors are equal, else ``"2-2-1"``."""
+        """Name of the mag's folder: ``"2"`` if all factors are equal, else ``"2-2-1"``."""
         return str(self.x) if self.x == self.y == self.z else self.long_name
 
     @property
     def long_name(self) -> str:
-        """The name with all three factors, which readers accept for any mag."""
+        """Name with all three factors, which readers accept for any mag."""
         return f"{self.x}-{self.y}-{self.z}"
 
     def step_to(self, coarser: Mag) -> Vec3:
-        """Compute how many voxels of this mag one voxel of a coarser mag spans.
+        """Return how many voxels of this mag one voxel of a coarser mag spans.
 
         Parameters
         ----------
@@ -147,7 +144,7 @@ class Mag:
         Raises
         ------
         ValueError
-            The other mag is finer on some axis.
+            The other mag is finer along some axis.
 
         Examples
         --------

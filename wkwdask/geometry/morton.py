@@ -15,8 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
-MAX_BITS = 21
-"""Bits of one coordinate that fit a code of 64 bits three times."""
+MAX_BITS = 21  # of one coordinate: three of them fit into a code of 64 bits
 
 
 def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -27,13 +26,13 @@ def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return out
 
 
-# Coordinates inside a file are small nearly always; one look-up is far faster than the bit loop.
+# Coordinates inside a file are nearly always below 1024; one table look-up is far faster than the loop over bits.
 _TABLE_BITS = 10
 _TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
 
 
 def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Compute the Morton codes of block coordinates.
+    """Return the Morton codes of block coordinates, shape (n, 3).
 
     Examples
     --------
@@ -52,7 +51,7 @@ def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 
 
 def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Compute the block coordinates of Morton codes.
+    """Return the block coordinates of Morton codes, shape (n, 3).
 
     Examples
     --------
@@ -68,7 +67,7 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """List the cells of a box in Morton order.
+    """Return the codes and coordinates of the cells of a box in Morton order; both arrays are read-only.
 
     Examples
     --------
@@ -80,7 +79,8 @@ def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDAr
     edge = edges.pop()
     if edges or edge <= 0 or edge & (edge - 1) or not any(low) or any(a % edge for a in low):
         return _ordered_box(low, high)
-    codes, coordinates = _ordered_box((0, 0, 0), (edge, edge, edge))  # an aligned cube is the first one, moved
+    # An aligned cube of 2**k cells is one contiguous range of codes: the cube at the origin (cached), shifted by the code of its corner.
+    codes, coordinates = _ordered_box((0, 0, 0), (edge, edge, edge))
     codes, coordinates = codes + encode(low)[0], coordinates + low
     codes.flags.writeable = coordinates.flags.writeable = False
     return codes, coordinates

@@ -208,7 +208,7 @@ def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) ->
     if record is not None:
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
-    return its_format.place(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
+    return its_format.target(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
 
 
 def _check_apart(folder: str, source: str) -> None:

@@ -401,7 +401,7 @@ def test_a_volume_annotation(tmp_path):
     assert wkwdask.open(folder).shape == (1, 32, 32, 32)
     np.testing.assert_array_equal(wkwdask.read(folder, ((32, 0, 32), (52, 18, 48)))[0], voxels())
     np.testing.assert_array_equal(wkwdask.read(folder, ((0, 0, 0), (20, 18, 16)), mag="2-2-1")[0], voxels())
-    with pytest.raises(ValueError, match=r"no datasource-properties\.json says what kind of layer this is; give method="):
+    with pytest.raises(ValueError, match=r"no datasource-properties\.json states the category of this layer; give method="):
         wkwdask.build_pyramid(folder, coarsest=4)
     wkwdask.build_pyramid(folder, method="mode", mags=["2-2-1", "4-4-2"], existing="overwrite")
     (coarse,) = wkwdask.read(folder, mag="2-2-1")

@@ -57,7 +57,7 @@ class PrecomputedFormat(ArrayFormat):
         info, levels = image.details.info, sorted(image.selected, key=lambda level: int(level.details.index))
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
-    def place(self, wanted: Destination) -> TargetImage:
+    def target(self, wanted: Destination) -> TargetImage:
         return volume_place(wanted)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:

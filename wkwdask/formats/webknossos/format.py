@@ -99,7 +99,7 @@ class WebknossosFormat(ArrayFormat):
         """Give the folder."""
         return image.folder
 
-    def place(self, wanted: Destination) -> TargetImage:
+    def target(self, wanted: Destination) -> TargetImage:
         """Find out what is where levels are wanted."""
         return mag_place(wanted)
 
