@@ -76,14 +76,14 @@ def test_a_format_of_another_package(fresh_registry, tmp_path):
 
 def test_a_broken_format_is_named_and_left_out(fresh_registry):
     fresh_registry.setattr(registry, "entry_points", lambda group: [BROKEN])
-    with pytest.warns(RuntimeWarning, match="the format broken of no_such_package:FORMAT is left out: ModuleNotFoundError"):
+    with pytest.warns(RuntimeWarning, match="the format broken of no_such_package:FORMAT is skipped: ModuleNotFoundError"):
         names = [one.name for one in registry.formats()]
     assert names == ["webknossos", "precomputed", "n5", "zarr"]
 
 
 def test_no_two_formats_of_one_name(fresh_registry):
     registry.register(_Working())
-    with pytest.raises(ValueError, match="there is a format working already"):
+    with pytest.raises(ValueError, match="a format working is already registered"):
         registry.register(_Working())
 
 

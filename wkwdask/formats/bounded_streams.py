@@ -1,4 +1,4 @@
-"""Streams of the standard library, of which no more comes out than is expected, whatever they claim. Opens nothing."""
+"""Bounded decompression of bzip2, xz, zlib and gzip streams: broken or malicious data cannot produce more bytes than expected. Opens no file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ XZ_MEMORY_NBYTES = 256 << 20
 
 
 class Stream(NamedTuple):
-    """A kind of stream."""
+    """One kind of compressed stream."""
 
     name: str
     start: Callable[[], Any]
-    """Makes a decompressor."""
+    """Creates a decompressor."""
     errors: Any
-    """What it raises of broken streams."""
+    """Exceptions that the decompressor raises for broken streams."""
 
 
 BZIP2 = Stream("bzip2", bz2.BZ2Decompressor, (OSError, ValueError))
@@ -32,7 +32,7 @@ GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 
 
 def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Take all that a stream gives, and streams that follow it, up to one byte more than expected."""
+    """Decompress a stream and those that follow it, up to ``nbytes + 1`` bytes: the extra byte shows the caller that there is too much."""
     parts: list[bytes] = []
     rest, room = data, nbytes + 1
     while room and (len(rest) or not parts):

@@ -1,4 +1,4 @@
-"""What shows that an array which one file describes is still the one that was opened."""
+"""Identity of a stored array: whether the array that one file describes is still the one that was opened."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """State of an array when it was opened."""
+    """State of an array's record and folder when the array was opened."""
 
     record: tuple[int, int, int]
-    """Inode, time and size of the file that describes it."""
+    """Inode, modification time [ns] and size of the record."""
     folder: int | None
-    """Inode of its folder, None where it was absent."""
+    """Inode of the array's folder, None if it does not exist."""
 
 
 def read_record_state(store: Store, record: str, records: Store | None = None) -> RecordState | None:
-    """Look at the file that describes an array, in its folder or in another one; None where it is absent."""
+    """Return the state of the record of an array, in its folder or in ``records``; None if the record does not exist."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         status = files.stat((records or store).path_of(record))
         return RecordState((status.st_ino, status.st_mtime_ns, status.st_size), _inode(store.url))
@@ -40,53 +40,59 @@ def read_record_state(store: Store, record: str, records: Store | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity(ABC):
-    """An array in a folder, described by one file there. Of a remote one, and of one that is being written, absent chunks are not checked."""
+    """Identity of an array that one file, its record, describes.
+
+    Missing chunks of remote arrays, and of arrays that are being written, are not checked.
+    """
 
     store: Store
-    """Its folder."""
+    """Folder of the array."""
     record_name: str
-    """The file that describes it."""
+    """File that describes the array."""
     opened: RecordState | None
-    """State when it was opened, None where nobody looks."""
+    """State when the array was opened, None if nothing is checked."""
 
-    what: ClassVar[str] = "array"
+    what: ClassVar[str] = "array"  # nouns for errors: what the record describes, and what is missing without a record
     whole: ClassVar[str] = "array"
 
     def at(self, store: Store) -> Self:
-        """Return what describes the array when it lies in another folder."""
+        """Return the identity of the array in another folder."""
         return replace(self, store=store)
 
     @property
     @abstractmethod
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the array is another one."""
+        """Values that change when another array takes its place."""
 
     def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
-        """An array at another place is another one."""
+        """Return None: an array at another place is another array."""
         del box
         return None
 
     @property
     def records(self) -> Store:
-        """The folder of the file that describes it."""
+        """Folder of the record."""
         return self.store
 
     @abstractmethod
     def is_still_described(self) -> bool:
-        """Check whether the file that describes it still says the same."""
+        """Return whether the record still describes the same array."""
 
     @property
     def path(self) -> str:
-        """Path or URL of the file that describes it."""
+        """Path or URL of the record."""
         return self.records.path_of(self.record_name)
 
     @property
     def record(self) -> tuple[int, int] | None:
-        """Size and time of the file that describes it."""
+        """Size and modification time of the record."""
         return None if self.opened is None else self.records.states([self.record_name])[0]
 
     def check(self, *, has_absent: bool) -> None:
-        """Make sure that the folder is the same, and where files are absent, that they are zeros and not out of reach or part of another array by now."""
+        """Raise ReplacedError or MissingError if the array is not the one that was opened.
+
+        With ``has_absent``, a chunk was missing: it reads as zeros only if the folder is the same, still mounted, and not replaced by another array.
+        """
         if not self.store.is_local:
             return
         if has_absent and files.islink(self.store.url) and not files.exists(self.store.url):
@@ -94,42 +100,42 @@ class FileIdentity(ABC):
         if self.opened is None:
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:
-            return
+            return  # all chunks were found, in the same folder: one stat, since this is asked for each read
         now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
             raise MissingError(f"{self.path}: not found: the {self.whole} is gone or its file system is not mounted")
         if now.folder != self.opened.folder is not None:
-            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it anew")
+            raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
         if now.record != self.opened.record and not self.is_still_described():
-            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.what} since it was opened; open it anew")
+            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.what} since it was opened; open it again")
 
     def is_unchanged(self) -> bool:
-        """Check whether the file that describes it has not changed."""
+        """Return whether the record has not changed since the array was opened."""
         return self.opened is not None and read_record_state(self.store, self.record_name, self.records) == self.opened
 
 
 @dataclass(frozen=True, slots=True)
 class JsonIdentity(FileIdentity):
-    """An array that a file in JSON describes."""
+    """Identity of an array that a JSON file describes."""
 
     text: str
-    """What the file says of how the array is stored, see :func:`canonical_json`."""
+    """Canonical JSON of the relevant keys, see :func:`canonical_json`."""
     ignored: tuple[str, ...] = ()
-    """What in it does not say that."""
+    """Keys that do not affect how the array is stored."""
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the array is another one."""
+        """Values that change when another array takes its place."""
         return (self.record_name, self.text, self.opened)
 
     def is_still_described(self) -> bool:
-        """Check whether the file still says the same."""
+        """Return whether the file still has the same relevant keys."""
         document = read_object(self.path)
         return document is not None and canonical_json(document, self.ignored) == self.text
 
 
 def canonical_json(document: Mapping[str, Any], ignored: Collection[str] = ()) -> str:
-    """Write down what a document says, but for some of it."""
+    """Return a document as JSON with sorted keys, without ``ignored`` ones."""
     return json.dumps({key: value for key, value in document.items() if key not in ignored}, sort_keys=True)
 
 

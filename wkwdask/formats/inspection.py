@@ -1,4 +1,4 @@
-"""What is to be checked of images: their levels, how the files of each are read, and what is wrong around them. It never writes."""
+"""Scope of verify: the levels of images, how their files are checked, and faults of everything around the files. Never writes."""
 
 from __future__ import annotations
 
@@ -33,135 +33,130 @@ if TYPE_CHECKING:
     from wkwdask.model.store import StoredFile
     from wkwdask.model.stored_array import StoredArray
 
-_GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
-_LARGEST_GROUP = 4096
+_GROUP_NBYTES = 256 << 20  # bytes of voxels of the files of one task: less than a second of work
+_LARGEST_GROUP = 4096  # files of one task
 
 
 class FileCheck(Protocol):
-    """How files of one level are checked; picklable."""
+    """Check of the files of one level; picklable."""
 
     @property
     def folder(self) -> str:
-        """The level."""
+        """Folder of the level."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        """Check several files, as the level lists them."""
+        """Check several files, given as :meth:`LevelScope.files` lists them."""
 
 
 class LevelScope(Protocol):
-    """One level that is to be checked."""
+    """One level to check."""
 
     layer: str
     """Name of its image."""
     mag: Mag | None
-    """Its mag, None where it has none."""
     folder: str
-    """Its folder."""
     box: BoundingBox | None
-    """Where a document says that it has data [voxels of the mag]."""
+    """Bounding box that a document states [voxels of the mag]."""
     method: str | None
-    """How most software makes such a level of a finer one, None where nobody knows."""
+    """Usual downsampling method for such a level, None if unknown."""
     document: str
-    """The file without which it cannot be opened."""
+    """File without which the level cannot be opened."""
 
     @property
     def name(self) -> str:
-        """Its name in a report."""
+        """Name in reports."""
         return "" if self.mag is None else self.mag.name
 
     @property
     def key(self) -> str:
-        """What tells it from other levels."""
+        """Key that is unique among all levels of a scope."""
         return f"{self.folder} {self.name}"
 
     def files(self) -> Sequence[Any]:
-        """List its files."""
+        """List the stored files."""
 
     def check(self, *, decode: bool) -> FileCheck | None:
-        """Say how they are checked, None where nothing says what they should be like."""
+        """Return the check of its files, None if nothing states what they should contain; with ``decode``, all chunks are decoded."""
 
     def files_per_task(self) -> int:
-        """Choose how many files make a task."""
+        """Return how many files one task checks."""
 
     # -------------------------------------------------------------------------------------------- as one of several mags
 
     @property
     def can_be_read(self) -> bool:
-        """Whether it has files, and something says what they should be like."""
+        """Whether the level has files, and their layout is known."""
 
     def volume(self) -> Any:
-        """Open it in absolute voxels, whatever the files are like."""
+        """Open the level in absolute voxels, also if its files are broken."""
 
     def shards(self) -> list[Vec3]:
-        """List the shards of the volume that are stored, counted from its origin."""
+        """List the stored shards, counted from the origin of the volume."""
 
     def paths_of(self, shard: Vec3) -> list[str]:
-        """Name the files that a shard has when all of it is stored."""
+        """Return the paths of all files of a completely stored shard."""
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> Any:
-        """Give what writes single shards of it anew in their place, or in another folder; the box counts from where its grid starts."""
+        """Return the array that rewrites single shards, in place or in another folder; ``box`` is relative to the origin of the grid."""
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Say which shards faults of files are about, given by path."""
+        """Group faults of files, given by path, by the shards that they affect."""
 
-    # -------------------------------------------------------------------------------------------- mending
+    # -------------------------------------------------------------------------------------------- repair
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the files of a shard that are there, as :meth:`check` takes them."""
+        """List the existing files of a shard, as :meth:`check` takes them."""
 
     def repairer(self) -> LevelRepair | None:
-        """Say how broken shards are mended with what is sound in them, None where nothing of them is kept."""
+        """Return the repair of broken shards from their intact chunks, None if there is no such repair."""
         return None
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Pick those of the faults of its document that a new one mends."""
+        """Return those faults of its document that a new document repairs."""
         return []
 
     def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
-        """Give a new document, and for people where it is from; None where nothing says what it should hold."""
+        """Return a new document and a note on its origin, None if its content cannot be derived."""
         return None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Tell whether it is still described as when it was checked, and its document as good or bad."""
+        """Return whether its description has not changed since the check; ``is_document_good`` states how the document was then."""
 
 
 @dataclass(frozen=True)
 class LayerScope:
-    """One image that is to be checked."""
+    """One image to check."""
 
     name: str
-    """Its name."""
     folder: str
-    """Its folder."""
     mags: tuple[Any, ...]
-    """Its levels, finest first."""
+    """Levels, finest first."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What is to be checked."""
+    """Everything to check."""
 
     path: str
-    """What the user named."""
+    """Path or URL that the user named."""
     layers: tuple[Any, ...]
-    """The images."""
     faults: list[Fault] = field(default_factory=list)
-    """What is wrong with all of it, but for the contents of data files."""
+    """All faults except those of the contents of data files."""
     job_folders: tuple[tuple[str, bool], ...] = ()
-    """Folders in which jobs can have worked, and whether levels are in them."""
+    """Folders that may contain job folders, and whether levels lie directly in them."""
 
     def is_inside(self, path: str) -> bool:
-        """Tell whether a file or folder lies in what is checked, and is not somebody else's that a path or link leads to."""
+        """Return whether a file or folder belongs to the scope: links can lead to files of others."""
         del path
         return True
 
     def copies(self, path: str, layer: Any) -> Iterator[tuple[Any, Any] | None]:
-        """Open the levels of an image and what a left-over folder holds of each; None where they cannot be compared."""
+        """Yield pairs of an open level and its copy in a leftover folder; None if they cannot be compared."""
         del path, layer
         yield None
 
     def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Compare what documents say with what the files of levels, by their keys, were found to hold."""
+        """Yield faults of documents that contradict what the files of levels, by key, contain."""
         del found
         return iter(())
 
@@ -171,22 +166,22 @@ class Scope:
 
 @dataclass(frozen=True)
 class ArrayCheck:
-    """How the files of a stored array are checked; small to pickle."""
+    """Check of the files of a stored array; small to pickle."""
 
     array: StoredArray
-    """The array, in absolute voxels."""
+    """Array in absolute voxels."""
     decode: bool
     """Whether chunks are decoded."""
     find_largest: bool = False
-    """Whether the largest value is looked for."""
+    """Whether the largest value is determined."""
 
     @property
     def folder(self) -> str:
-        """Its folder."""
+        """Folder of the array."""
         return self.array.folder
 
     def check_files(self, files: Sequence[Vec4]) -> Findings:
-        """Check several files, by their places in the grid of files."""
+        """Check several files, given by their indices in the grid of files."""
         return sum((self._check_file(file) for file in files), Findings())
 
     def _check_file(self, file: Vec4) -> Findings:
@@ -215,14 +210,14 @@ class ArrayCheck:
         return Findings(faults.to_tuple(), 1, nbytes, blocks, largest if self.find_largest else None)
 
     def _chunks(self, file: Vec4, opened: StoredFile, faults: FaultList) -> Iterator[tuple[Vec4, bytes, int]]:
-        """Read the chunks of a file: cell, bytes and first byte; of one that is not decoded nothing but its table is read."""
+        """Yield cell, bytes and offset of the chunks of a file; without ``decode``, read nothing but its tables."""
         array, grid = self.array, self.array.grid
         if not isinstance(array.layout, Shards):
             if not opened.nbytes:
                 faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file)))
             elif self.decode:
                 most = array.codec.largest_nbytes(grid.chunk)
-                most += most // 8 + 4096
+                most += most // 8 + 4096  # compression of incompressible bytes adds a little
                 if opened.nbytes > most:
                     what = f"{opened.nbytes} bytes"
                     faults.add(Fault("chunk.undecodable", opened.name, what, f"at most {most}", voxel=self._voxel(file)))
@@ -243,7 +238,7 @@ class ArrayCheck:
             yield (c, x, y, z), data, offset
 
     def _decoded(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
-        """Decode a chunk, and give its largest value; None where it cannot be decoded."""
+        """Decode a chunk and return its largest value, None if it cannot be decoded."""
         shape = self.array.grid.shape_at(cell)
         try:
             voxels: npt.NDArray[Any] = np.zeros(shape, self.array.dtype, order="F")
@@ -255,7 +250,7 @@ class ArrayCheck:
         return int(voxels.max()) if self.find_largest and voxels.size else 0
 
     def _voxel(self, cell: Vec4) -> Vec3:
-        """Give the lowest absolute voxel of a chunk."""
+        """Return the lowest absolute voxel of a chunk."""
         grid = self.array.grid
         x, y, z = (n * edge + o for n, edge, o in zip(cell[1:], grid.chunk[1:], grid.origin, strict=True))
         return x, y, z
@@ -263,35 +258,35 @@ class ArrayCheck:
 
 @dataclass(frozen=True)
 class ArrayScope(LevelScope):
-    """A level that is a stored array."""
+    """Level that is a stored array."""
 
     layer: str
     level: Level
     array: StoredArray
-    """It, in absolute voxels."""
+    """Array in absolute voxels."""
     method: str | None
-    """How most software makes such a level of a finer one."""
+    """Usual downsampling method for such a level."""
     document: str
-    """The file that describes it."""
+    """File that describes the array."""
 
     @property
     def mag(self) -> Mag | None:  # type: ignore[override]
-        """Its mag, None where it has none."""
+        """Mag, None if it has none."""
         return self.level.mag
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Its folder."""
+        """Folder of the array."""
         return self.array.folder
 
     @property
     def box(self) -> BoundingBox:  # type: ignore[override]
-        """Where it has data."""
+        """Bounding box of the array."""
         return self.array.box
 
     @property
     def name(self) -> str:
-        """Its mag, or else its key."""
+        """Mag, or key if it has none."""
         return self.level.key if self.mag is None else self.mag.name
 
     def _listed(self) -> list[ListedFile]:
@@ -300,36 +295,36 @@ class ArrayScope(LevelScope):
         return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
 
     def files(self) -> Sequence[Any]:
-        """List its files, by their places in the grid of files."""
+        """List the stored files by their indices in the grid of files."""
         return sorted(found.file for found in self._listed())
 
     def check(self, *, decode: bool) -> FileCheck:
-        """Decode all chunks."""
+        """Return the check of its files."""
         return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
     def files_per_task(self) -> int:
-        """Choose how many files make a task."""
+        """Return how many files one task checks."""
         grid = self.array.grid
         return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize)))
 
     @property
     def can_be_read(self) -> bool:
-        """Whether it has files whose chunks are boxes."""
+        """Whether the array has files, each with a box of chunks."""
         return self.array.grid.file is not None and self.array.has_shards()
 
     def volume(self) -> StoredArray:
-        """Give the array."""
+        """Return the array."""
         return self.array
 
     def shards(self) -> list[Vec3]:
-        """List the shards that are stored, counted from the array's first voxel."""
+        """List the stored shards, counted from the array's first voxel."""
         return [(x, y, z) for x, y, z, *_ in self._at_own_place().stored_states().tolist()]
 
     def _at_own_place(self) -> StoredArray:
         return in_frame(self.array, self.array.origin)
 
     def paths_of(self, shard: Vec3) -> list[str]:
-        """Name the files that a shard has when all of it is stored."""
+        """Return the paths of all files of a completely stored shard."""
         naming, grid = self.array.naming, self.array.grid
         assert naming is not None
         axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
@@ -338,22 +333,22 @@ class ArrayScope(LevelScope):
         return [self.array.store.path_of(name) for file in places for name in naming.names(file)]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
-        """Give what writes single shards of it anew in their place, or in another folder."""
+        """Return the array that rewrites single shards, in place or in another folder."""
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
         return TargetArray(array, self.array.store.at(parts_folder), is_in_place=True)
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the files of a shard that are there."""
+        """List the existing files of a shard."""
         paths = set(self.paths_of(shard))
         return [found.file for found in self._listed() if found.entry.path in paths]
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Tell whether it is still the array that was opened."""
+        """Return whether it is still the array that was opened."""
         return is_document_good and self.array.is_current()
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Say which shards faults of files are about."""
+        """Group faults of files by the shards that they affect."""
         grid = self.array.grid
         found: dict[Vec3, list[Fault]] = {}
         for one in self._listed():
@@ -366,13 +361,13 @@ class ArrayScope(LevelScope):
         return {shard: some for shard, some in found.items() if some}
 
     def _lost(self) -> list[Vec3]:
-        """List the shards that the record of the job that made it names, and that are not there."""
+        """List the missing shards that the file record of the job that wrote the level lists."""
         record, there = read_file_record(self.folder), set(self.shards())
         rows = [] if record is None else record.tolist()
         return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in there]
 
     def faults(self, known: Sequence[str]) -> Iterator[Fault]:
-        """Find what is wrong around the files: lost ones, and names that should not be there."""
+        """Yield faults around the files: lost files, and unexpected names."""
         if files.islink(self.folder) and not files.exists(self.folder):
             yield Fault("folder.dangling", self.folder, f"a symbolic link to {files.readlink(self.folder)}", "a folder")
             return
@@ -395,7 +390,7 @@ class ArrayScope(LevelScope):
 
 
 def inspect_arrays(found: ResolvedUrl, mags: Sequence[Mag] | None, method: Any, known: Sequence[str], document_of: Any) -> Scope:
-    """Find out what is to be checked of images whose levels are stored arrays."""
+    """Return the scope of images whose levels are stored arrays."""
     faults: list[Fault] = []
     layers, folders = [], []
     for image in found.layers:
@@ -426,11 +421,11 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
         faults.append(Fault("level.broken", level.folder, str(error).removeprefix(f"{level.folder}: ")))
         return None
     if not volume.can_list:
-        raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so that it cannot be verified; verify a local copy")
+        raise UnsupportedError(f"{level.folder}: files of a remote level cannot be listed, so it cannot be verified; verify a local copy")
     return ArrayScope(image.name, level, by_written_units(volume), method, document or level.folder)
 
 
 def by_written_units(array: StoredArray) -> StoredArray:
-    """Return an array whose shards are what one task writes: of a sharded one single files, which readers group."""
+    """Return the array with the shards that one task writes: single files, where readers group sharded files."""
     grid = array.grid
     return replace(array, grid=replace(grid, unit=grid.file[1:])) if array.layout.is_sharded and grid.file is not None else array

@@ -1,4 +1,4 @@
-"""What software leaves in the folders of images: temporary files, mags that were to replace others, what a repair set aside."""
+"""Leftovers in the folders of images: temporary files, half-built mags of webknossos, and the quarantine of repairs."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
-_FOREIGN_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala library
-_LEFT_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")  # webknossos builds a mag there that is to replace another
+_OTHER_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala code
+_STAGED_FOLDER = re.compile(r"\.rechunk-[0-9a-f-]{36}")  # where webknossos builds a mag before it replaces another
 
 
 def leftovers_in(folder: str) -> Iterator[Fault]:
-    """Find what software left right in the folder of an image or dataset; locks and folders of jobs are not looked at."""
+    """Yield a fault for each leftover directly in the folder of an image or dataset; locks and job folders are not included."""
     with files.scandir(folder) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
         fault = temporary_fault(entry.path)
         if fault is not None:
             yield fault
-        elif _LEFT_FOLDER.fullmatch(entry.name) and entry.is_dir():
+        elif _STAGED_FOLDER.fullmatch(entry.name) and entry.is_dir():
             yield Fault("leftover.folder", entry.path, f"a mag that webknossos builds, last written {describe_age(entry.path)} ago")
         elif entry.name == QUARANTINE_NAME:
             yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in files.walk(entry.path))} files")
 
 
 def temporary_fault(path: str) -> Fault | None:
-    """Tell whether a file is one that is being written, or was, by its name."""
+    """Return a fault if the name of a file is that of a temporary file, else None."""
     name = basename(path)
-    if name.endswith(files.TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
+    if name.endswith(files.TEMPORARY_SUFFIX) or _OTHER_TEMPORARY.fullmatch(name):
         return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
     return None
 
 
 def is_external_temporary(path: str) -> bool:
-    """Tell whether other software writes files of this name: that it has ended is known by its age alone."""
+    """Return whether other software writes files of this name, so that only their age shows that it has ended."""
     return not path.endswith(files.TEMPORARY_SUFFIX)
 
 
 def age_seconds(path: str) -> float:
-    """Tell when a file was written last, or anything below a folder [seconds ago]; one that is gone is as old as can be."""
+    """Return the seconds since the last write to a file or to anything below a folder; a missing one is infinitely old."""
     latest = 0.0
     for folder, _, names in [("", [], [path]), *files.walk(path)]:
         for name in names:
@@ -59,7 +59,7 @@ def age_seconds(path: str) -> float:
 
 
 def describe_age(path: str) -> str:
-    """Write down how old a file is."""
+    """Return the age of a file or folder as text."""
     seconds = max(0, int(age_seconds(path)))
     for unit, length in (("days", 172800), ("hours", 7200), ("minutes", 120)):
         if seconds >= length:
@@ -68,7 +68,7 @@ def describe_age(path: str) -> str:
 
 
 def quarantine(path: str, level_folder: str, inside: str, why: str, *, keep: bool = False) -> str:
-    """Move what is broken into the quarantine beside its level, under its name inside of that, with a text that says why."""
+    """Move a broken file to the quarantine beside its level, with a text file that states the reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
     place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{inside}")
     files.makedirs(dirname(place))
@@ -84,7 +84,7 @@ def quarantine(path: str, level_folder: str, inside: str, why: str, *, keep: boo
 
 
 def free_path(path: str) -> str:
-    """Give a path that is not taken."""
+    """Return the path, or the first of ``path.1``, ``path.2``, ... that does not exist."""
     number, place = 0, path
     while files.lexists(place):
         number += 1

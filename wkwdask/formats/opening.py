@@ -1,4 +1,4 @@
-"""Resolve the path or URL that a user names to the image to read, or to the place where levels are written, whatever the format."""
+"""Resolve the path or URL that a user names to the image to read, or to the place where levels are written."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_externa
 
 
 def format_of_image(image: Image) -> ArrayFormat:
-    """Return the format of an image; for a layer it is the format of its dataset, whatever the format of its files."""
+    """Return the format of an image; for a layer it is that of its dataset, not that of its files."""
     return default_format() if image.container is not None else format_named(image.format)
 
 

@@ -1,4 +1,9 @@
-"""The record by which a job publishes mags or takes them away. Whoever finds that of a job that was killed can do what is left to be done."""
+"""Publish record of a job: the mags that it publishes or removes, and the edit of the metadata.
+
+A publication (``wkwdask.runs.job_folder``) writes the record once all mags are complete in the job's folder, renames each mag to its final folder, edits the
+metadata, and removes the job's folder. A removal edits the metadata first, and then moves the mags away. So the metadata never lists a mag that is not there.
+A process that finds the record of a killed job repeats all steps: each has no effect where it is done already.
+"""
 
 from __future__ import annotations
 
@@ -17,41 +22,41 @@ if TYPE_CHECKING:
 
 
 def edit_kinds() -> dict[str, type[MetadataEdit]]:
-    """Give the edits of all formats by what records call them."""
+    """Return the metadata edits of all formats by their kinds."""
     return {edit.kind: edit for one in formats() for edit in one.edits}
 
 
-RECORD_NAME = "publish.json"
+RECORD_NAME = "publish.json"  # in the job's folder
 _REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What is left to be done."""
+    """Content of a publish record."""
 
     publication_id: str
-    """What the provenance of the mags says once they are published."""
+    """Id that the provenance of each mag has once it is published."""
     mags: tuple[tuple[str, str], ...]
-    """Folders of mags in the job's folder, and where they are to appear."""
+    """Folder of each mag below the job's folder, and its final folder."""
     removed: tuple[str, ...] | None
-    """Folders of mags that are to go; None where the job publishes."""
+    """Folders of mags to remove, None if the job publishes mags."""
     edit: MetadataEdit | None
-    """What the metadata is to say."""
+    """Edit of the metadata."""
 
 
 def format_publication(paths: RecordPaths, job: str, mark: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
-    """Write the record of mags that are to appear."""
+    """Return the record of mags to publish."""
     listed = [{"staged": staged, "folder": paths.written(folder)} for staged, folder in mags]
     return format_job_record({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)})
 
 
 def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
-    """Write the record of mags that are to go."""
+    """Return the record of mags to remove."""
     return format_job_record({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)})
 
 
 def read_publication(paths: RecordPaths) -> Publication | None:
-    """Read the record of a job, None where there is none."""
+    """Read the record of a job, None if it has none."""
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path)
     if record is None:
@@ -66,7 +71,7 @@ def read_publication(paths: RecordPaths) -> Publication | None:
 
 
 def published_folders(paths: RecordPaths) -> list[str]:
-    """List where the mags of a record are to appear, wherever that is: to compare it."""
+    """Return the final folders in a record, whether or not they lie inside the dataset; only for comparison."""
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path) or {}
     with reading(path, "record"):

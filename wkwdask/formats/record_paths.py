@@ -1,6 +1,6 @@
-"""Paths in the records of a job: relative to the folder that the job works in, and never followed out of its dataset.
+"""Paths in the records of a job: relative to the folder in which the job works, and checked to stay inside its dataset.
 
-A copy of a dataset with an interrupted job is so about its own mags, and a dataset from elsewhere cannot name a folder beside it.
+A copy of a dataset with an interrupted job therefore refers to its own mags, and a dataset of somebody else cannot name a folder outside of it.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ _FOLDER_PREFIX = ".wkwdask-job-"
 
 @dataclass(frozen=True, slots=True)
 class RecordPaths:
-    """The paths in the records of one job.
+    """Paths in the records of one job.
 
-    Which datasets they may name is the running call's to say: that of the folder that the job works in, and those that the call itself writes.
+    Paths may lead to the dataset of the folder in which the job works, and to those that the running call itself writes.
     """
 
     root: str
-    """The job's folder, in which the records lie."""
+    """Folder of the job, which contains the records."""
     datasets: tuple[str, ...] = ()
-    """Further datasets that the running call writes, which its options allow."""
+    """Further datasets that the running call writes, as its options allow."""
 
     @property
     def parent(self) -> str:
-        """The folder that the job works in: where a link leads to it from another dataset, the real one, for its records are about that."""
+        """Folder in which the job works; the real one if a link leads to it from another dataset, since records are relative to that."""
         folder = dirname(self.root)
         real, around = files.realpath(folder), files.realpath(dataset_around(folder))
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
     def written(self, path: str) -> str:
-        """Give the form of a path that a record holds."""
+        """Return a path in the form that a record stores."""
         return relpath(path, self.parent)
 
     def read(self, text: Any) -> str:
-        """Give the path that a record names, wherever it leads: to compare it, not to change what is there."""
+        """Return the path that a record names, whether or not it lies inside the dataset; only for comparison."""
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValueError(f"expected a path, found {text!r}")
         return normpath(join(self.parent, text))
 
     def target(self, text: Any, record: str) -> str:
-        """Give the folder of a mag that a record names and that is to be replaced or removed."""
+        """Return the folder of a mag to replace or remove; raises CorruptError if it lies outside the dataset."""
         path = self.read(text)
         above, name = split(path)
-        real = join(files.realpath(above), name)  # a link that is itself the target is refused or replaced, never followed
+        real = join(files.realpath(above), name)  # a target that is itself a link is rejected or replaced, never followed
         if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots()):
             self._refuse(path, record)
         return path
 
     def document_folder(self, text: Any, record: str) -> str:
-        """Give the folder of a document that a record names and that is to be changed."""
+        """Return the folder of a document to change; raises CorruptError if it lies outside the dataset."""
         path = self.read(text)
         real = files.realpath(path)
         if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
@@ -67,30 +67,29 @@ class RecordPaths:
         return path
 
     def staged(self, name: Any, record: str) -> str:
-        """Give the folder inside of the job's own that a record names."""
+        """Return a folder directly inside the job's folder; raises CorruptError for any other path."""
         path = f"{self.root}/{name}"
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or files.islink(path):
             self._refuse(path, record)
         return path
 
     def _roots(self) -> Iterable[str]:
-        """Give the real folders that may be changed."""
+        """Return the real folders below which files may be changed."""
         return [f"{files.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
 
     def _is_new_dataset(self, real: str) -> bool:
-        """Tell whether a folder is the one in which the job makes the JSON of a new dataset."""
+        """Return whether a folder is the one in which the job creates the JSON of a new dataset."""
         return real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
 
     def _refuse(self, path: str, record: str) -> None:
-        what = f"names {path!r}, which is not in the dataset {dataset_around(self.parent)}"
         raise CorruptError(
-            f"{self.root}/{record}: {what}, and nothing is done there; wkwdask repair removes the record, and so does who removes {self.root}; "
-            "where a job was interrupted that writes outside of its dataset, the same call with allow_external=True completes it"
+            f"{self.root}/{record}: names {path!r}, which is not in the dataset {dataset_around(self.parent)}, and is not changed; wkwdask repair removes "
+            f"the record, or remove {self.root}; if an interrupted job wrote outside of its dataset, the same call with allow_external=True completes it"
         )
 
 
 def dataset_around(folder: str) -> str:
-    """Name the dataset that a folder belongs to, in which jobs work: the folder itself where nothing says that there is one."""
+    """Return the dataset of a folder, or the folder itself if it is in none."""
     return _container_around(folder) or folder
 
 
@@ -99,7 +98,7 @@ def _container_around(folder: str) -> str | None:
 
 
 def external_location(dataset: str, folder: str) -> str | None:
-    """Say where a folder really is, None where that is inside of its dataset."""
+    """Return the real path of a folder that lies outside its dataset, else None."""
     if is_remote(folder):
         return folder
     real, inside = files.realpath(folder), files.realpath(dataset)
@@ -107,25 +106,25 @@ def external_location(dataset: str, folder: str) -> str | None:
 
 
 def check_no_links(root: str) -> None:
-    """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written."""
+    """Raise CorruptError if a folder of an earlier run contains a symbolic link, through which another folder would be written."""
     inside = (f"{folder}/{name}" for folder, folders, names in files.walk(root) for name in (*folders, *names))
     found = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
     if found is not None:
-        raise CorruptError(f"{found}: is a symbolic link; jobs make none there, and none is followed: remove {root}")
+        raise CorruptError(f"{found}: is a symbolic link, which jobs neither create nor follow there: remove {root}")
 
 
 def is_job_folder(name: str) -> bool:
-    """Tell whether a folder is that of a job, by its name."""
+    """Return whether the name is that of a job's folder."""
     return name.startswith(_FOLDER_PREFIX)
 
 
 def job_root(parent: str, job: str) -> str:
-    """Name the folder of a job."""
+    """Return the folder of a job."""
     return f"{parent}/{_FOLDER_PREFIX}{job}"
 
 
 def job_folders(parent: str) -> Iterator[tuple[str, str]]:
-    """Go through the folders of all jobs in a layer: path and job."""
+    """Yield path and name of all jobs in a folder."""
     try:
         with files.scandir(parent) as entries:
             found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""The formats that there are: those of this package, and those that other packages name in the entry point group ``wkwdask.formats``."""
+"""List of formats: those of this package, and those that other packages declare in the entry point group ``wkwdask.formats``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from wkwdask.model.options import StorageOptions
 
 GROUP = "wkwdask.formats"
+# In the order in which a folder is offered to them. The first one takes paths that no format recognises, and its error says what is missing.
 _OWN = tuple(EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP) for name in ("webknossos", "precomputed", "n5", "zarr"))
-"""Those of this package, in the order in which a folder is shown to them. The first one takes what none recognises, and says what is wrong."""
+# Storage options of these formats, and of exported images. These modules import no array library, so that the command line starts quickly.
 _OPTIONS = tuple(
     EntryPoint(name, f"wkwdask.formats.{name}.options:{record}", GROUP)
     for name, record in (
@@ -28,12 +29,11 @@ _OPTIONS = tuple(
         ("pictures", "TiffOptions"),
     )
 )
-"""Storage options of those, and of files of images; no module that they are in loads an array library."""
 _added: list[ArrayFormat] = []
 
 
 def formats() -> tuple[ArrayFormat, ...]:
-    """List all formats, in the order in which a folder is shown to them."""
+    """Return all formats, in the order in which a folder is offered to them."""
     return (*_installed(), *_added)
 
 
@@ -43,32 +43,32 @@ def _installed() -> tuple[ArrayFormat, ...]:
 
 
 def storage_records() -> tuple[type[StorageOptions], ...]:
-    """List the records of storage options of all formats, without loading the formats of this package."""
+    """Return the storage options of all formats, without loading the formats of this package."""
     others = (one.options for one in (*_others(), *_added))
     return (*(entry.load() for entry in _OPTIONS), *(record for record in others if record.title))
 
 
 @cache
 def _others() -> tuple[ArrayFormat, ...]:
-    """Load the formats of other packages."""
+    """Load the formats of other packages; a broken one is skipped with a warning."""
     found: list[ArrayFormat] = []
     for entry in entry_points(group=GROUP):
         try:
             found.append(entry.load())
-        except Exception as error:  # of other people's code
-            warnings.warn(f"the format {entry.name} of {entry.value} is left out: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+        except Exception as error:  # code of another package can raise anything
+            warnings.warn(f"format {entry.name} of {entry.value} is skipped: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
     return tuple(found)
 
 
 def register(added: ArrayFormat) -> None:
     """Add a format for the rest of the process."""
     if added.name in {one.name for one in formats()}:
-        raise ValueError(f"there is a format {added.name} already")
+        raise ValueError(f"a format {added.name} is already registered")
     _added.append(added)
 
 
 def format_named(name: str) -> ArrayFormat:
-    """Find a format by its name."""
+    """Return the format of a name."""
     for one in formats():
         if one.name == name:
             return one
@@ -76,17 +76,17 @@ def format_named(name: str) -> ArrayFormat:
 
 
 def default_format() -> ArrayFormat:
-    """Give the format that takes what none recognises."""
+    """Return the format that takes paths which no format recognises."""
     return formats()[0]
 
 
 def named_format(url: object) -> ArrayFormat | None:
-    """Find the format that a URL names."""
+    """Return the format that a URL names, else None."""
     return next((one for one in formats() if one.url_name.is_in(url)), None)
 
 
 def recognised_format(url: object) -> ArrayFormat | None:
-    """Find the format of a path or URL: by its name, or of a local folder by what it holds; None where none says that it is of it."""
+    """Return the format that a URL names or that recognises a local folder, else None."""
     named = named_format(url)
     if named is not None or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return named
@@ -95,7 +95,7 @@ def recognised_format(url: object) -> ArrayFormat | None:
 
 
 def format_of(url: object) -> ArrayFormat | None:
-    """Find the format whose images a path or URL can mean, which of a level in a dataset is that of the dataset."""
+    """Return the format whose images a path or URL can mean; for a level inside a dataset it is that of the dataset."""
     found = recognised_format(url)
     if found is None or found.url_name.is_in(url):
         return found
@@ -104,12 +104,12 @@ def format_of(url: object) -> ArrayFormat | None:
 
 
 def holds_plain_arrays(url: object) -> bool:
-    """Tell whether a local path is that of arrays that may have no place, and is not named as of their format."""
+    """Return whether a local path contains arrays that may have no position in space, and does not name their format."""
     found = recognised_format(url)
     return found is not None and found.has_plain_arrays and not found.url_name.is_in(url)
 
 
 def location_of(url: str | os.PathLike[str]) -> str:
-    """Give the path or URL of the folder that a user names, without the name of its format."""
+    """Return a path or URL without the prefix that names its format."""
     named = named_format(url)
     return os.fspath(url) if named is None else named.url_name.location(url)

@@ -1,4 +1,4 @@
-"""What can be done about faults, for people and between the parts of a repair; and how formats mend what is theirs."""
+"""Interface between the repair command and the formats: options, actions, unrepaired faults, and how a format repairs levels and documents."""
 
 from __future__ import annotations
 
@@ -20,103 +20,105 @@ REMOVE, FINISH, HEADER, REWRITE, CUT, REBUILD, SALVAGE, QUARANTINE, JSON = (
 
 @dataclass(frozen=True, slots=True)
 class RepairOptions:
-    """What a user lets a repair do beyond what cannot lose anything."""
+    """Repairs that a user allows beyond those that cannot lose data."""
 
     salvage: bool = False
-    """Broken blocks of files that cannot be rebuilt become zeros; the old files are set aside."""
+    """Replace broken blocks of files that cannot be rebuilt by zeros; old files go to the quarantine."""
     quarantine: bool = False
-    """Files that cannot be mended are set aside: their place reads as zeros."""
+    """Move files that cannot be repaired to the quarantine: their place reads as zeros."""
     drop_missing: bool = False
-    """The JSON loses mags that are not there."""
+    """Remove missing mags from the JSON."""
     grow_box: bool = False
-    """The JSON's boxes grow around all voxels that are not zero."""
+    """Extend bounding boxes in the JSON to all nonzero voxels."""
     rebuild_differing: bool = False
-    """Files of coarser mags that differ from the finer one are rebuilt; the old ones are set aside."""
+    """Rebuild files of coarser mags that differ from the finer mag; old files go to the quarantine."""
     method: str | None = None
-    """How coarser mags were made that do not say so."""
+    """Downsampling method of coarser mags whose provenance does not state it."""
     voxel_size_nm: tuple[float, float, float] | None = None
-    """For a new JSON."""
+    """Voxel size for a new JSON."""
     older_than_seconds: float = 3600.0
-    """How old temporary files of other software must be before they are removed."""
+    """Minimum age of temporary files of other software that are removed."""
     remove_copies: bool = False
-    """Mags that other software was building are removed, where the layer has all that they hold."""
+    """Remove half-built mags of other software if the layer has everything that they contain."""
     allow_external: bool = False
-    """What lies outside of the dataset is mended too."""
+    """Also repair files outside the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that a repair does."""
+    """One step of a repair."""
 
     verb: str
-    """What."""
+    """One of ``REMOVE``, ``FINISH``, ..."""
     path: str
-    """With which file or folder."""
+    """File or folder that it changes."""
     why: str
-    """What is wrong with it."""
+    """Faults of that file or folder."""
     how: str = ""
-    """What a user should know about it."""
+    """Method or consequence, for the user."""
 
     def __str__(self) -> str:
         return f"{self.verb}: {self.path}: {self.why}" + (f" ({self.how})" if self.how else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {"action": self.verb, "path": self.path, "why": self.why, "how": self.how}
 
 
 @dataclass(frozen=True, slots=True)
 class Unrepaired:
-    """A fault that stays."""
+    """Fault that a repair does not remove."""
 
     fault: Fault
-    """The fault."""
     reason: str
-    """Why, and what can be done."""
+    """Reason, and what the user can do."""
 
     def __str__(self) -> str:
-        return f"left as it is: {self.fault}; {self.reason}"
+        return f"not repaired: {self.fault}; {self.reason}"
 
 
 def without_notes(faults: Iterable[Fault]) -> list[Fault]:
-    """Leave out notes."""
+    """Return the faults that are errors or warnings."""
     return [fault for fault in faults if fault.severity != NOTE]
 
 
 def summarize_faults(faults: Iterable[Fault]) -> str:
-    """Name what is wrong with a file."""
+    """Return the kinds and places of the first faults of a file as text."""
     return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
 
 
 class LevelRepair(Protocol):
-    """How broken shards of a level are mended with what is sound in them; picklable."""
+    """Repair of the broken shards of a level from their intact chunks; picklable."""
 
     @property
     def folder(self) -> str:
-        """The level."""
+        """Folder of the level."""
 
     @property
     def num_chunks(self) -> int:
-        """Chunks of a shard."""
+        """Number of chunks in a shard."""
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[Any, int]:
-        """Find out what can be saved, given what is wrong: what the shard is to say of itself so that it is whole or None, and how many chunks are sound."""
+        """Return what can be saved of a shard with faults of some kinds, without writing.
+
+        Returns the header with which the shard is intact, None if there is no such header, and the number of intact chunks.
+        """
 
     def mend(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
-        """Write a shard anew from its sound chunks, with the others from the level in another folder; gives its size and time."""
+        """Rewrite a shard from its intact chunks, and from a level in ``spare_folder`` for the others; returns its size and modification time."""
 
 
 class DocumentRepair:
-    """What is to be changed in the documents of what was checked; this is for formats of which none is mended."""
+    """Repair of the documents of what was checked; this base class repairs none."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Decide what is done about the faults that are the documents'; gives the paths of all that were decided about."""
+        """Decide what to do about faults of the documents; returns the paths of all faults that were handled."""
         del faults
         return set()
 
     def run(self) -> None:
-        """Do what was planned."""
+        """Perform the planned actions."""

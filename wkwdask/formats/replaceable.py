@@ -1,4 +1,4 @@
-"""Check whether target folders may be replaced, and give new ones the modes of those that they replace."""
+"""Replacement of target folders: check whether they may be replaced, and keep their permissions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
-    """Make sure that folders are free, or are mags that may be replaced."""
+    """Raise ExistsError unless folders are free, or are mags that may be replaced."""
     there = [target for target in targets if is_occupied(target)]
     if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
@@ -29,14 +29,14 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
 
 
 def is_occupied(target: str) -> bool:
-    """Tell whether something stands where a mag is to appear; an empty folder does not count."""
+    """Return whether a target exists; an empty folder does not count."""
     if not files.lexists(target):
         return False
     return not files.isdir(target) or files.islink(target) or bool(files.listdir(target))
 
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
-    """Give a mag that replaces another the modes and groups of that one's folder and of one of its files, which stands for all."""
+    """Copy to a new mag the modes and groups of the mag that it replaces: of its folder, and of one file for all files."""
     folder, fresh_folder = _stat(old), _stat(staged)
     if folder is None or fresh_folder is None:
         return
