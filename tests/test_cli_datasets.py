@@ -35,7 +35,7 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
         f"Dataset 'cells' at {path}, voxel size 0.004 x 0.004"
     )
     call("dataset", "create", path, "4,4,35", "--keep")
-    assert call("dataset", "create", path, "4,4,35", ok=False).endswith("takes it as it is")
+    assert call("dataset", "create", path, "4,4,35", ok=False).endswith("--keep keeps it")
     wkwdask.write(path / "raw" / "1", (0, 0, 0), IDS.astype(np.uint8), **OPTIONS)
     assert "'em': color, uint8" in call("dataset", "rename-layer", path, "raw", "em")
     assert "(1, 2, 3) + (4, 5, 6)" in call("dataset", "bounding-box", path, "em", "1,2,3,4,5,6")

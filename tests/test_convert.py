@@ -144,7 +144,7 @@ def test_options_that_make_no_sense(tmp_path, sections, options, message):
 
 @pytest.mark.parametrize("name", ["a.tif", "a.ome.tif", "a.npy", "a.zarr"])
 def test_images_do_not_become_other_images(tmp_path, sections, name):
-    with pytest.raises(UnsupportedError, match=rf"{name}: is named as images or an array, and .*sections is none of the volumes that are exported"):
+    with pytest.raises(UnsupportedError, match=rf"{name}: named as images or an array, and .*sections is not a volume that can be exported"):
         wkwdask.convert(sections, tmp_path / name, **OPTIONS)
     assert not (tmp_path / name).exists()
 
@@ -494,7 +494,7 @@ def test_targets_of_another_kind(tmp_path, dataset, existing):
 
 @pytest.mark.parametrize("option", [{"axes": "zyx"}, {"voxel_size": VOXEL_SIZE}, {"pyramid": True}, {"category": "color"}, {"offset": (1, 0, 0)}])
 def test_options_of_an_import_are_none_of_an_export(tmp_path, dataset, option):
-    with pytest.raises(ValueError, match="is for what becomes levels"):
+    with pytest.raises(ValueError, match="applies to conversions into levels"):
         wkwdask.convert(dataset, tmp_path / "a.npy", **option)
 
 

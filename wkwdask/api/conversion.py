@@ -1,4 +1,4 @@
-"""Other formats to WKW and back."""
+"""Convert images, arrays and volumes between formats."""
 
 from __future__ import annotations
 
@@ -67,62 +67,69 @@ def convert(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format, or images where the source is WKW.
+    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
 
-    Between WKW, N5 and Neuroglancer precomputed volumes, all mags, levels and scales of a layer are converted, with their places and the size of voxels.
-    Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
-    interrupted call goes on from where it was when it is made again.
+    Between WKW, N5, OME-NGFF and Neuroglancer precomputed volumes, all mags (levels, scales) of a layer are converted with their positions and voxel sizes.
+    Each section is decoded once, and blocks are encoded directly, without an uncompressed copy on disk. The target is published when it is complete. The same
+    call resumes an interrupted conversion.
 
     Parameters
     ----------
     source : str, path or sequence of them
-        A folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), a list of images; a TIFF with many pages,
-        OME-TIFF, ``.npy``, ``file.h5:/dataset``, a Zarr array or OME-Zarr group, MRC; a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such
-        as ``precomputed://gs://bucket/em``); an N5 group or dataset (``n5://PATH``), or an OME-NGFF image with all its resolutions (``zarr://PATH``). For an
-        export a WKW dataset, layer or mag.
+        Source of the voxels:
+
+        - a folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), or a list of images;
+        - a multi-page TIFF, OME-TIFF, ``.npy``, ``file.h5:/dataset``, MRC, a Zarr array or OME-Zarr group;
+        - a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such as ``precomputed://gs://bucket/em``), an N5 group or dataset
+          (``n5://PATH``), or an OME-NGFF image with all its resolutions (``zarr://PATH``);
+        - a WKW dataset, layer or mag, to export it.
     target : str or path
-        A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags,
-        ``n5://PATH`` an N5 group in which ``s0``, ``s1``... appear;
-        a name without a suffix, or with ``/`` at its end, becomes a folder with one TIFF for each section, named by its z.
+        Target of the conversion:
+
+        - a new or existing dataset, layer or mag (``DATASET/LAYER/MAG``); a new dataset gets a ``datasource-properties.json``;
+        - ``precomputed://PATH``, a precomputed volume; ``.ome.zarr`` or ``zarr://PATH``, an OME-NGFF image of all mags; ``n5://PATH``, an N5 group with the
+          datasets ``s0``, ``s1``...;
+        - to export a mag: ``.ome.tif``, ``.tif``, ``.npy`` or ``.zarr``; a name without a suffix, or with a trailing ``/``, becomes a folder with one TIFF per
+          section, named by its z.
     layer : str, optional
-        The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
+        The layer of the dataset; a new layer is called ``color`` or ``segmentation`` by default.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag that is written, 1 by default, or exported, by default the finest; between WKW, N5 and precomputed volumes by default all.
+        The mag to write, 1 by default, or to export, by default the finest. Between volumes with several mags, all are converted by default.
     bounding_box : BoundingBox, str or sequence, optional
-        What is taken over, in mag-1 voxels of the dataset.
+        Part to convert: x, y, z, width, height, depth [voxels of mag 1 of the dataset].
     channels : sequence of int, optional
-        Which channels, in this order; by default all (red, green and blue are three, alpha is one more).
+        Channels to convert, in this order; by default all. Red, green and blue are three channels, alpha is a fourth.
     axes : str, optional
-        Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``, ``-`` for one of length 1. By default what the file says, else
-        ``"zyx"`` or ``"czyx"``.
+        Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``; ``-`` stands for an axis of length 1. By default the order that the
+        file states, else ``"zyx"`` or ``"czyx"``.
     dtype : dtype_like, optional
-        Type of the values; by default that of the source (bits become uint8, half floats float32). Without ``value_range`` a value that does not fit is an
-        error.
+        Data type of the target; by default that of the source (bits become uint8, half floats float32). Without ``value_range``, a value that does not fit
+        raises an error.
     value_range : pair of float, optional
-        What becomes the least and the greatest value of ``dtype`` (0 and 1 of a float): values are scaled, rounded half to even, and cut off beyond it.
+        Values that become the minimum and maximum of ``dtype`` (0 and 1 for floats). Values between them are scaled and rounded half to even, others are
+        clipped.
     offset : sequence of 3 int
-        Voxel of the mag that the first one of the source becomes; between WKW, N5 and precomputed volumes by what all voxels are moved [voxels of mag 1].
-        Below 0 there are no voxels of WKW.
+        Position of the first voxel of the source in the mag. Between volumes with several mags, the translation of all voxels [voxels of mag 1]. WKW has no
+        negative positions.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default what OME-TIFF, MRC, OME-Zarr or HDF5 attributes say.
+        Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default those stated by OME-TIFF, MRC, OME-Zarr or HDF5 attributes.
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     category : {"color", "segmentation"}, optional
-        What a new layer, or what is made of images in another format, is; by default integers of 32 bits and more in one channel are a segmentation.
+        Category of a new layer, or of images that become another format; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
-        Build the coarser mags too, see :func:`build_pyramid`.
+        Also build the coarser mags, see :func:`build_pyramid`.
     on_error : {"fail", "fill"}
-        Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections is an error that names it, or becomes zeros,
-        which the report names.
+        Treatment of sections that are missing from the numbering, cannot be decoded, or have another size or type: raise an error that names the section, or
+        fill it with zeros and name it in the report.
     existing : {"error", "resume", "overwrite"}
-        What to do where the target already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
-        replaces only those that an export made.
+        What to do if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
+        export made it.
     allow_external : bool
-        Write where paths or links lead out of the dataset, and read what links, external storage and virtual datasets of an HDF5 file take from outside of its
-        folder; by default both are refused.
+        Allow writing where paths or links lead out of the dataset, and reading HDF5 data through links, external storage or virtual datasets outside the
+        file's folder; both are refused by default.
     **options
-        How the target is stored: options of its format, by default as for new data (``docs/options.md`` describes all of them, as ``wkwdask convert --help``).
+        Storage options of the target's format, by default those of new data. ``docs/options.md`` and ``wkwdask convert --help`` describe them.
         {options}
 
     Returns
@@ -132,34 +139,34 @@ def convert(
     Raises
     ------
     BoundsError
-        The source holds no voxels, or the box none of them, or a value does not fit ``dtype`` and there is no ``value_range``.
+        The source has no voxels, the box does not touch it, or a value does not fit ``dtype`` without a ``value_range``.
     ExistsError
-        The target is there and ``existing="error"``, or an N5 group has other levels that would not fit.
+        The target exists and ``existing="error"``, or an N5 group has other levels that would not fit.
     FormatError
-        A slice or file is broken or not like the others; the message names it, what was found and what was expected.
+        A section or file is broken or differs from the others; the message names it, what was found and what was expected.
     LockedError
-        Another job writes the target.
+        Another job is writing the target.
     MissingError
-        There is no such source, layer or mag, or sections are missing between others.
+        The source, layer or mag does not exist, or a section is missing.
     ModuleNotFoundError
-        A package that reads the format is not installed: it comes with ``pip install 'wkwdask[convert]'``.
+        A package that reads the format is not installed; ``pip install 'wkwdask[convert]'`` installs it.
     ResumeError
         The interrupted job was started with other settings or from other data.
     TypeError
         WKW has no voxel type for the values.
     UnsupportedError
-        The source is of a kind that is not read, takes data from outside of its folder, or is not converted to the target in one step; the target is of a kind
-        that is not written; or the layer is not stored as WKW.
+        The source's format cannot be read, the source refers to data outside its folder, or it cannot be converted to the target in one step; the target's
+        format cannot be written; or the layer is not stored as WKW.
     ValueError
-        An option is invalid, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
+        An option is invalid, axes do not fit, the voxel size of a new dataset is unknown, or the name of a new layer is invalid.
 
     Notes
     -----
-    Of a local OME-NGFF image all levels are taken over, each to where it lies: ``mag`` takes one of them, ``pyramid=True`` the finest alone. A dataset
-    whose layers WEBKNOSSOS stores as Zarr is such a source too. The path of one level, or of one mag of such a layer, takes that one, to where it lies.
+    All levels of a local OME-NGFF image are converted, each at its own position: ``mag`` selects one of them, ``pyramid=True`` converts only the finest and
+    builds the others. The same holds for a dataset with layers that WEBKNOSSOS stores as Zarr. The path of a single level or mag converts that one.
 
-    A task holds at most 512 MB of the source, whatever the size of sections and volume: of larger slabs, decoded sections wait in a scratch file (LZ4, without
-    a name) in the job's folder. A source that changes between two starts is noticed by the size and time of its files; of a Zarr array, by its record alone.
+    A task holds at most 512 MB of the source, independent of the size of sections and volume. Decoded sections of larger slabs wait in an unnamed scratch file
+    (LZ4) in the job's folder. A source that changed between two calls is detected by the sizes and times of its files; a Zarr array by its metadata only.
 
     Examples
     --------
@@ -191,7 +198,7 @@ def convert(
     asked = {"category": category, "pyramid": pyramid}
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
     if not is_dataset:
-        check(its_format.options, **options)  # before anything is opened
+        check(its_format.options, **options)  # report invalid options before the source is opened
     find_it = _find_layers if is_dataset else _find_source
     found = find_it(source, whole_images=not any(of_images.values()))
     chosen, name = (None, layer) if found is None else _choose_layer_of(found, layer)
@@ -199,7 +206,7 @@ def convert(
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{option} is for what becomes levels of an image, but {volume.name} is exported")
+                raise ValueError(f"{option} applies to conversions into levels of an image, but {volume.name} is exported")
         staged = lay_out_export(volume, target, part, check(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
     stored = check(its_format.options, **options)
@@ -213,7 +220,7 @@ def convert(
         taken = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
         return _convert_levels(chosen, wanted, taken, stored, existing)
     if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
-        raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
+        raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
     if not is_dataset:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
     elif min(place) < 0:
@@ -224,7 +231,9 @@ def convert(
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:
-    """Tell what :func:`convert` would do with the same arguments, without writing anything: what ``wkwdask convert --dry-run`` prints.
+    """Estimate the work of :func:`convert` for the same arguments, without writing anything.
+
+    ``wkwdask convert --dry-run`` prints the same plan.
 
     Parameters
     ----------
@@ -236,7 +245,7 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
     Returns
     -------
     ConversionPlan
-        For each mag that is made: tasks, files, bytes, memory and time, by a sample of the voxels; its ``str()`` is for people.
+        Tasks, files, bytes, memory and time of each new mag, estimated from a sample of the voxels. ``print()`` shows it as text.
 
     Raises
     ------
@@ -263,13 +272,13 @@ def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) 
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
-    """Give the mag that a target's name is, where it is one of those that are there."""
+    """Return the mag that the last part of a target names, None if it is not one of ``mags``."""
     name = basename(os.fspath(target).rstrip("/"))
     return next((mag for mag in mags if name in (mag.name, str(mag))), None)
 
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
-    """Tell whether a target is named as a file of images or an array."""
+    """Return whether the suffix of a target is that of an image file or array."""
     return os.fspath(target).lower().endswith(EXPORTED)
 
 
@@ -278,12 +287,12 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
         return None
     lengths = [length_nm(float(length), unit) for length in voxel_size]
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
-        raise ValueError(f"voxel_size must be three positive lengths along x, y, z, none of them infinite, got {voxel_size!r}")
+        raise ValueError(f"voxel_size must be three positive, finite lengths along x, y, z, got {voxel_size!r}")
     return lengths[0], lengths[1], lengths[2]
 
 
 def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
-    """Find the layers with mags that a source is; None where it is images or an array."""
+    """Find the layers of a source with mags; None if the source is images or an array."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     its_format = format_of(source)
@@ -299,7 +308,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 
 
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
-    """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file."""
+    """Find the layers of a source with mags, including Zarr arrays; None if the source is images or an array in a file."""
     if not isinstance(source, (str, os.PathLike)) or (not whole_images and holds_plain_arrays(source)):
         return None
     text = os.fspath(source)
@@ -315,7 +324,10 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 
 
 def _choose_layer_of(found: ResolvedUrl, layer: str | None) -> tuple[Image, str | None]:
-    """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one."""
+    """Choose the layer to convert and the name of the new layer.
+
+    ``layer`` selects a layer of a source that has one of this name. Else it only names the new layer, and the source must have a single layer.
+    """
     if any(one.container is not None for one in found.layers):
         chosen = found.choose(layer)
         return chosen, layer or chosen.name
@@ -323,11 +335,11 @@ def _choose_layer_of(found: ResolvedUrl, layer: str | None) -> tuple[Image, str 
 
 
 def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, stored: Any, existing: Existing) -> Report:
-    """Convert levels of an image to those of another one, each to the same place; with ``taken.finest_only`` a pyramid is built above it."""
+    """Convert levels of an image to levels of another image at the same positions; with ``taken.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
     if not image.mags:
-        image.volume()  # says why nothing can be used
+        image.volume()  # raises the error that explains why no mag can be used
     mags = taken.mags_of(image.folder, local_mags(image))
     copies = [taken.copy_of(image.volume(mag)) for mag in mags]
     check_alike(copies)
@@ -344,10 +356,11 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
 
     place = target_for(replace(wanted, mag=mags[0] if is_mag_told else None))
     note = place.unchanged_levels(existing)
-    # The finest comes first, so that an image is never without the one that says where it lies.
+    # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
     report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     if taken.finest_only:
-        url = place.url_of(report.mags[0].path) if report.mags else wanted.url  # there may be a finer one, from which it would be made anew
+        # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
+        url = place.url_of(report.mags[0].path) if report.mags else wanted.url
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
     left = describe_unusable_levels(image) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, note, left])))
@@ -373,7 +386,7 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     except ExistsError:
         if not pyramid or not staged.staged.is_finished():
             raise
-        # The call was interrupted while it built the pyramid, or when all was there.
+        # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
         return build_pyramid(url, existing="resume", allow_external=wanted.allow_external)
     if pyramid:
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
@@ -381,5 +394,5 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
 
 
 def _likely(dtype: np.dtype[Any], num_channels: int) -> str:
-    """Guess what an image is that nobody named: integers of 32 bits and more in one channel are a segmentation."""
+    """Guess the category of an image: integers of 32 bits and more in one channel are a segmentation."""
     return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"

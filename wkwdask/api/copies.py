@@ -1,4 +1,4 @@
-"""Storing what is there in another way or at another place, and removing it."""
+"""Rechunk, compress, copy and remove stored mags."""
 
 from __future__ import annotations
 
@@ -41,46 +41,45 @@ def rechunk(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
+    """Store mags with other files, blocks or compression, in place or in another location. Voxel values do not change.
 
-    Where only the length of files changes, stored blocks are copied as they are: the disk sets the pace. So are the chunks of a precomputed volume that are
-    images (jpeg, png, jxl), as long as they keep their size and options; jpeg that has to be encoded once more loses more, which a warning says. Else blocks
-    are decoded and encoded, some megabytes at a time. A mag is built beside its place and appears when it is complete; in its own place the old one is kept
-    until then.
+    If only the length of files changes, encoded blocks are copied without decoding, at the speed of the disk. So are image chunks (jpeg, png, jxl) of a
+    precomputed volume that keep their size and options; a warning is issued if jpeg must be encoded again and loses quality. Otherwise blocks are decoded and
+    encoded, a few megabytes at a time. A mag is built in a temporary folder and published when it is complete; a mag that is replaced in place is kept until
+    then.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag; or a Neuroglancer precomputed volume (``precomputed://PATH``), or a scale of one.
     target : str or path, optional
-        Where a copy goes: a dataset for a dataset, a layer for a layer, a mag for a mag, a precomputed volume for one. By default they are replaced in their
-        place.
+        Location of a copy, of the same kind as the source: a dataset, a layer, a mag or a precomputed volume. By default mags are replaced in place.
     layer : str or sequence of str, optional
         The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     bounding_box : BoundingBox, str or sequence, optional
-        What to take over, in mag-1 voxels; only with a target.
+        Part to store: x, y, z, width, height, depth [voxels of mag 1]; needs a target.
     existing : {"error", "resume", "overwrite"}
         What to do if a mag of the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     verify : bool, optional
-        Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
+        Read all voxels back and compare them before a mag is published; by default True if mags are replaced in place.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How mags or scales are stored; what is not given is unchanged. With ``level``, blocks are encoded again even where nothing else changes. With
-        ``bounding_box``, files of WKW are at most as long as they were, and suit the box. A scale that is stored in chunks of several sizes gets one size.
+        Storage options of the mags or scales, by default unchanged. ``level`` encodes blocks again even if nothing else changes. With ``bounding_box``, WKW
+        files are sized to fit the box, at most as long as before. A scale with several chunk sizes gets a single one.
         {options}
 
     Returns
     -------
     Report
-        Least and greatest values are not known of mags whose blocks were copied.
+        Minimum and maximum are unknown for mags with copied blocks.
 
     Raises
     ------
     BoundsError
-        The box holds nothing of a mag.
+        The box does not touch a mag.
     ExistsError
         A mag of the target exists and ``existing="error"``.
     FormatError
@@ -113,18 +112,18 @@ def rechunk(
     layers = [layer] if isinstance(layer, str) else layer
     find = partial(its_format.moves, url, target, layers, parse_levels(mags), allow_external=allow_external)
     reports = _store_anew(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
-    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
+    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
 
 def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str = "lz4hc", **options: Any) -> Report:
-    """Compress mags, in their place or somewhere else: :func:`rechunk` with another compression.
+    """Compress mags, in place or in another location: :func:`rechunk` with another compression.
 
     Parameters
     ----------
     url, target : str or path
         As for :func:`rechunk`.
     compression : {"lz4hc", "lz4", "raw"}
-        How blocks are encoded.
+        Encoding of blocks.
     **options
         As for :func:`rechunk`.
 
@@ -136,6 +135,17 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     ------
     BoundsError, ExistsError, FormatError, LockedError, MissingError, ResumeError, UnsupportedError, ValueError
         As for :func:`rechunk`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), compression="raw")
+    >>> report = wkwdask.compress(f"{folder}/1")
+    >>> report.nbytes_out < report.nbytes_in
+    True
     """
     return rechunk(url, target, compression=compression, **options)
 
@@ -143,7 +153,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
 def _store_anew(
     its_format: ArrayFormat, find: Callable[[], list[LevelCopy]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
 ) -> list[Report]:
-    """Store levels anew, one after the other; gives the reports of those that were not stored like that."""
+    """Store levels again, one after the other; return the reports of those that changed."""
     from wkwdask.graphs.job_array import check_restartable
     from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
@@ -156,7 +166,7 @@ def _store_anew(
         moves = find()
         listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}
         if len({folder for folder, _ in listed}) < len(listed):
-            raise ValueError("several layers list the same mag: name one of them with layer=")
+            raise ValueError("several layers list the same mag; choose one with layer=")
     workers = num_workers()
 
     def stage(move: LevelCopy, existing: str) -> Rechunk | None:
@@ -171,7 +181,7 @@ def _store_anew(
     reports = []
     for move in moves:
         staged = stage(move, existing)
-        if staged is None:  # done by a call at the same time
+        if staged is None:  # a concurrent call stored it already
             continue
         is_exact = not staged.decodes or staged.loss is None
         for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
@@ -192,42 +202,41 @@ def copy(
     verify: bool = False,
     allow_external: bool = False,
 ) -> Report:
-    """Copy a dataset, a layer or a mag, whole or a box of it, to the same or to another place in space.
+    """Copy a dataset, a layer or a mag, or a box of it, and optionally translate it.
 
-    Files are copied as they are where each becomes one file again, stored blocks where each becomes one block again. Only where a box cuts blocks, or
-    voxels move by less than a block, are blocks decoded. A mag appears when it is complete.
+    Whole files are copied if each becomes one file of the copy, else encoded blocks if each becomes one block. Blocks are decoded only if the box cuts them
+    or voxels move by a fraction of a block. A mag is published when it is complete.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     target : str or path
-        Where it goes: a dataset for a dataset, a layer for a layer, a mag for a mag; under the same name or another one. Layers that a dataset has already
-        stay.
+        Location of the copy, of the same kind as the source: a dataset, a layer or a mag; the name may differ. Existing layers of a dataset stay.
     layer : str or sequence of str, optional
         The layers of a dataset, by default all that are stored as WKW.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     bounding_box : BoundingBox, str or sequence, optional
-        What to copy, in mag-1 voxels of the source; everything outside is zero in the copy.
+        Part to copy: x, y, z, width, height, depth [voxels of mag 1 of the source]; everything outside is zero in the copy.
     translate : sequence of 3 int
-        By what all voxels move along x, y, z [voxels of mag 1]; a multiple of every mag that is copied.
+        Offset added to all positions along x, y, z [voxels of mag 1]; a multiple of each copied mag.
     existing : {"error", "resume", "overwrite"}
         What to do if a mag of the target exists. An interrupted copy is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
-        Read all voxels back and compare them before a mag appears.
+        Read all voxels back and compare them before a mag is published.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
 
     Returns
     -------
     Report
-        Its note names what was not copied: layers of other formats, and files that are no mags.
+        Its note lists what was not copied: layers of other formats, and files outside of mags.
 
     Raises
     ------
     BoundsError
-        The box holds nothing of a mag, or a mag would begin at a negative place.
+        The box does not touch a mag, or a mag would begin at a negative position.
     ExistsError
         A mag of the target exists and ``existing="error"``.
     FormatError
@@ -239,9 +248,9 @@ def copy(
     ResumeError
         The interrupted job was started with other settings or from other data.
     UnsupportedError
-        A layer that was named is stored in another format.
+        A layer in ``layer`` is not stored as WKW.
     ValueError
-        The target is the source; or voxels would come to lie between voxels.
+        The target is the source, or ``translate`` is not a multiple of a mag.
 
     Examples
     --------
@@ -272,10 +281,10 @@ def rm(
     dry_run: bool = False,
     allow_external: bool = False,
 ) -> RmReport:
-    """Remove a dataset, a layer or mags for good, or an image of any other format or levels of it.
+    """Delete a dataset, a layer or mags, or an image in any other format or its levels.
 
-    The JSON, or what else lists them, forgets the mags first, then they vanish from sight, each at once, then their files are deleted in parallel. Where
-    that is interrupted, the same call deletes the rest. Nothing but mags is deleted, and folders in which nothing is left; symbolic links are not followed.
+    First the mags are removed from the JSON or other metadata, then each mag is renamed away in one step, then the files are deleted in parallel. The same
+    call completes an interrupted removal. Only mags and empty folders are deleted; symbolic links are not followed.
 
     Parameters
     ----------
@@ -286,14 +295,14 @@ def rm(
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     dry_run : bool
-        Only say what would be removed.
+        Delete nothing; report what would be removed.
     allow_external : bool
-        Remove what lies outside of the dataset too, and the links that lead there; by default that is refused. Whether other datasets list it cannot be known.
+        Also remove mags outside the dataset and the links to them; refused by default. Other datasets may still list these mags.
 
     Returns
     -------
     RmReport
-        Files, bytes, the mags' folders, and what was found beside them and stays.
+        Files, bytes, the folders of the mags, and other files beside them, which stay.
 
     Raises
     ------
@@ -302,7 +311,7 @@ def rm(
     MissingError
         The layer or mag does not exist.
     UnsupportedError
-        A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
+        A mag is a symbolic link, lies outside its dataset, has another format, or contains other files.
 
     Examples
     --------
@@ -317,11 +326,11 @@ def rm(
     removals = lay_out_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
-        return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
+        return RmReport(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "dry run: nothing was removed")
     from wkwdask.graphs.runners import run_work
 
     num_files, nbytes = run_work(RemovalWork(removals))
     removals.clear()
     left = tuple(path for path in removals.left if files.lexists(path))
-    note = "what an earlier call had left was deleted too" if removals.roots else ""
+    note = "deleted the rest of an interrupted removal too" if removals.roots else ""
     return RmReport(num_files, nbytes, removals.paths, left, note)

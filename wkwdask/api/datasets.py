@@ -1,4 +1,4 @@
-"""Datasets as objects: what is in them, and edits of their ``datasource-properties.json``."""
+"""Datasets as objects: their layers, and edits of their ``datasource-properties.json``."""
 
 from __future__ import annotations
 
@@ -57,39 +57,39 @@ Category = Literal["color", "segmentation"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dataset:
-    """A dataset as its ``datasource-properties.json`` described it when it was opened.
+    """A dataset, as its ``datasource-properties.json`` described it when it was opened.
 
-    Its verbs change that file: at once and whole, on what it says at that moment, under a lock that all processes of this package honour (other software does
-    not). They give the dataset as it is afterwards; this record stays as it was.
+    Methods that edit the file return the dataset with the edit; this object does not change. Each edit is atomic, applies to the current content of the file,
+    and holds a lock that serialises processes of wkwdask (other software does not honour it).
     """
 
     path: str
-    """Its folder."""
+    """Folder of the dataset."""
     name: str
-    """Its name."""
+    """Name of the dataset."""
     voxel_size: tuple[float, float, float] | None
-    """Edge lengths of a voxel of mag 1 along x, y, z [``unit``], None where the file does not say."""
+    """Edge lengths of a voxel of mag 1 along x, y, z [``unit``], None if the file does not state them."""
     unit: str
     """Unit of the voxel size."""
     voxel_size_nm: tuple[float, float, float] | None
-    """The voxel size in nanometres."""
+    """Voxel size in nanometres."""
     listed: tuple[Layer, ...] = ()
-    """Its layers, in the order of the file."""
+    """Layers in the order of the file."""
     document: dict[str, Any] = field(default_factory=dict, compare=False)
-    """All that the file says."""
+    """Parsed content of the file."""
 
     @property
     def layers(self) -> dict[str, Layer]:
-        """Its layers by their names, in the order of the file; those too that cannot be used."""
+        """Layers by name, in the order of the file, including layers with a ``problem``."""
         return {layer.name: layer for layer in self.listed}
 
     @property
     def view_configuration(self) -> dict[str, Any]:
-        """How WEBKNOSSOS shows it by default."""
+        """Default view settings of the dataset in WEBKNOSSOS."""
         return view_of(self.document)
 
     def __getitem__(self, name: str) -> Layer:
-        """Find a layer: ``dataset["color"]``."""
+        """Return a layer by name: ``dataset["color"]``."""
         layers = self.layers
         if name not in layers:
             raise MissingError(f"{self.path}: no layer {name!r}; there are {', '.join(layers) or 'none'}")
@@ -110,7 +110,7 @@ class Dataset:
         return card(f"<b>{escape(self.name)}</b> <code>{escape(self.path)}</code><br>voxel size {size}", self.path, self.listed)
 
     def refreshed(self) -> Dataset:
-        """Open it again."""
+        """Open the dataset again and return its current state."""
         return open_dataset(self.path)
 
     # ------------------------------------------------------------------------- layers
@@ -118,31 +118,31 @@ class Dataset:
     def add_layer(
         self, name: str, category: Category, dtype: npt.DTypeLike, bounding_box: BoxLike, *, num_channels: int = 1, largest_segment_id: int | None = None
     ) -> Dataset:
-        """List a layer that has no mags yet; :func:`wkwdask.to_wkw` and the others list those that they make.
+        """Add a layer without mags to the JSON. :func:`wkwdask.to_wkw` and other verbs list the mags that they write.
 
         Parameters
         ----------
         name : str
-            Its name.
+            Name of the layer.
         category : {"color", "segmentation"}
-            What it is.
+            Category of the layer.
         dtype : dtype_like
             Type of one channel.
         bounding_box : BoundingBox, str or sequence
-            Where it is to have data: x, y, z, width, height, depth [voxels of mag 1].
+            Box of the future data: x, y, z, width, height, depth [voxels of mag 1].
         num_channels : int
             Values per voxel.
         largest_segment_id : int, optional
-            The largest id of a segmentation.
+            Largest id of a segmentation.
 
         Raises
         ------
         ExistsError
-            There is a layer of that name.
+            A layer of this name exists.
         TypeError
             WKW has no voxel type for the dtype.
         ValueError
-            A layer cannot have that name.
+            The name is invalid.
         """
         if category not in ("color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
@@ -150,29 +150,29 @@ class Dataset:
         attributes = {}
         if largest_segment_id is not None:
             attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category))
-        made = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
-        return self._with_entry(made["dataLayers"][0])
+        document = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
+        return self._with_entry(document["dataLayers"][0])
 
     def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
-        """List a folder of the dataset that holds mags, such as one that :meth:`remove_layer` left there.
+        """Add a folder with mags to the JSON as a layer, such as a folder that :meth:`remove_layer` kept.
 
         Parameters
         ----------
         name : str
-            Name of the folder, which becomes that of the layer.
+            Name of the folder and of the layer.
         category : {"color", "segmentation"}, optional
-            What it is; by default integers of 32 bits and more are a segmentation.
+            Category of the layer; by default integers of 32 bits and more are a segmentation.
         bounding_box : BoundingBox, str or sequence, optional
-            Where it has data [voxels of mag 1]; by default the extent of its files.
+            Box of its data [voxels of mag 1]; by default the extent of its files.
 
         Raises
         ------
         ExistsError
-            There is a layer of that name.
+            A layer of this name exists.
         MissingError
-            No mag is there.
+            The folder has no mags.
         ValueError
-            A layer cannot have that name.
+            The name is invalid.
         """
         check_layer_name(name)
         folder = f"{self.path}/{name}"
@@ -190,77 +190,77 @@ class Dataset:
     def add_layer_as_ref(
         self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
     ) -> Dataset:
-        """List a layer of another dataset: its mags and attachments stay where they are, nothing is copied.
+        """Add a layer of another dataset by reference. Its mags and attachments are not copied or moved.
 
         Parameters
         ----------
         other : Layer, str or path
             The layer, or its folder in the other dataset.
         name : str, optional
-            Its name here, by default the same.
+            Name of the layer in this dataset, by default the same.
         relative : bool
-            Whether paths are relative to this dataset, so that both can move together; else they are absolute.
+            Write paths relative to this dataset, so that both datasets can be moved together; by default absolute paths.
         any_voxel_size : bool
-            List it even where voxels have another size there.
+            Allow another voxel size in the other dataset.
 
         Raises
         ------
         ExistsError
-            There is a layer of that name.
+            A layer of this name exists.
         MissingError
             The layer does not exist.
         UnsupportedError
             No JSON describes the other layer.
         ValueError
-            Voxels of the two datasets have different sizes, or a layer cannot have that name.
+            The voxel sizes of the two datasets differ, or the name is invalid.
         """
         source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else locate(other).pick(None)
         theirs = None if source.container.datasource is None else source.container.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
-            raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True lists it nevertheless")
+            raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True allows it")
         return self._with_entry(reference_entry(source, self.path, name or source.name, relative=relative))
 
     def rename_layer(self, old: str, new: str) -> Dataset:
-        """Give a layer, and its folder if it is in the dataset, another name.
+        """Rename a layer, and its folder if it lies in the dataset.
 
-        At any moment the paths of the JSON lead to the mags; the same call ends what was interrupted. Where the system cannot swap two names in one step, the
-        folder keeps its old one.
+        The paths in the JSON are valid at any moment, and the same call completes an interrupted one. If the file system cannot swap two names in one step, the
+        folder keeps its old name.
 
         Raises
         ------
         ExistsError
-            There is a layer or a file of the new name.
+            A layer or file of the new name exists.
         LockedError
-            A job works in the layer, or could go on there.
+            A job writes the layer, or an interrupted one can be resumed.
         MissingError
             The layer does not exist.
         ValueError
-            A layer cannot have the new name.
+            The new name is invalid.
         """
         rename_layer(self.path, old, new)
         return self.refreshed()
 
     def remove_layer(self, name: str, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
-        """Take a layer off the JSON; its files stay unless they are to be deleted.
+        """Remove a layer from the JSON. Its files stay unless ``delete_files`` is set.
 
         Parameters
         ----------
         name : str
-            The layer; also one that cannot be used.
+            The layer; may have a ``problem``.
         delete_files : bool
-            Delete its mags for good, as :func:`wkwdask.rm` does. What lies outside of the dataset is refused.
+            Delete its mags, as :func:`wkwdask.rm` does. Mags outside the dataset are refused.
         allow_external : bool
-            Delete mags that lie outside of the dataset too.
+            Also delete mags outside the dataset.
 
         Raises
         ------
         LockedError
-            A job works in the layer, or could go on there.
+            A job writes the layer, or an interrupted one can be resumed.
         MissingError
             The layer does not exist.
         UnsupportedError
-            Files are to be deleted, and a mag lies outside of the dataset or is of another format.
+            ``delete_files`` is set, and a mag lies outside the dataset or has another format.
         """
         if delete_files:
             from wkwdask.api.copies import rm
@@ -275,14 +275,14 @@ class Dataset:
     # ------------------------------------------------------------------------- mags
 
     def add_mags_from_disk(self, layer: str) -> Dataset:
-        """List the mags that are in a layer's folder and that the JSON does not know.
+        """Add mags in a layer's folder that the JSON does not list.
 
         Raises
         ------
         MissingError
             The layer does not exist.
         ValueError
-            A mag has another type than the layer.
+            The type of a mag differs from that of the layer.
         """
         known = stored_layer(self.path, layer)
         record = _record_of(known)
@@ -291,7 +291,7 @@ class Dataset:
         return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
-        """Take a mag off the JSON; its files stay unless they are to be deleted.
+        """Remove a mag from the JSON. Its files stay unless ``delete_files`` is set.
 
         Parameters
         ----------
@@ -300,18 +300,18 @@ class Dataset:
         mag : Mag, str, int or sequence of 3 int
             The mag.
         delete_files : bool
-            Delete it for good, as :func:`wkwdask.rm` does.
+            Delete its files, as :func:`wkwdask.rm` does.
         allow_external : bool
-            Delete it even outside of the dataset.
+            Also delete a mag outside the dataset.
 
         Raises
         ------
         LockedError
-            A job works in the layer, or could go on there.
+            A job writes the layer, or an interrupted one can be resumed.
         MissingError
             The layer or mag does not exist.
         UnsupportedError
-            Files are to be deleted, and the mag lies outside of the dataset or is of another format.
+            ``delete_files`` is set, and the mag lies outside the dataset or has another format.
         """
         wanted, stored = Mag.parse(mag), stored_layer(self.path, layer)
         if wanted not in stored.mags:
@@ -324,34 +324,34 @@ class Dataset:
         with kept_idle(stored):
             return self._edited(lambda document: without_mags(document, layer, [wanted]))
 
-    # ------------------------------------------------------------------------- what the JSON says
+    # ------------------------------------------------------------------------- other fields of the JSON
 
     def set_voxel_size(self, voxel_size: Sequence[float], unit: str = "nanometer") -> Dataset:
-        """Say how large a voxel of mag 1 is along x, y, z [``unit``]; no data changes."""
+        """Set the edge lengths of a voxel of mag 1 along x, y, z [``unit``]. Voxels are not changed."""
         return self._edited(lambda document: with_scale(document, voxel_size, unit))
 
     def set_bounding_box(self, layer: str, bounding_box: BoxLike) -> Dataset:
-        """Say where a layer has data: x, y, z, width, height, depth [voxels of mag 1]; no data changes."""
+        """Set the bounding box of a layer: x, y, z, width, height, depth [voxels of mag 1]. Voxels are not changed."""
         box = BoundingBox.parse(bounding_box).in_mag(MAG_1)
         stored_layer(self.path, layer)
         return self._edited(lambda document: with_box(document, layer, box))
 
     def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
-        """State the largest id of a segmentation, such as :meth:`Layer.compute_largest_segment_id` finds; None takes it away."""
+        """Set the largest id of a segmentation; None removes it. :meth:`Layer.compute_largest_segment_id` computes it."""
         record = _record_of(stored_layer(self.path, layer))
         if value is not None:
             value = _segment_id(value, layer, record.category)
         return self._edited(lambda document: with_largest_id(document, layer, value))
 
     def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
-        """Set fields of how WEBKNOSSOS shows a layer, or the whole dataset, by default; None takes a field away, others stay."""
+        """Set fields of the default view settings of a layer, or of the whole dataset; None removes a field, other fields stay."""
         if layer is not None:
             stored_layer(self.path, layer)
         return self._edited(lambda document: with_view_configuration(document, layer, dict(values)))
 
     def _with_entry(self, entry: dict[str, Any]) -> Dataset:
         if any(layer.name == entry["name"] for layer in open_dataset(self.path)):
-            raise ExistsError(f"{self.path}: there is a layer {entry['name']!r} already")
+            raise ExistsError(f"{self.path}: layer {entry['name']!r} already exists")
         list_layer(self.path, entry)
         return self.refreshed()
 
@@ -361,12 +361,12 @@ class Dataset:
 
 
 def open_dataset(url: str | os.PathLike[str]) -> Dataset:
-    """Open a dataset: what its ``datasource-properties.json`` says of it and of its layers.
+    """Open a dataset with a ``datasource-properties.json``.
 
     Parameters
     ----------
     url : str or path
-        The dataset's folder.
+        Folder of the dataset.
 
     Returns
     -------
@@ -375,9 +375,9 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     Raises
     ------
     CorruptError
-        The file breaks its format. A layer of which it says something impossible is listed with its ``problem``.
+        The file is invalid. A single invalid layer is no error; it is listed with its ``problem``.
     MissingError
-        There is no such file.
+        The file does not exist.
 
     Examples
     --------
@@ -407,20 +407,20 @@ def create_dataset(
     name: str | None = None,
     existing: Literal["error", "keep"] = "error",
 ) -> Dataset:
-    """Make a dataset without layers.
+    """Create a dataset without layers.
 
     Parameters
     ----------
     url : str or path
-        Its folder, which may be there.
+        Folder of the dataset, which may exist.
     voxel_size : sequence of 3 float
         Edge lengths of a voxel of mag 1 along x, y, z [``unit``].
     unit : str
         A unit of length, such as ``"nanometer"``, ``"micrometer"`` or ``"mm"``.
     name : str, optional
-        Its name, by default that of the folder.
+        Name of the dataset, by default that of the folder.
     existing : {"error", "keep"}
-        What to do where the dataset already exists; ``"keep"`` opens it, if it has the same voxel size.
+        What to do if the dataset exists; ``"keep"`` opens it if it has the same voxel size.
 
     Returns
     -------
@@ -429,11 +429,11 @@ def create_dataset(
     Raises
     ------
     ExistsError
-        The dataset is there and ``existing="error"``.
+        The dataset exists and ``existing="error"``.
     LockedError
         Another process holds the lock of its JSON.
     ValueError
-        An option is invalid, or the dataset that is there has another voxel size.
+        An option is invalid, or the existing dataset has another voxel size.
 
     Examples
     --------
@@ -449,7 +449,7 @@ def create_dataset(
 
     def check(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
-            raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" takes it as it is')
+            raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" keeps it')
         return document
 
     files.makedirs(path)
@@ -457,35 +457,35 @@ def create_dataset(
     dataset = open_dataset(path)
     known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
     if known is not None and not same_lengths(known, asked):
-        raise ValueError(f"{path}: voxels are {known} nm there, not {asked} nm")
+        raise ValueError(f"{path}: the existing dataset has voxels of {known} nm, expected {asked} nm")
     return dataset
 
 
 def _record_of(layer: Image) -> LayerRecord:
     record: LayerRecord | None = layer.container.record
     if record is None:
-        raise MissingError(f"{layer.folder}: the JSON does not list this layer")
+        raise MissingError(f"{layer.folder}: this layer is not in the JSON")
     return record
 
 
 def _segment_id(value: int, layer: str, category: str) -> int:
-    """Make sure that a number can be the largest id of a layer, and give it as a plain one."""
+    """Return the largest id of a layer as an int, or raise if the layer cannot have it."""
     if category != "segmentation":
-        raise ValueError(f"layer {layer} is not a segmentation and has no largest id")
+        raise ValueError(f"layer {layer} is not a segmentation, so it has no largest id")
     number = operator.index(value)
     if not 0 <= number < 2**64:
-        raise ValueError(f"the largest id of layer {layer} is a whole number from 0 to {2**64 - 1}, got {value}")
+        raise ValueError(f"the largest id of layer {layer} must be a whole number from 0 to {2**64 - 1}, got {value}")
     return int(number)
 
 
 def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag, StoredArray]:
-    """Open the mags that are in a layer's folder, but those that are known."""
+    """Open the mags in a layer's folder, except the known ones."""
     layer = make_layer(folder, name)
     return {mag: wkw_volume(layer, mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
 
 
 def _entries_of(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:
-    """Say how mags on disk are listed, which must have the type of their layer."""
+    """Return the JSON entries of mags on disk; their type must be that of the layer."""
     for volume in volumes.values():
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
