@@ -248,7 +248,7 @@ def test_reductions(dataset):
     assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=8) == volume()[17:37, 2:32, 0:15].sum()
     assert wkwdask.apply(lambda em: None, color, combine=lambda a, b: None) is None
     for options in ({"halo": 1}, {"mask": color}):
-        with pytest.raises(ValueError, match="halo= and mask= go with a target"):
+        with pytest.raises(ValueError, match="halo= and mask= need a target"):
             wkwdask.apply(np.max, color, **options)
 
 

@@ -20,7 +20,7 @@ _MODULES = {
     "api.conversion": "convert plan_convert",
     "api.copies": "compress copy rechunk rm",
     "api.datasets": "Dataset create_dataset open_dataset",
-    "api.functions": "apply",
+    "api.apply": "apply",
     "api.layers": "Layer LayerMag",
     "api.pyramids": "build_pyramid plan_pyramid upsample",
     "api.segmentations": "connected_components merge remap remove_dust renumber",
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from wkwdask.api.conversion import convert, plan_convert
     from wkwdask.api.copies import compress, copy, rechunk, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
-    from wkwdask.api.functions import apply
+    from wkwdask.api.apply import apply
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber

@@ -36,8 +36,8 @@ def test_errors_speak_the_language_of_the_caller(dataset):
             lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], coarsest=4), "mags= lists the mags; coarsest=, sampling= and align_with= choose them",
         ),
         (
-            ["apply", "numpy:copy", dataset / "one/1", "--reduce", "--halo", "1"], "--halo and --mask go with a target",
-            lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1), "halo= and mask= go with a target",
+            ["apply", "numpy:copy", dataset / "one/1", "--reduce", "--halo", "1"], "--halo and --mask need a target",
+            lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1), "halo= and mask= need a target",
         ),
     ]  # fmt: skip
     for command, on_command_line, call, in_python in calls:

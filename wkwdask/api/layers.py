@@ -1,4 +1,4 @@
-"""Layers and mags of a dataset as objects, and how a notebook shows them."""
+"""Layers and mags of a dataset as objects, and their display in notebooks."""
 
 from __future__ import annotations
 
@@ -38,30 +38,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerMag:
-    """One mag of a layer, as the JSON lists it."""
+    """One mag of a layer in the JSON of a dataset."""
 
     dataset: str
     """Folder of the dataset."""
     layer: str
     """Name of the layer."""
     mag: Mag
-    """The mag."""
     folder: str
-    """Its folder, or its URL."""
+    """Folder or URL of the mag."""
     elsewhere: str | None
-    """Where it really is, None where that is inside of the dataset."""
+    """Real location of a mag outside the dataset, else None."""
     box: BoundingBox
-    """Where the layer has data [voxels of the mag]."""
+    """Bounding box of the layer [voxels of the mag]."""
 
     def open(self, **options: Any) -> da.Array:
-        """Open it as a dask array; options as for :func:`wkwdask.open`."""
+        """Open the mag as a dask array; options as for :func:`wkwdask.open`."""
         from wkwdask.api.access import open as open_array
 
         _check_listed(self.dataset, self.layer, mag=self.mag)
         return open_array(self.dataset, layer=self.layer, mag=self.mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None) -> npt.NDArray[Any]:
-        """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
+        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole mag."""
         from wkwdask.api.access import read
 
         _check_listed(self.dataset, self.layer, mag=self.mag)
@@ -74,43 +73,42 @@ class LayerMag:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layer:
-    """One layer of a dataset, as the JSON describes it."""
+    """One layer in the JSON of a dataset."""
 
     dataset: str
     """Folder of the dataset."""
     name: str
-    """Its name."""
     category: str
     """``"color"`` or ``"segmentation"``."""
     element_class: str
     """Bits of all channels together, such as ``"uint8"`` or ``"uint24"``."""
     num_channels: int
-    """Values per voxel."""
+    """Number of channels."""
     bounding_box: BoundingBox
-    """Where it has data [voxels of mag 1]."""
+    """Box of the data [voxels of mag 1]."""
     data_format: str
-    """How it is stored: ``"wkw"``, which alone can be opened, or ``"zarr3"`` and so on."""
+    """Storage format: ``"wkw"``, ``"zarr3"`` and so on. Methods of this class open WKW only."""
     listed: tuple[LayerMag, ...] = ()
-    """Its mags, finest first."""
+    """Mags of the layer, finest first."""
     problem: str = ""
-    """What the JSON says of it that is impossible; such a layer is listed, and cannot be used. Empty where all is well."""
+    """Error in the JSON that makes the layer unusable; empty for a valid layer."""
     entry: Any = field(default=None, compare=False)
-    """All that the JSON says of it."""
+    """Entry of the layer in the JSON."""
 
     @property
     def mags(self) -> dict[Mag, LayerMag]:
-        """Its mags, finest first.
+        """Mags of the layer, finest first.
 
         Raises
         ------
         CorruptError
-            The JSON says something impossible of the layer.
+            The entry of the layer in the JSON is invalid.
         """
         self._check()
         return {mag.mag: mag for mag in self.listed}
 
     def __getitem__(self, mag: MagLike) -> LayerMag:
-        """Find a mag: ``layer["2-2-1"]``."""
+        """Return a mag: ``layer["2-2-1"]``."""
         wanted, mags = Mag.parse(mag), self.mags
         if wanted not in mags:
             raise MissingError(f"{self.dataset}: layer {self.name} has no mag {wanted}; there are {', '.join(map(str, mags)) or 'none'}")
@@ -124,22 +122,22 @@ class Layer:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """Type of one channel, None where WKW has no such type."""
+        """Type of one channel, None if WKW has no such type."""
         return dtype_of(self.element_class, self.num_channels)
 
     @property
     def largest_segment_id(self) -> int | None:
-        """The largest id that the JSON states, None where it does not."""
+        """Largest segment id in the JSON, None if it is not stated."""
         return largest_segment_id(self._object)
 
     @property
     def view_configuration(self) -> dict[str, Any]:
-        """How WEBKNOSSOS shows it by default."""
+        """Default view settings of the layer in WEBKNOSSOS."""
         return view_of(self._object)
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """Meshes, agglomerates and so on that belong to it."""
+        """Meshes, agglomerates and other attachments of the layer."""
         return attachments_of(self._object)
 
     @property
@@ -154,7 +152,7 @@ class Layer:
 
     @property
     def coordinate_transformations(self) -> tuple[dict[str, Any], ...]:
-        """How it is placed among the other layers, as the JSON says it."""
+        """Transformations of the layer relative to the other layers, as in the JSON."""
         return transformations_of(self._object)
 
     @property
@@ -162,28 +160,28 @@ class Layer:
         return self.entry if isinstance(self.entry, dict) else {}
 
     def open(self, mag: MagLike | None = None, **options: Any) -> da.Array:
-        """Open a mag as a dask array, by default the finest that has files; options as for :func:`wkwdask.open`."""
+        """Open a mag as a dask array, by default the finest mag that has files; options as for :func:`wkwdask.open`."""
         from wkwdask.api.access import open as open_array
 
         self._check_current()
         return open_array(self.dataset, layer=self.name, mag=mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
-        """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
+        """Read voxels, shape (c, x, y, z); box as for :func:`wkwdask.read`, by default the whole layer."""
         from wkwdask.api.access import read
 
         self._check_current()
         return read(self.dataset, box, layer=self.name, mag=mag)
 
     def compute_largest_segment_id(self) -> int:
-        """Find the largest value of the finest mag that has files, brick by brick, on threads or the active dask Client.
+        """Compute the largest value of the finest mag that has files, brick by brick, on threads or the active dask Client.
 
-        Nothing is written: :meth:`Dataset.set_largest_segment_id` does that.
+        The JSON is not changed: :meth:`Dataset.set_largest_segment_id` writes the id.
 
         Returns
         -------
         int
-            0 where no voxel is stored.
+            The id; 0 if no voxel is stored.
 
         Raises
         ------
@@ -192,14 +190,15 @@ class Layer:
         TypeError
             The values are no integers.
         """
-        from wkwdask.api.functions import apply
+        from wkwdask.api.apply import apply
 
         self._check_current()
         stored = stored_layer(self.dataset, self.name)
         volume = wkw_volume(stored)
         if volume.dtype.kind not in "iu":
-            raise TypeError(f"{volume.folder}: values are {volume.dtype.name}; only integers are ids")
-        largest = apply(_largest, f"{self.dataset}/{self.name}", combine=max)  # the finest mag, in the box of this dataset
+            raise TypeError(f"{volume.folder}: values are {volume.dtype.name}, expected integer ids")
+        # Name the layer and not the folder of its mag: this limits the search to the layer's box in this dataset.
+        largest = apply(_largest, f"{self.dataset}/{self.name}", combine=max)
         return 0 if largest is None else int(largest)
 
     def _check(self) -> None:
@@ -214,7 +213,7 @@ class Layer:
         return f"Layer {self.line()}"
 
     def line(self) -> str:
-        """Say in one line what it is."""
+        """Describe the layer in one line."""
         if self.problem:
             return f"{self.name!r}: cannot be used: {self.problem}"
         stored = f" ({other})" if (other := other_format(self.data_format)) else ""
@@ -228,7 +227,7 @@ class Layer:
 
 
 def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
-    """Make sure that a record is not that of a layer which was renamed, removed or replaced by one of another type."""
+    """Raise if a layer or mag was renamed, removed or replaced by another type since its record was read."""
     source = read_datasource(dataset)
     now = None if source is None else source.layer(name)
     is_there = now is not None and (mag is None or any(listed.mag == mag for listed in now.mags))
@@ -245,7 +244,7 @@ def _largest(values: npt.NDArray[Any]) -> int:
 
 
 def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
-    """Give a layer as its dataset's JSON describes it."""
+    """Return the layer of an entry in the dataset's JSON."""
     stored = listed_layer(dataset, source, record)
     mags = tuple(
         LayerMag(dataset, record.name, mag, folder, external_location(dataset, folder), record.bounding_box.in_mag(mag)) for mag, folder in stored.mags.items()
@@ -256,7 +255,7 @@ def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
 
 
 def odd_layer(dataset: str, odd: InvalidLayer) -> Layer:
-    """Give a layer of which the JSON says something impossible."""
+    """Return the layer of an invalid entry, which only states its ``problem``."""
     said = odd.entry if isinstance(odd.entry, dict) else {}
     category, elements, stored = (str(said.get(key, "")) for key in ("category", "elementClass", "dataFormat"))
     return Layer(dataset, odd.name, category, elements, 1, BoundingBox((0, 0, 0), (0, 0, 0)), stored, problem=odd.problem, entry=odd.entry)
@@ -269,12 +268,12 @@ def _box_text(box: BoundingBox) -> str:
 # ------------------------------------------------------------------------- in a notebook
 
 _PIXELS = 160
-_MOST_NBYTES = 32 << 20  # that are decoded for a picture
-_MOST_SECONDS = 1.0  # for counting files, all mags of a card together
+_MOST_NBYTES = 32 << 20  # limit of decoded data for one picture
+_MOST_SECONDS = 1.0  # limit for counting the files of all mags of a card together
 
 
 def card(head: str, dataset: str, layers: Sequence[Layer]) -> str:
-    """Show layers of a dataset in a notebook: a small table and a small picture, with bounded work, and never an error."""
+    """Return HTML for notebooks: a table of the layers and a small picture, with bounded work; errors are suppressed."""
     until = time.monotonic() + _MOST_SECONDS
     columns = "".join(
         f"<th style='text-align:left'>{name}</th>" for name in ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
@@ -301,7 +300,7 @@ def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
 
 
 def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
-    """Count files and bytes as far as the time allows."""
+    """Count files and bytes until the time limit; return lower bounds if it is reached."""
     try:
         files, nbytes, is_all = count_files(mag.folder, until)
     except OSError:
@@ -319,7 +318,7 @@ def _row(*cells: str) -> str:
 
 
 def _picture(dataset: str, layers: Sequence[Layer]) -> str:
-    """Draw what can be drawn cheaply; nothing where that fails, since a table is better than an error."""
+    """Draw the layers if that is cheap; return an empty text if it fails, since a table is better than an error."""
     from wkwdask.viewer.preview import draw
 
     try:
@@ -329,14 +328,14 @@ def _picture(dataset: str, layers: Sequence[Layer]) -> str:
             return ""
         buffer = io.BytesIO()
         draw(volumes.get("color"), volumes.get("segmentation"), datasource.voxel_size_nm, _PIXELS).save(buffer, format="PNG")
-    except Exception:  # whatever is wrong with files, opening or reading them says it
+    except Exception:  # opening or reading the layer reports the same error
         return ""
     data = base64.b64encode(buffer.getvalue()).decode()
     return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
 
 
 def _small_volume(layer: Layer) -> StoredArray | None:
-    """Open the coarsest mag that has files, None where three slices of it are many bytes."""
+    """Open the coarsest mag that has files, None if three slices of it exceed the limit of a picture."""
     if layer.problem or other_format(layer.data_format) or not layer.listed:
         return None
     stored = stored_layer(layer.dataset, layer.name)

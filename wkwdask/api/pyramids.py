@@ -1,4 +1,4 @@
-"""Pyramids: all coarser mags of a layer, or finer ones."""
+"""Build the coarser mags of a layer, or finer ones by upsampling."""
 
 from __future__ import annotations
 
@@ -46,46 +46,46 @@ def build_pyramid(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Make all coarser mags of a layer from its finest mag, in one pass over it.
+    """Build all coarser mags of a layer from its finest mag, in one pass over it.
 
-    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
-    call finished is kept: the same call goes on from there. :func:`plan_pyramid` tells beforehand what would be done.
+    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
+    interrupted one and keeps its finished work. :func:`plan_pyramid` estimates the work in advance.
 
     Parameters
     ----------
     url : str or path
-        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest. Or a
-        Neuroglancer precomputed volume (``precomputed://PATH``), whose scales are named by their mags or keys.
+        A dataset or a layer. A layer's folder without JSON needs ``method``. The folder of a mag selects that mag as the finest. Or a Neuroglancer
+        precomputed volume (``precomputed://PATH``), with scales named by mag or key.
     layer : str or sequence of str, optional
-        The layer, or several, one after the other; may be omitted if there is only one.
+        One layer, or several that are processed one after the other; may be omitted if there is only one.
     finest : Mag, str, int or sequence of 3 int, optional
-        The mag to start from; by default the finest that has files.
+        The mag to start from; by default the finest mag that has files.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to make. Each is made from the one before it and may jump, such as from 1 to 4-4-1.
+        The mags to build. Each is built from the one before it; factors above 2 are allowed, such as from 1 to 4-4-1.
     coarsest : Mag, str, int or sequence of 3 int, optional
-        Where the ladder ends; by default WEBKNOSSOS's choice.
+        The last mag of the ladder; by default the one that WEBKNOSSOS chooses.
     sampling : {"anisotropic", "isotropic", "constant_z"}, optional
-        Rule of the ladder: towards cubic voxels (the default), all axes doubled, or all but z (the default for a single section).
+        Rule of the ladder: approach cubic voxels (the default), double all axes, or double all axes except z (the default for a single section).
     align_with : str or bool
-        The ladder follows the mags of this layer, of all other layers (True), or of none (False).
+        Align the ladder with the mags of this layer, of all other layers (True), or of none (False).
     method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
-        How a window becomes a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume.
+        Reduction of a window to a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume.
     ignore_zero : bool
-        Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
+        Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is zero.
     existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
-        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew. A finished pyramid with the same settings is no error:
-        the same call does nothing, so that it can be repeated whenever it was killed.
+        What to do if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
+        ``"overwrite"`` discards it and replaces the mags. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
+        repeated after an interruption at any point.
     update : bool or "content"
-        Make anew only files that lie above files that have changed (by size and time) since, or that have changed themselves, file by file in place,
-        in the mags that were built from the finest one. ``"content"`` trusts no times: all files are made anew, and those that differ are replaced.
+        Rebuild, in place, only the files above source files that changed (by size and time), and files that changed themselves, in the mags that were built
+        from the finest mag. ``"content"`` ignores times: it computes all files again and replaces those that differ.
     bounding_box : BoundingBox, str or sequence, optional
-        Make anew, in place, what lies above this part of the layer [voxels of mag 1].
+        Rebuild, in place, the files above this part of the layer: x, y, z, width, height, depth [voxels of mag 1].
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How the new mags or scales are stored; what is not given is as in the finest one. Raw blocks of WKW become LZ4HC, and files suit the box of each mag, at
-        most as long as those of the finest mag, or 8 blocks where that has a file for each block, as WEBKNOSSOS exports annotations.
+        Storage options of the new mags or scales, by default those of the finest. Raw WKW blocks become LZ4HC. Files are sized to fit the box of each mag, at
+        most as long as those of the finest mag, or 8 blocks if that has one file per block, as in annotations exported by WEBKNOSSOS.
         {options}
 
     Returns
@@ -95,13 +95,13 @@ def build_pyramid(
     Raises
     ------
     ExistsError
-        A mag is there that was made otherwise, and ``existing="error"``.
+        A mag that was built with other settings exists, and ``existing="error"``.
     LockedError
         Another job is writing one of the mags.
     ResumeError
-        What is there, or was interrupted, was made with other settings or from other data.
+        The existing mags or the interrupted job were made with other settings or from other data.
     MissingError
-        There is no such layer, it has no files, or a mag to update is not there.
+        The layer or a mag to update does not exist, or has no files.
     UnsupportedError
         The path of a mag leads out of the dataset.
     FormatError
@@ -111,7 +111,18 @@ def build_pyramid(
 
     Notes
     -----
-    NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
+    NaN propagates in mean, median, min and max. The mode ignores NaN, unless the whole window is NaN.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
+    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8))
+    >>> report = wkwdask.build_pyramid(dataset.path, "raw", coarsest="4-4-1")
+    >>> [str(mag) for mag in wkwdask.open_dataset(dataset.path)["raw"].mags]
+    ['1', '2-2-1', '4-4-1']
     """
     from wkwdask.graphs.job_array import check_restartable
     from wkwdask.graphs.runners import is_pyramid_planned, num_workers, run_plan, run_work
@@ -139,14 +150,16 @@ def build_pyramid(
                 pyramid.accepting_finished().staged.check_free()
         return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])
     if existing != "error":
-        raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
+        raise ValueError(f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other")
     if update == "content" and box is not None:
-        raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
+        raise ValueError('update="content" rebuilds everything, bounding_box= a part; use one or the other')
     return merge_reports([run_work(lay_out_update(url, name, wanted, by_content=update == "content", box=box)) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
-    """Tell what :func:`build_pyramid` would do with the same arguments, without writing anything: what ``wkwdask pyramid --dry-run`` prints.
+    """Estimate the work of :func:`build_pyramid` for the same arguments, without writing anything.
+
+    ``wkwdask pyramid --dry-run`` prints the same plan.
 
     Parameters
     ----------
@@ -155,24 +168,34 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     layer : str, optional
         The layer; may be omitted if there is only one.
     **options
-        As for :func:`build_pyramid`, but ``update`` and ``bounding_box``.
+        As for :func:`build_pyramid`, except ``update`` and ``bounding_box``.
 
     Returns
     -------
     PyramidPlan
-        Tasks, files, bytes, memory and time; its ``str()`` is for people.
+        Tasks, files, bytes, memory and time of the job. ``print()`` shows it as text.
 
     Raises
     ------
     MissingError, ResumeError, UnsupportedError, ValueError
         As for :func:`build_pyramid`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
+    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8))
+    >>> wkwdask.plan_pyramid(dataset.path, "raw", mags=["2-2-1", "4-4-1"]).files
+    2
     """
     from wkwdask.graphs.runners import num_workers
 
     if layer is not None and not isinstance(layer, str):
-        raise TypeError(f"a plan is of one layer, got {layer!r}")
+        raise TypeError(f"layer must be the name of one layer, got {layer!r}")
     if options.keys() & {"update", "bounding_box"}:
-        raise TypeError("a plan is of a whole pyramid: update= and bounding_box= are for build_pyramid")
+        raise TypeError("plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()")
     existing = options.pop("existing", "error")
     workers = num_workers()
     return estimate_pyramid(_warned(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
@@ -190,32 +213,32 @@ def upsample(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
+    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels.
 
-    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
-    call finished is kept: the same call goes on from there.
+    Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
+    interrupted one and keeps its finished work.
 
     Parameters
     ----------
     url : str or path
-        A dataset or a layer. A mag's folder makes that mag the source.
+        A dataset or a layer. The folder of a mag selects that mag as the source.
     layer : str, optional
         The layer; may be omitted if there is only one.
     source : Mag, str, int or sequence of 3 int, optional
-        The coarse mag to start from; by default the finest that has files.
+        The coarse mag to start from; by default the finest mag that has files.
     finest : Mag, str, int or sequence of 3 int, optional
-        The finest mag to make, 1 by default. Between it and the source, the mags of WEBKNOSSOS's ladder (or those that other layers have) are made too; a
-        mag that has data is left alone, unless it was made from the source by this function and ``existing`` is not ``"error"``.
+        The finest mag to build, 1 by default. The mags of WEBKNOSSOS's ladder (or of other layers) between it and the source are built too. A mag that has
+        data is kept, unless this function built it from the source and ``existing`` is not ``"error"``.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to make, in place of that ladder. Each is made from the source directly, by any factor on each axis.
+        The mags to build instead of that ladder. Each is built from the source directly, by any factor per axis.
     existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
-        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
+        What to do if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
+        ``"overwrite"`` discards it and replaces the mags.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How the new mags are stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box of each mag, at most 32 blocks long,
-        or 8 where the source has a file for each block.
+        Storage options of the new mags, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box of each mag, at most 32
+        blocks long, or 8 if the source has one file per block.
         {options}
 
     Returns
@@ -229,9 +252,9 @@ def upsample(
     LockedError
         Another job is writing one of the mags.
     ResumeError
-        What is there, or was interrupted, was made with other settings or from other data.
+        The existing mags or the interrupted job were made with other settings or from other data.
     MissingError
-        There is no such layer, or the source has no files.
+        The layer does not exist, or the source has no files.
     UnsupportedError
         The path of a mag leads out of the dataset.
     FormatError
@@ -241,8 +264,19 @@ def upsample(
 
     Notes
     -----
-    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. A new mag's box is the layer's box in
-    that mag: what the source holds beyond it is cut off.
+    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. The box of a new mag is the layer's box
+    in that mag; voxels of the source beyond it are dropped.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
+    >>> _ = wkwdask.write(f"{dataset.path}/raw/2-2-1", (0, 0, 0), np.arange(4096, dtype=np.uint16).reshape(16, 16, 16))
+    >>> _ = wkwdask.upsample(dataset.path, "raw")
+    >>> wkwdask.read(dataset.path, ((0, 0, 1), (4, 1, 2)), layer="raw", mag=1).ravel().tolist()
+    [1, 1, 257, 257]
     """
     from wkwdask.graphs.runners import num_workers, run_plan
 
@@ -252,7 +286,7 @@ def upsample(
 
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
-    """Turn what a user gives into options."""
+    """Return the options of a pyramid from the arguments of a call."""
     of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER}
     single = {name: mag_or_key(of_ladder[name]) for name in ("finest", "coarsest") if of_ladder.get(name) is not None}
     stored = check(options_of(url), **{name: value for name, value in values.items() if name not in _OF_LADDER})
@@ -260,7 +294,7 @@ def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> Pyr
 
 
 def _warned(pyramid: Pyramid) -> Pyramid:
-    """Warn of what viewers would show wrong."""
+    """Issue a warning for each property of a pyramid that viewers would show wrongly."""
     for note in pyramid.notes:
         warnings.warn(note, ViewerWarning, stacklevel=4)
     return pyramid

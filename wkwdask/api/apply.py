@@ -1,4 +1,4 @@
-"""Your own function as a job."""
+"""Apply a user's function to volumes, block by block."""
 
 from __future__ import annotations
 
@@ -48,71 +48,71 @@ def apply(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Any:
-    """Apply a function to volumes, brick by brick: the result becomes a mag, or is combined to one value.
+    """Apply a function to volumes, brick by brick, and write the result as a mag or combine it to one value.
 
-    Each task reads what it needs itself, calls the function and writes what it gives. It runs on threads, or on the active dask Client; the result is the
-    same. The mag appears when it is complete. What an interrupted call finished is kept: the same call goes on from there.
+    Each task reads its input, calls the function and writes the result. Tasks run on threads, or on the active dask Client, with the same result. The mag is
+    published when it is complete. The same call resumes an interrupted one and keeps its finished work.
 
-    Before anything is planned, the function is called once for a small box in the middle, and its result is not kept: mistakes in it show at once.
+    The function is first tried on a small box in the middle of the volume, and its result is discarded: mistakes show before the job starts.
 
     Parameters
     ----------
     function : callable
-        Gets one array per source and gives an array of the same voxels: shape (x, y, z), or (c, x, y, z) where a source, or the result, has several
-        channels. Arrays hold a halo where one is asked for, and so does the result. A function with a parameter ``box`` also gets the box that it computes
-        [voxels of the target's mag].
+        Function that receives one array per source and returns an array of the same size: shape (x, y, z), or (c, x, y, z) if a source or the result has
+        several channels. With ``halo``, arrays and result include the halo. A parameter called ``box`` receives the box to compute [voxels of the target's
+        mag].
     sources : str, path or sequence of them
-        Mags that are read; a layer stands for its finest mag. The first one gives the box. A coarser mag than the target's comes with its voxels repeated, a
-        finer one with as many voxels as the target's span (zeros beyond its box). What :func:`convert` imports (sections, ``.npy``, HDF5, Zarr...) can be a
-        source too: it is mag 1, and its first voxel is voxel 0.
+        Mags to read; a layer stands for its finest mag. The first source determines the box. Voxels of a coarser mag than the target's are repeated; a finer
+        mag is passed at its own resolution, with zeros beyond its box. Sources of :func:`convert` (sections, ``.npy``, HDF5, Zarr...) are accepted too: they
+        are mag 1 and begin at voxel 0.
     target : str or path, optional
-        The mag that is made, such as ``dataset/layer/1``. Without one, what the function gives (anything that can be pickled) is combined to one value.
+        The mag to write, such as ``dataset/layer/1``. Without it, the return values of the function (any picklable object) are combined to one value.
     halo : int or sequence of 3 int
-        How far the function looks beyond what it computes, along x, y, z [voxels]. Where the first source ends, so do the arrays: the function treats that
-        border as it does that of a whole array.
+        Margin that the function reads around its box along x, y, z [voxels]. There is no margin beyond the box of the first source: the function sees the
+        border of the array there.
     mask : str or path, optional
-        A mag of any resolution: voxels where it is zero become zero, and bricks without any other are not computed. Only with a target: without one, let the
-        mask be one of the sources.
+        A mag of any resolution. Voxels where it is zero become zero, and bricks without other voxels are not computed. Needs a target; without one, pass the
+        mask as a source.
     where : BoundingBox, str or sequence, optional
-        What to compute: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+        Box to compute: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
     skip_empty : bool
-        Bricks for which the first source (with the halo) is zero become zero and are not computed: for functions that make zeros of zeros.
+        Do not compute bricks for which the first source (with the halo) is zero; they become zero. For functions that return zeros for zeros.
     chunks : int or sequence of 3 int, optional
-        What one call computes [voxels], powers of two; by default cubes such that all arrays take up to 32 MB.
+        Size of the box that one call computes [voxels], powers of two; by default cubes for which all arrays together take up to 32 MB.
     dtype : dtype_like, optional
-        Type of one channel of the result; by default that of the first source. Results are only cast where nothing can be lost.
+        Type of one channel of the result; by default that of the first source. Results are cast only if no value can change.
     channels : int
-        Channels of the result.
+        Number of channels of the result.
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     existing : {"error", "resume", "overwrite"}
         What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     combine : callable
-        Without a target: makes one value of two, which come in the order of their bricks.
+        Function that combines two values to one if there is no target; values come in the order of their bricks.
     token : str, optional
-        A name of the function's version: a call with another one does not go on with an interrupted job. The function itself is compared by its name, and
-        by the arguments that a ``functools.partial`` binds.
+        Version of the function; a call with another token does not resume an interrupted job. The function itself is compared by its name and by the
+        arguments bound by ``functools.partial``.
     retries : int
-        How often the function is tried again for a brick for which it failed with an error that may pass, such as OSError, MemoryError or RuntimeError.
-        TypeError, ValueError, NameError and the like depend on the code and the data alone: they are not tried again.
+        Number of retries for a brick after an error that may be temporary, such as OSError, MemoryError or RuntimeError. Errors that depend only on code and
+        data, such as TypeError, ValueError and NameError, are not retried.
     most_failures : int
-        With more failed tasks than these the job ends at once; else when all others are done.
+        Number of failed tasks above which the job stops at once; up to it, all other tasks are completed first.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How the mag is stored; what is not given is as in the first source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
-        first source, or 32 blocks where that is no WKW.
+        Storage options of the mag, by default those of the first source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of
+        the first source, or 32 blocks if that is not WKW.
         {options}
 
     Returns
     -------
     Report or object
-        Without a target the combined value, None where nothing was computed.
+        Without a target, the combined value; None if no brick was computed.
 
     Raises
     ------
     BoundsError
-        ``where`` lies outside of the first source.
+        ``where`` lies outside the first source.
     ExistsError
         The mag exists and ``existing="error"``.
     FormatError
@@ -120,18 +120,18 @@ def apply(
     LockedError
         Another job is writing the mag.
     MissingError
-        A source is not there.
+        A source does not exist.
     ResumeError
         The interrupted job was started with other settings or from other data.
     TaskFailedError
-        The function failed when it was tried: nothing is written. Or some tasks failed: the message lists them, and what the others made is kept for the
-        next call. The message ends with the traceback of the first failure.
+        The function failed in its trial, and nothing was written. Or some tasks failed: the message lists them, and the results of the others are kept for
+        the next call. The message ends with the traceback of the first failure.
     TypeError
         The function cannot be called with one array per source, its result cannot be stored, or WKW has no voxel type for the dtype.
     UnsupportedError
         A path leads out of the dataset.
     ValueError
-        An option is invalid, mags cannot be read together, or the result has another shape.
+        An option is invalid, the mags cannot be read together, or the result has another shape.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def apply(
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
     if target is None and (wanted.halo != (0, 0, 0) or mask is not None):
-        raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
+        raise ValueError("halo= and mask= need a target: without one, voxels in a halo or outside a mask would count; pass the mask as one of the sources")
     _try(make_trial(function, urls, target, wanted))
     if target is not None:
         return run_plan(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
@@ -170,7 +170,7 @@ def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _try(trial: Task) -> None:
-    """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked."""
+    """Call a function once, on a worker that will run the tasks. In a batch job, only check its signature."""
     from wkwdask.graphs.job_array import current_batch
     from wkwdask.graphs.runners import run_job
 
