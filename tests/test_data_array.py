@@ -81,8 +81,8 @@ def test_a_region_takes_one_too(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda array: array.rename(x="width"), "dimensions must be named x, y, z"),
-        (lambda array: array.expand_dims("t"), "dimensions must be named x, y, z"),
+        (lambda array: array.rename(x="width"), "dimensions must be x, y, z"),
+        (lambda array: array.expand_dims("t"), "dimensions must be x, y, z"),
         (lambda array: array.assign_coords(x=[0, 1, 2, 3, 4, 6]), "coordinate x: must rise in even steps of 1 voxel"),
         (lambda array: array.assign_coords(x=np.arange(6)[::-1]), "coordinate x: must rise"),
         (lambda array: array.assign_coords(x=np.arange(6) + 0.25), "coordinate x: starts at 0.25"),

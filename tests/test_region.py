@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_refused(mag, tmp_path):
         wkwdask.to_wkw(cube.astype(np.uint8), mag, region=region_of((13, 8, 5), (2, 2, 2)))
     with pytest.raises(TypeError, match="the array is 2 of uint16"):
         wkwdask.to_wkw(np.ones((2, 2, 2, 2), np.uint16), mag, region=region_of((13, 8, 5), (2, 2, 2)))
-    with pytest.raises(ValueError, match="file_len= goes with making a new one"):
+    with pytest.raises(ValueError, match="file_len= is for a new one"):
         wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 2)), file_len=4)
     with pytest.raises(MissingError):
         wkwdask.to_wkw(cube, tmp_path / "none" / "1", region=region_of((13, 8, 5), (2, 2, 2)))
@@ -447,7 +447,7 @@ def test_parts_of_other_formats(tmp_path):
         function(array, url, voxel_size=(4, 4, 8), chunk_shape=(8, 8, 8))
         function(patch, url, region=region)
         np.testing.assert_array_equal(wkwdask.read(url)[0], expected)
-        with pytest.raises(ValueError, match="region= writes into a mag as it is; chunk_shape= goes with making a new one"):
+        with pytest.raises(ValueError, match="region= writes into an existing mag; chunk_shape= is for a new one"):
             function(patch, url, region=region, chunk_shape=(8, 8, 8))
         with pytest.raises(BoundsError, match="reaches outside"):
             function(patch, url, region=((18, 3, 2), (21, 7, 7)))

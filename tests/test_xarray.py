@@ -549,7 +549,7 @@ class TestAccessor:
         np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
         with pytest.raises(ValueError, match="no voxels that could be drawn"):
             opened[:0].wkw.preview()
-        with pytest.raises(ValueError, match="dimensions must be named"):
+        with pytest.raises(ValueError, match="dimensions must be x, y, z"):
             opened.rename(x="width").wkw.preview()
 
 

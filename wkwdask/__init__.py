@@ -60,12 +60,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample
+    from wkwdask.api.apply import apply
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec
     from wkwdask.api.conversion import convert, plan_convert
     from wkwdask.api.copies import compress, copy, rechunk, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
-    from wkwdask.api.apply import apply
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.segmentations import connected_components, merge, remap, remove_dust, renumber

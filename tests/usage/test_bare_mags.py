@@ -107,5 +107,5 @@ def test_voxel_size_of_what_is_there(tmp_path):
         wkwdask.to_wkw(ARRAY, tmp_path / "volume", voxel_size=(4, 4, 30))
     with pytest.raises(ValueError, match="three positive numbers"):
         wkwdask.to_wkw(ARRAY, tmp_path / "new" / "color" / "1", voxel_size=(4, 0, 30))
-    with pytest.raises(ValueError, match="voxel_size= goes with making a new one"):
+    with pytest.raises(ValueError, match="voxel_size= is for a new one"):
         wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "color" / "1", region=((0, 0, 0), ARRAY.shape), voxel_size=(4, 4, 35))

@@ -1,4 +1,4 @@
-"""Arguments of the public functions that have several forms, and the storage options that they share."""
+"""Types and parsers of arguments that several public functions share, and their storage options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MagLike = Mag | str | int | Sequence[int]
 
 
 class StorageKeywords(TypedDict, total=False):
-    """Storage options of all formats. Type checkers read here what the records of the formats say."""
+    """Storage options of all formats, for type checkers. A test compares them with the options of each format."""
 
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | bool | Sharding | None
@@ -36,7 +36,7 @@ class StorageKeywords(TypedDict, total=False):
 
 
 class WriteOptions(TypedDict, total=False):
-    """What all functions take that write an array; type checkers read here what such a function says of itself at run time."""
+    """Options of all functions that write an array, for type checkers."""
 
     offset: Sequence[int] | None
     region: BoundingBox | Sequence[Sequence[int]] | None
@@ -45,19 +45,19 @@ class WriteOptions(TypedDict, total=False):
 
 
 class PlacedOptions(WriteOptions, total=False):
-    """What those take, too, whose format says how large voxels are."""
+    """Options of functions that write to a format with voxel sizes, for type checkers."""
 
     voxel_size: Sequence[float] | None
     mag: MagLike | None
 
 
 def parse_levels(mags: Sequence[MagLike] | str | None) -> list[Mag | str] | None:
-    """Parse a list of mags or keys, which may be a text with commas; None where there is none."""
+    """Parse a sequence of mags or keys, or a text with commas between them."""
     return None if mags is None else [found for one in _items_of(mags) if (found := mag_or_key(one)) is not None]
 
 
 def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
-    """Parse a list of mags, None where there is none."""
+    """Parse a sequence of mags, or a text with commas between them."""
     return None if mags is None else tuple(map(Mag.parse, _items_of(mags)))
 
 
@@ -68,7 +68,7 @@ def _items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
 
 
 def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
-    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them."""
+    """Check the edge lengths of a voxel along x, y, z [nm]."""
     sizes = tuple(voxel_size)
     if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
         raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
@@ -76,7 +76,7 @@ def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
 
 
 def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Function]:
-    """Document the storage options of a function, in place of ``{options}`` in its docstring: one by one for one record, else their names."""
+    """Replace ``{options}`` in a function's docstring by its storage options: described one by one for one format, else listed by format."""
 
     def documented(function: Function) -> Function:
         names = "\n".join(f"        {record.title}: {', '.join(f'``{name}``' for name, _ in options_of(record))}." for record in records)
@@ -89,7 +89,7 @@ def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Func
 
 
 def refuse_options(what: str, values: dict[str, Any]) -> None:
-    """Refuse options of the other format."""
+    """Raise if an option has a value that ``what`` does not support."""
     given = [name for name, value in values.items() if value is not None and value is not False]
     if given:
         raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")

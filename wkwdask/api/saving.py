@@ -1,4 +1,4 @@
-"""Writing an array, as people have it, as one level of an image, whatever the format."""
+"""Write a dask, numpy or xarray array as one level of an image in any format."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _CUBE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """What an ``xarray.DataArray`` says of itself."""
+class _Coordinates:
+    """Position and voxel size of an array, from the coordinates of an ``xarray.DataArray``."""
 
     offset: Vec3
     """Absolute voxel of element 0 along x, y, z."""
     lengths_nm: Lengths | None
-    """Edge lengths of its voxels along x, y, z [nm], None where it does not say all of them."""
+    """Edge lengths of the voxels along x, y, z [nm], None if the length along an axis is unknown."""
     category: str | None
-    """What a layer of it is."""
+    """``"color"`` or ``"segmentation"``, None if unknown."""
 
 
-def _named_axes(array: Any, *, placed: bool) -> tuple[Any, _Named]:
-    """Take the array out of an ``xarray.DataArray``, in the order (c, x, y, z)."""
+def _split_data_array(array: Any, *, placed: bool) -> tuple[Any, _Coordinates]:
+    """Return the data of an ``xarray.DataArray`` in the order (c, x, y, z), and its coordinates."""
     array = array.expand_dims([axis for axis in "xyz" if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0])
     dims = [str(dim) for dim in array.dims]
     if sorted(dims) not in (sorted("xyz"), sorted("cxyz")):
-        raise ValueError(f"the dimensions must be named x, y, z (and c), in any order, got {array.dims}; rename() them")
+        raise ValueError(f"the dimensions must be x, y, z (and c) in any order, got {array.dims}; rename() them")
     ordered = array.transpose(*(dim for dim in _DIMS if dim in dims))
     data = ordered.data if "c" in dims else ordered.data[np.newaxis]
     category = array.attrs.get("category")
@@ -67,14 +67,14 @@ def _named_axes(array: Any, *, placed: bool) -> tuple[Any, _Named]:
     spacings = {axis: spacing_of(array.coords[axis], axis) for axis in known}
     x, y, z = (first_voxel(spacings[axis], axis) if axis in known else 0 for axis in "xyz")
     lengths = [spacing.length_nm for spacing in spacings.values() if spacing.length_nm is not None]
-    return data, _Named((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
+    return data, _Coordinates((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
 
-def _plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Named]:
-    """Bring an array into the form that writers take."""
-    named = _Named((0, 0, 0), None, None)
+def _normalize_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, _Coordinates]:
+    """Check an array and return it with the axes (c, x, y, z), and its coordinates."""
+    coordinates = _Coordinates((0, 0, 0), None, None)
     if hasattr(array, "coords") and hasattr(array, "data"):
-        array, named = _named_axes(array, placed=offset is not None)
+        array, coordinates = _split_data_array(array, placed=offset is not None)
     if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
         raise TypeError(f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}")
     if array.ndim not in (3, 4):
@@ -84,25 +84,28 @@ def _plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bo
     if isinstance(getattr(array, "_meta", None), np.ma.MaskedArray):
         raise TypeError("the array holds masked arrays: fill it (dask.array.ma.filled)")
     if any(n != n for n in array.shape):
-        raise ValueError("the array's shape is not known; call its compute_chunk_sizes() first")
+        raise ValueError("the shape of the array is unknown; call its compute_chunk_sizes() first")
     if offset is not None:
-        named = replace(named, offset=vec3(offset, "offset"))
-    if min(named.offset) < 0 and not allow_negative:
-        raise ValueError(f"offset must not be negative, got {named.offset}")
-    return array, named
+        coordinates = replace(coordinates, offset=vec3(offset, "offset"))
+    if min(coordinates.offset) < 0 and not allow_negative:
+        raise ValueError(f"offset must not be negative, got {coordinates.offset}")
+    return array, coordinates
 
 
 def _content_of(array: Any, token: str | None) -> ArrayContent:
-    """Describe an array, so that a later call knows it again."""
+    """Return the identity of an array, which a later call compares before it resumes."""
     if token is not None and not isinstance(token, str):
-        raise TypeError(f"token must be a text, got {token!r}")
+        raise TypeError(f"token must be a str, got {token!r}")
     in_memory = isinstance(array, np.ndarray)
-    fingerprint = "" if token is not None else _fingerprint(array)  # the token is compared in its place
+    fingerprint = "" if token is not None else _fingerprint(array)  # a token replaces the fingerprint
     return ArrayContent(array.shape, array.dtype, fingerprint, token, in_memory)
 
 
 def _fingerprint(array: Any) -> str:
-    """Hash an array in memory, shape (c, x, y, z), by cubes: the same in any memory order, without a copy of the whole; name any other one by its graph."""
+    """Hash a numpy array, shape (c, x, y, z), or return the name of a dask array's graph.
+
+    Cubes are hashed one after the other. The result does not depend on the memory order, and no copy of the whole array is needed.
+    """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         return str(dask.base.tokenize(array))
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
@@ -121,14 +124,14 @@ def save(
     command: str, array: Any, wanted: Destination, options: Any, *, offset: Sequence[int] | None, region: BoundingBox | Sequence[Sequence[int]] | None = None,
     voxel_size: Sequence[float] | None = None, existing: str = "error", token: str | None = None, compute: bool = True,
 ) -> Report | Delayed:  # fmt: skip
-    """Write an array as one level of an image, or into a part of one that is there; a Report, or a Delayed whose result is one."""
+    """Write an array as one level of an image, or into a region of an existing level. Return a Report, or a Delayed of one."""
     if region is not None:
         given = {"category": wanted.category, "offset": offset, "voxel_size": voxel_size, **options.given()}
         refused = [name for name, value in given.items() if value is not None and not (name == "level" and options.writes_level)]
         if refused:
-            raise ValueError(f"region= writes into a mag as it is; {', '.join(refused)}= goes with making a new one")
+            raise ValueError(f"region= writes into an existing mag; {', '.join(refused)}= is for a new one")
         offset = (0, 0, 0)
-    voxels, named = _plain_array(array, offset, allow_negative=wanted.needs_container)
+    voxels, coordinates = _normalize_array(array, offset, allow_negative=wanted.needs_container)
     content = _content_of(voxels, token)
     staged: StagedMags
     if region is not None:
@@ -140,15 +143,15 @@ def save(
 
         try:
             staged = lay_out()
-        except ReplacedError:  # a job that was killed is completed now
+        except ReplacedError:  # the first attempt completed an interrupted job, which replaced the mag
             staged = lay_out()
     else:
         size = None if voxel_size is None else positive_lengths(voxel_size)
-        is_room = not wanted.needs_container and named.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
-        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or named.category, is_empty_folder=is_room))
-        if size is None and named.lengths_nm is not None:
-            place = replace(place, wanted=replace(place.wanted, coordinate_voxel_size_nm=ratio_of(named.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
-        staged, notes = lay_out_write(place, named.offset, content, options, existing, command)
+        is_room = not wanted.needs_container and coordinates.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
+        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or coordinates.category, is_empty_folder=is_room))
+        if size is None and coordinates.lengths_nm is not None:
+            place = replace(place, wanted=replace(place.wanted, coordinate_voxel_size_nm=ratio_of(coordinates.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
+        staged, notes = lay_out_write(place, coordinates.offset, content, options, existing, command)
         for note in notes:
             warnings.warn(note, ViewerWarning, stacklevel=3)
         if staged.edit is None and not wanted.needs_container:
@@ -158,9 +161,9 @@ def save(
 
 
 def no_dataset_note(folder: str) -> str:
-    """Say that a mag is in no dataset, and the two ways out."""
+    """Return the warning about a mag outside of any dataset, with two remedies."""
     dataset = dirname(dirname(folder))
     return (
-        f"{folder}: belongs to no dataset, since there is no {dataset}/{FILE_NAME}: only the mag itself keeps its box. "
-        f"Give voxel_size=(x, y, z) in nm to make the dataset, or make it before with wkwdask.create_dataset({dataset!r}, (x, y, z))"
+        f"{folder}: belongs to no dataset, because {dataset}/{FILE_NAME} does not exist: only the mag itself stores its box. "
+        f"Pass voxel_size=(x, y, z) in nm to create the dataset, or create it first with wkwdask.create_dataset({dataset!r}, (x, y, z))"
     )

@@ -1,4 +1,4 @@
-"""Segmentations made of volumes, their ids changed, and annotations merged into them."""
+"""Label connected components, map the ids of segmentations, and merge annotations into them."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ def merge(
 ) -> Report:
     """Merge volume annotations, as WEBKNOSSOS exports them, into a segmentation.
 
-    A block that an annotation stores takes the place of the block, zeros included; everything else is that of the base. Where several annotations store a
-    block, the last one counts. Stored blocks of the base that no annotation touches are copied as they are.
+    A block that an annotation stores replaces the block of the base, including its zeros. If several annotations store a block, the last one wins. Encoded
+    blocks of the base that no annotation touches are copied without decoding.
 
     Parameters
     ----------
     base : str or path
-        A dataset, a layer or a mag; it stays as it is.
+        A dataset, a layer or a mag; it is not changed.
     annotations : str, path or sequence of them
-        Zips as WEBKNOSSOS exports them, ``data_Volume.zip`` out of them, or folders with either unpacked. Mags that are but a header are passed over.
+        Zips as exported by WEBKNOSSOS, the ``data_Volume.zip`` inside them, or folders with either unpacked. Mags with only a header are skipped.
     target : str or path
-        Where the result goes: a dataset for a dataset, a layer for a layer, a mag for a mag. One mag is made.
+        Location of the result, of the same kind as the base: a dataset, a layer or a mag. One mag is written.
     layer : str, optional
         The layer of the base; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
-        Which mag; by default that of the path, else the finest that an annotation holds blocks of.
+        The mag; by default the mag of the path, else the finest mag for which an annotation stores blocks.
     volume_layer : str, optional
-        Which volume layer of annotations that have several, by its name or that of its ``data*.zip``; by default the one that was made on the layer. The
+        The volume layer of annotations with several, by its name or the name of its ``data*.zip``; by default the one that was created on the layer. The
         report lists the others.
     relabel : bool or int
-        Give each annotation ids of its own for its new segments. New is every id above the largest id of the base, as its JSON states it or as the number
-        given here. New ids of the first annotation stay, those of each further one are raised by as much as all ids of the annotations before it take:
-        by the largest new id of each less the largest of the base. Other ids, and zero, stay. Where the JSON states too small an id, a number has to be given.
+        Make the new segments of each annotation unique. An id is new if it is larger than the largest id of the base, which is this number or, for True, the
+        one in the JSON; pass a number if the JSON states one that is too small. New ids of the first annotation stay. Those of each further annotation are
+        raised by the sum, over the annotations before it, of their largest new id minus the largest id of the base. Other ids and zero stay.
     existing : {"error", "resume", "overwrite"}
         What to do if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
@@ -80,7 +80,7 @@ def merge(
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How the mag is stored; what is not given is as in the base.
+        Storage options of the mag, by default those of the base.
         {options}
 
     Returns
@@ -96,7 +96,7 @@ def merge(
     LockedError
         Another job is writing the mag.
     MissingError
-        There is no such layer or mag, or no volume annotation.
+        The layer, the mag or a volume annotation does not exist.
     ResumeError
         The interrupted job was started with other settings or from other data.
     UnsupportedError
@@ -120,7 +120,7 @@ def merge(
 
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
-        raise ValueError("name at least one annotation")
+        raise ValueError("annotations is empty, expected at least one")
     found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     default_format().prepare_copy(base, target)
     staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
@@ -144,61 +144,61 @@ def connected_components(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Label the connected components of a layer, across the borders of its files, as a new segmentation.
+    """Label the connected components of a layer as a new segmentation.
 
-    Each component gets one id wherever it goes. Ids are 1 to the number of components, the same for any number of workers. What is held in memory is a
-    brick for each worker, and some 30 bytes for each component of a brick that goes on beyond it. The mag appears when it is complete, and the JSON says its
-    ``largestSegmentId``. What an interrupted call finished is kept: the same call goes on from there.
+    Each component gets one id across all files. Ids are 1 to the number of components, the same for any number of workers. Memory holds one brick per worker,
+    and about 30 bytes for each component that extends beyond a brick. The mag is published when it is complete, with its ``largestSegmentId`` in the JSON.
+    The same call resumes an interrupted one and keeps its finished work.
 
     Parameters
     ----------
     source : str or path
-        A mag, a layer (its finest mag), or what :func:`convert` imports; one channel.
+        A mag, a layer (its finest mag), or a source of :func:`convert`; one channel.
     target : str or path
-        The mag that is made, such as ``dataset/components/1``: the same mag as the source.
+        The mag to write, such as ``dataset/components/1``; the same mag as the source.
     threshold : number or tuple of 2 numbers, optional
-        Voxels count that are at least this number, or that lie between the two (both included); where 0 counts, all that is not stored counts too. Without
-        it, the source holds labels: neighbours are joined that have the same label, and 0 is background.
+        Minimum of the voxels to label, or their minimum and maximum (both inclusive). If 0 lies in this range, voxels that are not stored are labelled too.
+        Without a threshold, the source holds labels: neighbours with the same label are joined, and 0 is background.
     connectivity : {6, 18, 26}
-        Voxels are neighbours that share a face (6), a face or an edge (18), a face, an edge or a corner (26, as cc3d has it by default).
+        Neighbours of a voxel: those that share a face (6), also an edge (18), also a corner (26, the default of cc3d).
     min_voxels : int
-        Components of fewer voxels become 0 and get no id.
+        Components with fewer voxels become 0 and get no id.
     layer : str, optional
-        The layer, where the source is a dataset.
+        The layer, if the source is a dataset.
     mag : Mag, int or str, optional
         The mag, by default the finest.
     where : BoundingBox, str or sequence, optional
-        What is labelled: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero, and joins nothing.
+        Box to label: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero and joins no components.
     dtype : dtype_like, optional
-        Type of the ids; by default uint32, or uint64 where there are more than 2^32 - 1 components.
+        Type of the ids; by default uint32, or uint64 for more than 2^32 - 1 components.
     existing : {"error", "resume", "overwrite"}
         What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options
-        How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
-        source, or 32 blocks where that is no WKW.
+        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
+        source, or 32 blocks if that is not WKW.
         {options}
 
     Returns
     -------
     Report
-        Its note says how many components there are.
+        Its note states the number of components.
 
     Raises
     ------
     BoundsError
-        ``where`` lies outside of the source.
+        ``where`` lies outside the source.
     ExistsError
         The mag exists and ``existing="error"``.
     FormatError
         A record or header is broken.
     IncompleteWriteError
-        The source was changed meanwhile.
+        The source changed during the job.
     LockedError
         Another job is writing the mag.
     MissingError
-        The source is not there.
+        The source does not exist.
     ResumeError
         The interrupted job was started with other settings or from other data.
     TypeError
@@ -206,7 +206,7 @@ def connected_components(
     UnsupportedError
         A path leads out of the dataset.
     ValueError
-        An option is invalid, or there are more components than ``dtype`` can tell apart.
+        An option is invalid, or ``dtype`` is too small for the number of components.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def connected_components(
 
 
 def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
-    """Say where a segmentation goes, and how it is stored."""
+    """Return the target of a segmentation and its storage options."""
     return TargetRequest(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
 
 
@@ -250,37 +250,35 @@ def remap(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Give the ids of a segmentation other ids, as a new layer: merge, rename or remove segments.
+    """Map the ids of a segmentation to other ids, to merge, rename or remove segments.
 
-    The mapping becomes a table on disk that each process maps into memory, so that it may have up to a thousand million entries. The mag appears when it is
-    complete, and the JSON says its ``largestSegmentId``. What an interrupted call finished is kept: the same call goes on from there, but not with another
-    mapping.
+    The mapping becomes a table on disk that each process maps into memory; it may have up to a billion (10^9) entries. The mag is published when it is
+    complete, with its ``largestSegmentId`` in the JSON. The same call with the same mapping resumes an interrupted one and keeps its finished work.
 
     Parameters
     ----------
     source : str or path
-        A mag, a layer (its finest mag), or what :func:`convert` imports; integers, one channel.
+        A mag, a layer (its finest mag), or a source of :func:`convert`; integers, one channel.
     target : str or path
-        The mag that is made, such as ``dataset/merged/1``: the same mag as the source, in another place.
+        The mag to write, such as ``dataset/merged/1``; the same mag as the source, in another folder.
     mapping : dict, ndarray, tuple, Series, DataFrame, str or path
-        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of
-        shape (n,) with an entry for each id from 0 on. Or a file:
+        In memory: ``{old: new}``, an array of shape (n, 2), a tuple of old and new ids, a Series indexed by old ids, a DataFrame of two columns, or an array
+        of shape (n,) with the new ids of 0, 1, 2... Or a file:
 
-        - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header, which does not begin with a
-          number;
-        - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
+        - ``.csv`` or ``.parquet`` with two columns, old and new ids; a CSV may have a header, which must not begin with a number;
+        - ``.npy`` of shape (n, 2), or (n,) with the new ids of 0, 1, 2..., which is not copied;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
-        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one.
-          The segments are those of the source.
+        - ``.nml``: a merger-mode annotation. The segments of the source under the nodes of a tree all get the smallest of their ids; trees that share a
+          segment count as one.
     default : {"keep", "zero"}
-        What becomes of ids that the mapping does not name: they stay, or become 0. An array with an entry for each id names all ids below its length. 0 stays
-        0 unless the mapping names it.
+        New value of ids that are not in the mapping: unchanged, or 0. An array of shape (n,) contains all ids below n. 0 stays 0 unless the mapping
+        contains it.
     layer : str, optional
-        The layer, where the source is a dataset.
+        The layer, if the source is a dataset.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag, by default the finest.
     where : BoundingBox, str or sequence, optional
-        What is mapped: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+        Box to map: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
     existing : {"error", "resume", "overwrite"}
@@ -288,8 +286,8 @@ def remap(
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options
-        How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
-        source, or 32 blocks where that is no WKW.
+        Storage options of the mag, by default those of the source. Raw blocks become LZ4HC. Files are sized to fit the box, at most as long as those of the
+        source, or 32 blocks if that is not WKW.
         {options}
 
     Returns
@@ -299,27 +297,27 @@ def remap(
     Raises
     ------
     BoundsError
-        ``where`` lies outside of the source.
+        ``where`` lies outside the source.
     ExistsError
         The mag exists and ``existing="error"``.
     FormatError
-        A file is no mapping; the message names the line or row.
+        A file is not a valid mapping; the message names the line or row.
     IncompleteWriteError
-        The source or the ``.npy`` was changed meanwhile.
+        The source or the ``.npy`` changed during the job.
     LockedError
         Another job is writing the mag.
     MissingError
-        The source or the file is not there.
+        The source or the file does not exist.
     ModuleNotFoundError
         Parquet and HDF5 need packages of ``pip install 'wkwdask[analysis]'``.
     ResumeError
-        What was interrupted was started with other settings, another mapping or from other data.
+        The interrupted job was started with other settings, another mapping or from other data.
     TypeError
         Ids are not integers.
     UnsupportedError
-        A path leads out of the dataset, or a file has another suffix.
+        A path leads out of the dataset, or the suffix of a mapping is unknown.
     ValueError
-        An option is invalid, the mapping names one id twice with different values, or ``dtype`` cannot hold an id.
+        An option is invalid, the mapping has two values for one id, or ``dtype`` cannot hold an id.
 
     Examples
     --------
@@ -358,16 +356,17 @@ def remove_dust(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Remove the segments of few voxels, as a new layer: they become 0, all others keep their ids.
+    """Remove small segments: set them to 0 in a new layer. All others keep their ids.
 
-    What counts are all voxels with an id in the layer, connected or not; :func:`connected_components` with ``min_voxels=`` looks at each component.
+    The size of a segment is the number of its voxels in the whole layer, connected or not. :func:`connected_components` with ``min_voxels=`` removes small
+    components.
 
     Parameters
     ----------
     source, target : str or path
         As for :func:`remap`.
     min_voxels : int
-        Segments of fewer voxels of the mag are removed.
+        Segments with fewer voxels of the mag are removed.
     layer, mag, dtype, existing
         As for :func:`remap`.
     allow_external : bool
@@ -378,7 +377,7 @@ def remove_dust(
     Returns
     -------
     Report
-        Its note says how many were removed.
+        Its note states the number of removed segments.
 
     Raises
     ------
@@ -418,14 +417,14 @@ def renumber(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Give the n segments of a layer the ids 1 to n, in the order of their old ones, as a new layer.
+    """Renumber the n segments of a layer to 1 to n in the order of their ids, as a new layer.
 
     Parameters
     ----------
     source, target : str or path
         As for :func:`remap`.
     mapping : str or path, optional
-        A file that keeps the old and the new ids, in the form that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
+        File for the old and new ids, in a format that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
     layer, mag
         As for :func:`remap`.
     dtype : dtype_like, optional
@@ -440,7 +439,7 @@ def renumber(
     Returns
     -------
     Report
-        Its note says how many segments there are.
+        Its note states the number of segments.
 
     Raises
     ------

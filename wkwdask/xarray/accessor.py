@@ -187,7 +187,7 @@ class _Shown:
         missing = [axis for axis in "cxyz" if axis not in array.dims]
         array = array.drop_vars([axis for axis in missing if axis in array.coords]).expand_dims(missing)
         if set(array.dims) != set("cxyz"):
-            raise ValueError(f"the dimensions must be named x, y, z (and c), got {array.dims}")
+            raise ValueError(f"the dimensions must be x, y, z (and c), got {array.dims}")
         if 0 in array.shape:
             raise ValueError(f"the array has no voxels that could be drawn: {dict(array.sizes)}")
         self._array = array.transpose(*"cxyz")
