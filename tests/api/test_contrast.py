@@ -27,7 +27,7 @@ from wkwdask.errors import MissingError
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
-WORKFLOW = Path(__file__).resolve().parent.parent / "workflows" / "contrast.py"
+WORKFLOW = Path(__file__).resolve().parent.parent.parent / "workflows" / "contrast.py"
 
 
 @contextlib.contextmanager

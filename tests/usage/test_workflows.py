@@ -15,7 +15,7 @@ from support.commands import run_script_here
 
 import wkwdask
 
-WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
+WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"
 ARRAY = np.random.default_rng(0).integers(0, 4, (60, 50, 40)).astype(np.uint8)
 
 

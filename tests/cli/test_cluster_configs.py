@@ -16,7 +16,7 @@ from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_con
 from wkwdask.clusters.jobqueue import exports, job_arguments, render
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHIPPED = sorted(path.name for path in shipped_folder().iterdir())
 JOBQUEUE = [name for name in SHIPPED if name.endswith(".yaml") and "kind: jobqueue" in (shipped_folder() / name).read_text()]
 SCRIPTS = [name for name in SHIPPED if name.endswith(".sbatch")]

@@ -14,7 +14,7 @@ from support.commands import run_script_here
 
 import wkwdask
 
-WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
+WORKFLOWS = Path(__file__).resolve().parent.parent.parent / "workflows"
 VALUES = ndimage.gaussian_filter(np.random.default_rng(0).random((60, 50, 40)), 1)
 EM = (VALUES / VALUES.max() * 255).astype(np.uint8)
 LABELS = np.kron(np.random.default_rng(1).integers(0, 9, (15, 10, 8)), np.ones((4, 5, 5), int)).astype(np.uint32)

@@ -31,7 +31,7 @@ from wkwdask.ids.survey import SurveyWork
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 VOXEL_SIZE = (11.24, 11.24, 28.0)
-WORKFLOW = Path(__file__).resolve().parent.parent / "workflows" / "label_statistics.py"
+WORKFLOW = Path(__file__).resolve().parent.parent.parent / "workflows" / "label_statistics.py"
 assert ENVIRONMENT  # progress of cluster processes is off
 
 

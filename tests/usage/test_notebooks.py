@@ -14,7 +14,7 @@ import pytest
 
 import wkwdask
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent.parent / "notebooks").glob("*.ipynb"))
 RUN = """
 import sys
 import nbclient, nbformat
