@@ -18,7 +18,7 @@ from support.strategies import voxel_array
 
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.compressed_segmentation import Blocks
+from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed.info import Scale, new_document, parse_info, with_scales
 from wkwdask.formats.precomputed.sharding import Sharding, murmurhash3, parse_minishard_index
@@ -211,7 +211,7 @@ def test_compressed_segmentation_both_ways(shape, block_size, dtype, kinds, seed
     data = compressed_segmentation.encode(array[None], block_size, "f")
     assert data == package.compress(np.asfortranarray(array)[..., None], block_size, order="F")
     np.testing.assert_array_equal(package.decompress(data, tuple(shape), dtype, block_size, order="F").reshape(shape, order="F"), array)
-    np.testing.assert_array_equal(compressed_segmentation.decode(data, Blocks(tuple(shape), block_size), np.dtype(dtype), 1, "f", 0)[0], array)
+    np.testing.assert_array_equal(compressed_segmentation.decode(data, BlockShapes(tuple(shape), block_size), np.dtype(dtype), 1, "f", 0)[0], array)
 
 
 @given(st.lists(st.integers(1, 20), min_size=3, max_size=3), st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), st.integers(0, 2**32 - 1))

@@ -139,8 +139,8 @@ def test_what_is_missing_is_not_zero(tmp_path, folder, monkeypatch):
     (folder / "raw").write_bytes(SECRET[:100])
     for add, error, message in (
         (lambda file: virtual(file, ("near.h5", "x"), ("gone.h5", "x")), MissingError, r"gone\.h5: not found"),
-        (lambda file: virtual(file, ("near.h5", "gone")), MissingError, r"near\.h5: no dataset gone, of which .*a\.h5:/data is made"),
-        (lambda file: external(file, "raw"), TruncatedError, r"raw: has 100 bytes from byte 0 on, and .*a\.h5:/data needs 512"),
+        (lambda file: virtual(file, ("near.h5", "gone")), MissingError, r"near\.h5: no dataset gone, a source of the virtual dataset .*a\.h5:/data"),
+        (lambda file: external(file, "raw"), TruncatedError, r"raw: has 100 bytes from byte 0, and .*a\.h5:/data needs 512"),
     ):
         with pytest.raises(error, match=message):
             converted(write(folder, add), tmp_path)
@@ -152,7 +152,7 @@ def test_loops_of_links(tmp_path, folder):
         file["data"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("/data")
 
     for add in (soft, lambda file: virtual(file, ("a.h5", "data")), lambda file: file.__setitem__("data", h5py.ExternalLink("a.h5", "/data"))):
-        with pytest.raises(CorruptError, match=r"a\.h5:/data: (leads through more than 64 links|is made of itself)"):
+        with pytest.raises(CorruptError, match=r"a\.h5:/data: (leads through more than 64 links|is a virtual dataset of itself)"):
             converted(write(folder, add), tmp_path)
 
 
@@ -164,7 +164,7 @@ def test_files_without_number(tmp_path, folder):
         layout.set_virtual(space, b"../other%b.h5", b"x", h5py.h5s.create_simple(VOXELS.shape))
         h5py.h5d.create(file.id, b"data", h5py.h5t.NATIVE_UINT8, space, layout)
 
-    with pytest.raises(UnsupportedError, match=r"is made of all files and datasets \.\./other%b\.h5:x"):
+    with pytest.raises(UnsupportedError, match=r"is a virtual dataset of all files and datasets \.\./other%b\.h5:x"):
         converted(write(folder, add), tmp_path)
 
 

@@ -215,7 +215,7 @@ def test_a_slice_that_cannot_be_decoded(tmp_path):
 
 def test_a_slice_that_was_replaced_by_another(tmp_path):
     folder = save_sections(tmp_path / "s", random_voxels((2, 40, 50)))
-    message = r"s1\.png: decodes to uint8 of shape \(40, 50, 3\), its header promised uint8 of \(40, 50, 1\)"
+    message = r"s1\.png: decodes to uint8 of shape \(40, 50, 3\), expected uint8 of shape \(40, 50, 1\)"
     with before_task(1, lambda: Image.fromarray(random_voxels((40, 50, 3))).save(folder / "s1.png")), pytest.raises(CorruptError, match=message):
         converted(folder, tmp_path)
 

@@ -246,7 +246,7 @@ def test_sizes_of_jxl(sides, is_boxed):
 def test_a_moving_image():
     imagecodecs = pytest.importorskip("imagecodecs", reason="images need the extra precomputed")
     data = imagecodecs.jpegxl_encode(np.zeros((3, 8, 8, 3), np.uint8), lossless=True)
-    with pytest.raises(CorruptError, match="moves, or has a preview"):
+    with pytest.raises(CorruptError, match="with a preview or an animation"):
         jxl_size(data)
 
 

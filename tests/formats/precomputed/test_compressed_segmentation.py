@@ -14,7 +14,7 @@ from support.strategies import damaged, vectors
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
-from wkwdask.formats.precomputed.compressed_segmentation import Blocks
+from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 
 VECTORS = [
     # type, ids of a block of 4 x 1 x 1, words: the channel, table and bits, place of the indices, indices, table
@@ -31,7 +31,7 @@ def test_by_hand(dtype, ids, words):
     array = np.array(ids, dtype).reshape(1, 4, 1, 1)
     data = np.array(words, "<u4").tobytes()
     assert compressed_segmentation.encode(array, (4, 1, 1), "f") == data
-    assert (compressed_segmentation.decode(data, Blocks((4, 1, 1), (4, 1, 1)), np.dtype(dtype), 1, "f", 0) == array).all()
+    assert (compressed_segmentation.decode(data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype(dtype), 1, "f", 0) == array).all()
 
 
 def test_tables_are_shared():
@@ -67,9 +67,9 @@ def test_compiled_and_plain_are_equal(array, block_size, order):
     assert data == plain_segmentation.encode(array, block_size)
     shape = array.shape[1:]
     assert (plain_segmentation.decode(data, shape, block_size, array.dtype, len(array)) == array).all()
-    assert (compressed_segmentation.decode(data, Blocks(shape, block_size), array.dtype, len(array), "f", 0) == array).all()
+    assert (compressed_segmentation.decode(data, BlockShapes(shape, block_size), array.dtype, len(array), "f", 0) == array).all()
     out = np.empty_like(given_)
-    compressed_segmentation.decode_into(data, Blocks(shape, block_size), out, (0, 0, 0), "f", 0)
+    compressed_segmentation.decode_into(data, BlockShapes(shape, block_size), out, (0, 0, 0), "f", 0)
     assert (out == array).all()
 
 
@@ -101,7 +101,7 @@ def test_many_ids_in_a_block():
         data = compressed_segmentation.encode(array, (count, 1, 1), "f")
         assert data[7] == bits
         assert data == plain_segmentation.encode(array, (count, 1, 1))
-        assert (compressed_segmentation.decode(data, Blocks((count, 1, 1), (count, 1, 1)), array.dtype, 1, "f", 0) == array).all()
+        assert (compressed_segmentation.decode(data, BlockShapes((count, 1, 1), (count, 1, 1)), array.dtype, 1, "f", 0) == array).all()
 
 
 def test_tables_that_no_header_can_name():
@@ -113,7 +113,7 @@ def test_tables_that_no_header_can_name():
     fits = array[..., :254]
     data = compressed_segmentation.encode(fits, block_size, "f")
     assert len(data) > 1 << 25
-    assert (compressed_segmentation.decode(data, Blocks((257, 1, 254), block_size), np.dtype("uint32"), 1, "f", 0) == fits).all()
+    assert (compressed_segmentation.decode(data, BlockShapes((257, 1, 254), block_size), np.dtype("uint32"), 1, "f", 0) == fits).all()
 
 
 ONE = struct.pack("<6I", 1, 3 | 1 << 24, 2, 0b1101, 3, 4)
@@ -136,7 +136,7 @@ DAMAGES = [
 @pytest.mark.parametrize(("data", "message"), DAMAGES)
 def test_damage(data, message):
     with pytest.raises(FormatError) as caught:
-        compressed_segmentation.decode(data, Blocks((4, 1, 1), (4, 1, 1)), np.dtype("uint32"), 1, "f", 50)
+        compressed_segmentation.decode(data, BlockShapes((4, 1, 1), (4, 1, 1)), np.dtype("uint32"), 1, "f", 50)
     assert str(caught.value).startswith(message)
 
 
@@ -146,7 +146,7 @@ def test_any_bytes(data):
     array = data.draw(_segmentations())
     raw = data.draw(damaged(compressed_segmentation.encode(array, (8, 8, 8), "f")))
     try:
-        found = compressed_segmentation.decode(raw, Blocks(array.shape[1:], (8, 8, 8)), array.dtype, len(array), "f", 0)
+        found = compressed_segmentation.decode(raw, BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, len(array), "f", 0)
     except FormatError:
         return
     assert found.shape == array.shape
@@ -157,19 +157,19 @@ def test_every_truncation():
     raw = compressed_segmentation.encode(array, (8, 8, 8), "f")
     for length in range(len(raw)):
         with pytest.raises((TruncatedError, CorruptError)):
-            compressed_segmentation.decode(raw[:length], Blocks(array.shape[1:], (8, 8, 8)), array.dtype, 2, "f", 0)
+            compressed_segmentation.decode(raw[:length], BlockShapes(array.shape[1:], (8, 8, 8)), array.dtype, 2, "f", 0)
 
 
 def test_a_promise_of_much():
     """Nothing is allocated for a chunk that has no bytes for its blocks, or a block that is larger than any file."""
     with pytest.raises(TruncatedError, match="a chunk of 8589934592 blocks has at least"):
-        compressed_segmentation.decode(bytes(100), Blocks((1 << 14, 1 << 14, 1 << 14), (8, 8, 8)), np.dtype("uint64"), 1, "f", 0)
+        compressed_segmentation.decode(bytes(100), BlockShapes((1 << 14, 1 << 14, 1 << 14), (8, 8, 8)), np.dtype("uint64"), 1, "f", 0)
     with pytest.raises(CorruptError, match="indices beyond the end"):
-        compressed_segmentation.decode(struct.pack("<4I", 1, 2 | 1 << 24, 3, 0), Blocks((2, 2, 2), (2**40, 2**40, 2**40)), np.dtype("uint32"), 1, "f", 0)
+        compressed_segmentation.decode(struct.pack("<4I", 1, 2 | 1 << 24, 3, 0), BlockShapes((2, 2, 2), (2**40, 2**40, 2**40)), np.dtype("uint32"), 1, "f", 0)
 
 
 def test_read_only_and_unaligned_memory():
     array = np.arange(8, dtype=np.uint64).reshape(1, 2, 2, 2)
     raw = compressed_segmentation.encode(array, (2, 2, 2), "f")
     for view in (bytearray(raw), memoryview(b"x" + raw)[1:], memoryview(bytearray(b"abc" + raw))[3:]):
-        assert (compressed_segmentation.decode(view, Blocks((2, 2, 2), (2, 2, 2)), array.dtype, 1, "f", 0) == array).all()
+        assert (compressed_segmentation.decode(view, BlockShapes((2, 2, 2), (2, 2, 2)), array.dtype, 1, "f", 0) == array).all()

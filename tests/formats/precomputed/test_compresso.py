@@ -87,7 +87,7 @@ def test_too_many_windows(monkeypatch):
     monkeypatch.setitem(sys.modules, "compresso", SimpleNamespace(EncodeError=package.EncodeError, compress=compress))
     array = np.random.default_rng(0).integers(0, 3, (1, 20, 9, 2)).astype(np.uint32)
     np.testing.assert_array_equal(compresso.decode(compresso.encode(array, "f"), array.shape[1:], array.dtype, "f", 0), array)
-    monkeypatch.setattr(compresso, "_STEPS", ((4, 4, 1),))
+    monkeypatch.setattr(compresso, "_WINDOW_SHAPES", ((4, 4, 1),))
     with pytest.raises(FormatError, match=r"f: compresso cannot encode a chunk of \(20, 9, 2\) voxels: .*too many windows"):
         compresso.encode(array, "f")
 
@@ -97,11 +97,11 @@ WRONG = [
     (b"", "no compresso stream: it starts with b''"),
     (b"ckl\0" + bytes(60), "no compresso stream"),
     (_stream()[:20], "a compresso stream is cut off in its header, after 20 bytes"),
-    (_stream(version=2), "a compresso stream that cannot be: version 2"),
-    (_stream(itemsize=3), "a compresso stream that cannot be: version 0, 3 bytes"),
-    (_stream(steps=(8, 8, 2)), "a compresso stream that cannot be"),
-    (_stream(steps=(8, 0, 2)), "a compresso stream that cannot be"),
-    (_stream(connectivity=8), "a compresso stream that cannot be"),
+    (_stream(version=2), "a compresso stream with an impossible header: version 2"),
+    (_stream(itemsize=3), "a compresso stream with an impossible header: version 0, 3 bytes"),
+    (_stream(steps=(8, 8, 2)), "a compresso stream with an impossible header"),
+    (_stream(steps=(8, 0, 2)), "a compresso stream with an impossible header"),
+    (_stream(connectivity=8), "a compresso stream with an impossible header"),
     (_stream(shape=(3, 2, 1)), r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 2, 1\) of 2 bytes"),
     (_stream(itemsize=4), r"expected a compresso stream of \(3, 1, 1\) voxels of uint16, found \(3, 1, 1\) of 4 bytes"),
     (_stream(windows=()), "has windows that do not cover it"),
@@ -109,8 +109,8 @@ WRONG = [
     (_stream(windows=(7,)), "has windows that do not cover it"),
     (_stream(windows=(4,)), "has windows that do not cover it"),  # window number 2 of 2
     (_stream(values=(), windows=(3,)), "has windows that do not cover it"),
-    (_stream(ids=(7,)), "has another number of ids than of connected pieces"),
-    (_stream(ids=(7, 9, 9)), "has another number of ids than of connected pieces"),
+    (_stream(ids=(7,)), "has a number of ids that differs from its number of connected components"),
+    (_stream(ids=(7, 9, 9)), "has a number of ids that differs from its number of connected components"),
     (_stream(locations=(9,)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(12, 0)), "has borders without ids"),
     (_stream(ids=(), values=(0, 7), locations=(0, 0, 0)), "has borders without ids"),  # the first voxel has no left neighbour

@@ -320,7 +320,7 @@ REFUSED = [
     (replace(SCALE, size=(0, 1, 1)), "uint8", 1, "image", r"size must be positive, got \(0, 1, 1\)"),
     (replace(SCALE, chunk_size=(0, 1, 1)), "uint8", 1, "image", "chunk sizes must be positive"),
     (replace(SCALE, resolution=(8, 8, 0)), "uint8", 1, "image", r"resolution must be positive, got \(8, 8, 0\)"),
-    (replace(SCALE, voxel_offset=(2**53, 0, 0)), "uint8", 1, "image", r"reach beyond 2\^53"),
+    (replace(SCALE, voxel_offset=(2**53, 0, 0)), "uint8", 1, "image", r"exceed the coordinate limit of 2\^53"),
     (replace(SHARDED, chunk_sizes=((64, 64, 64), (8, 8, 8))), "uint8", 1, "image", "a sharded scale has one chunk size, got 2"),
     (replace(SHARDED, sharding=Sharding(0, 1, 1)), "uint8", 1, "image", r"the bits \(0, 1, 1\) must cover identifiers of 3 bits"),
     (replace(SHARDED, sharding=Sharding(0, 1, 2, "murmurhash3_x86_128")), "uint8", 1, "image", "hash must be identity"),
@@ -367,10 +367,10 @@ def test_types_and_channels_of_encodings(encoding, dtypes, channels):
 
 WARNED = [
     # scale, type, channels, what is said
-    (replace(SCALE, chunk_size=(4096, 1, 1)), "uint8", 1, "shows no chunks with a side of more than 2048 voxels"),
-    (replace(SCALE, encoding="png"), "uint16", 2, "shows png of uint16 with 2 channels wrong"),
-    (replace(SCALE, encoding="jxl"), "uint8", 3, "shows jxl with 3 channels wrong"),
-    (replace(SCALE, encoding="compresso"), "uint64", 1, r"shows compresso ids of 2\^32 and more cut off"),
+    (replace(SCALE, chunk_size=(4096, 1, 1)), "uint8", 1, "cannot show chunks with a side of more than 2048 voxels"),
+    (replace(SCALE, encoding="png"), "uint16", 2, "shows png of uint16 with 2 channels incorrectly"),
+    (replace(SCALE, encoding="jxl"), "uint8", 3, "shows jxl with 3 channels incorrectly"),
+    (replace(SCALE, encoding="compresso"), "uint64", 1, r"truncates compresso ids of 2\^32 and more"),
 ]
 
 

@@ -12,7 +12,7 @@ import wkwdask
 from wkwdask.errors import ReplacedError
 
 VOXELS = np.random.default_rng(0).integers(1, 99, (40, 30, 20)).astype(np.uint8)
-BETWEEN = "is being replaced, and .*info describes the old one still"
+BETWEEN = "is being replaced, and .*info still describes the old one"
 
 
 class _Killed(BaseException):

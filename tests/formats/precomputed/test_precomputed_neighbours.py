@@ -62,7 +62,7 @@ def test_meshes_and_fields_stay(volume):
 def test_a_folder_that_holds_more_than_a_scale(volume, job):
     (volume / "4_4_40" / "mesh").mkdir()
     before = contents(volume)
-    with pytest.raises(ExistsError, match=r"holds something else than one precomputed scale \(.*/4_4_40/mesh\)"):
+    with pytest.raises(ExistsError, match=r"holds more than a precomputed scale \(.*/4_4_40/mesh\)"):
         job(volume)
     assert contents(volume) == before
 
@@ -76,7 +76,7 @@ def test_two_scales_in_one_folder(volume, key):
         lambda: wkwdask.rechunk(volume, shard_shape=True), lambda: wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"]),
         lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite"), lambda: wkwdask.build_pyramid(volume, mags=["2-2-1"], existing="overwrite"),
     ):  # fmt: skip
-        with pytest.raises(UnsupportedError, match=r"info: scales\[0\] \('4_4_40'\) and scales\[1\] .* have the folder of scale"):
+        with pytest.raises(UnsupportedError, match=r"info: scales\[0\] \('4_4_40'\) and scales\[1\] .* use the folder of scale"):
             job()
     assert contents(volume) == before
     for mag in ("1", "2-2-1"):
@@ -85,14 +85,14 @@ def test_two_scales_in_one_folder(volume, key):
 
 def test_a_new_scale_in_the_folder_of_another(volume):
     change(volume, lambda _, scales: scales.append({**scales[0], "key": "x/../8_8_40", "resolution": [12, 12, 40]}))
-    with pytest.raises(UnsupportedError, match=r"scales\[1\] \('x/../8_8_40'\) has the folder of scale '8_8_40'"):
+    with pytest.raises(UnsupportedError, match=r"scales\[1\] \('x/../8_8_40'\) uses the folder of scale '8_8_40'"):
         wkwdask.build_pyramid(volume, mags=["2-2-1"])
 
 
 def test_a_scale_below_another(volume):
     shutil.copytree(volume / "4_4_40", volume / "4_4_40" / "sub")
     change(volume, lambda _, scales: scales.append({**scales[0], "key": "4_4_40/sub", "resolution": [8, 8, 40]}))
-    with pytest.raises(ExistsError, match="holds something else than one precomputed scale"):
+    with pytest.raises(ExistsError, match="holds more than a precomputed scale"):
         wkwdask.rechunk(volume, shard_shape=True, mags=["1"])
     wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"])
     for mag in ("1", "2-2-1"):

@@ -73,7 +73,7 @@ def test_what_has_to_be_encoded_says_so(tmp_path):
     wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="jpeg", quality=90)
     before = contents(tmp_path / "v" / "4_4_40")
     for options in ({"chunk_shape": (16, 16, 16)}, {"quality": 50}):
-        with pytest.warns(UserWarning, match="'4_4_40' is decoded and encoded as jpeg once more, which changes its voxels"):
+        with pytest.warns(UserWarning, match="'4_4_40' is decoded and encoded as jpeg again, which changes its voxels"):
             wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/{'_'.join(options)}", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -132,8 +132,8 @@ TABLE = struct.pack("<6Q", 2, 5, 10, 3, 7, 1)  # chunks 2 and 7, at 10 to 17 and
 DAMAGES = [
     # table, bytes behind the shard index, what is said
     (TABLE[:-1], None, "byte 99: a minishard index has a multiple of 24 bytes, found 47"),
-    (struct.pack("<6Q", 7, 0, 0, 0, 1, 1), None, "identifiers of a minishard index ascend, found 7 after 7"),
-    (struct.pack("<6Q", 7, 2**64 - 5, 0, 0, 1, 1), None, "identifiers of a minishard index ascend, found 2 after 7"),
+    (struct.pack("<6Q", 7, 0, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 7 after 7"),
+    (struct.pack("<6Q", 7, 2**64 - 5, 0, 0, 1, 1), None, "expected ascending chunk identifiers in a minishard index, found 2 after 7"),
     (TABLE, 20, "chunk 7 of a minishard index, 1 bytes, lies outside the 20 bytes behind the shard index"),
     (struct.pack("<6Q", 2, 5, 10, 2**64 - 3, 7, 1), 100, "chunk 7 of a minishard index, 1 bytes, lies outside"),  # a start before the last end
     (struct.pack("<6Q", 2, 5, 10, 0, 2**64 - 4, 1), 100, "chunk 2 of a minishard index, 18446744073709551612 bytes, lies outside"),  # ends before it starts
@@ -157,9 +157,9 @@ def test_a_sound_minishard_index_fits_exactly():
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ((999, 999, 5, 4), "byte 16: the index of minishard 1 is said to lie from 5 to 4 of the 68 bytes"),  # minishard 0 is empty, wherever it is
-        ((5, 69, 0, 0), "byte 0: the index of minishard 0 is said to lie from 5 to 69 of the 68 bytes"),
-        ((5, 2**63, 0, 0), "byte 0: the index of minishard 0"),
+        ((999, 999, 5, 4), "byte 16: the shard index places the index of minishard 1 from 5 to 4 of the 68 bytes"),  # minishard 0 is empty, wherever it is
+        ((5, 69, 0, 0), "byte 0: the shard index places the index of minishard 0 from 5 to 69 of the 68 bytes"),
+        ((5, 2**63, 0, 0), "byte 0: the shard index places the index of minishard 0"),
     ],
 )
 def test_damaged_shard_index(tmp_path, index, message):

@@ -124,8 +124,8 @@ def test_later(tmp_path):
         (voxels(), {"chunk_shape": (10, 0, 10)}, "chunk_shape must be positive"),
         (voxels(), {"shard_shape": Sharding(1, 1, 1)}, "the bits"),
         (voxels(), {"shard_shape": {"preshift_bits": 1}}, "shard_shape must be three whole numbers"),
-        (voxels(), {"shard_shape": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "only shards that are boxes"),
-        (voxels(), {"shard_shape": True, "compression": "gzip"}, "compression= is for chunks that are files"),
+        (voxels(), {"shard_shape": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "a new shard must be a box of voxels"),
+        (voxels(), {"shard_shape": True, "compression": "gzip"}, "compression= is for unsharded chunks"),
         (voxels(), {"compression": "br"}, "compression of Neuroglancer precomputed must be one of gzip, raw"),
         (voxels()[:0], {}, "size must be positive"),
         (voxels()[None, None], {}, "the array must have the shape"),
@@ -146,7 +146,7 @@ def test_force(tmp_path):
 
 def test_the_viewer_would_show_it_wrong(tmp_path):
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
-    with pytest.warns(UserWarning, match="Neuroglancer shows png of uint16 with 2 channels wrong"):
+    with pytest.warns(UserWarning, match="Neuroglancer shows png of uint16 with 2 channels incorrectly"):
         wkwdask.to_precomputed(np.stack([voxels("uint16")] * 2), tmp_path / "v", encoding="png", **OPTIONS)
 
 
@@ -173,9 +173,9 @@ def test_other_data_is_left_alone(tmp_path):
     with pytest.raises(ExistsError, match="is a scale of the volume"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v" / "4_4_40", **OPTIONS)
     (tmp_path / "v" / "4_4_40" / "thesis.docx").write_text("years")
-    with pytest.raises(ExistsError, match=r"something else than one precomputed scale \(.*thesis.docx\)"):
+    with pytest.raises(ExistsError, match=r"more than a precomputed scale \(.*thesis.docx\)"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
-    with pytest.raises(ExistsError, match="something else than one precomputed scale"):
+    with pytest.raises(ExistsError, match="more than a precomputed scale"):
         wkwdask.to_wkw(voxels(), tmp_path / "v" / "4_4_40", existing="overwrite")
     assert (tmp_path / "v" / "4_4_40" / "thesis.docx").read_text() == "years"
 
@@ -183,8 +183,8 @@ def test_other_data_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("array", "options", "message"),
     [
-        (voxels("uint16"), {}, r"the volume is image of 1 x uint8, what is written image of 1 x uint16"),
-        (voxels(), {"type": "segmentation"}, "the volume is image of 1 x uint8, what is written segmentation"),
+        (voxels("uint16"), {}, r"the volume is image of 1 x uint8, the new scale is image of 1 x uint16"),
+        (voxels(), {"type": "segmentation"}, "the volume is image of 1 x uint8, the new scale is segmentation"),
         (voxels(), {"voxel_size": (8, 8, 40)}, r"voxels of mag 1 have \(4, 4, 40\) nm"),
     ],
 )
@@ -200,7 +200,7 @@ def test_scales_that_are_listed(tmp_path):
     """Without files it is there all the same; outside of the volume nothing is written."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
     (tmp_path / "v" / "4_4_40").rename(tmp_path / "away")
-    with pytest.raises(ExistsError, match="lists scale '4_4_40' already"):
+    with pytest.raises(ExistsError, match="already lists scale '4_4_40'"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v")
     wkwdask.to_precomputed(voxels(seed=1), tmp_path / "v", existing="overwrite")
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels(seed=1))
@@ -210,7 +210,7 @@ def test_scales_that_are_listed(tmp_path):
     with pytest.raises(UnsupportedError, match="lies outside of the volume"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite")
     (tmp_path / "v" / "info").write_text(json.dumps({**info, "redirect": "../other"}))
-    with pytest.raises(UnsupportedError, match="says that the volume is at"):
+    with pytest.raises(UnsupportedError, match="redirects to"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite")
 
 
@@ -341,14 +341,14 @@ def test_a_volume_that_others_made_meanwhile(tmp_path):
         return block
 
     array = da.from_array(voxels(), chunks=-1).map_blocks(make, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
-    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="those of the scale that was written"):
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="for the new scale"):
         wkwdask.to_precomputed(array, tmp_path / "v", **OPTIONS)
     assert not (tmp_path / "v" / "4_4_40").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"compression": "zstd"}, "compression of .* must be"), ({"compression": "gzip", "shard_shape": True}, "files of their own")],
+    [({"compression": "zstd"}, "compression of .* must be"), ({"compression": "gzip", "shard_shape": True}, "is for unsharded chunks")],
 )
 def test_other_verbs_refuse_the_same_compressions(tmp_path, options, message):
     wkwdask.to_precomputed(np.ones((9, 9, 9), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))

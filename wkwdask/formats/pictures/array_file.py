@@ -1,6 +1,6 @@
-"""An array in a file as a volume, read by slices: ``.npy``, HDF5, MRC, or plain bytes somewhere in a file.
+"""Volumes of one array in a file: ``.npy``, HDF5, MRC, or raw bytes at an offset. The axes may have any order.
 
-The array has its axes in any order. Nothing is mapped into memory, and no more is read than what a box needs, in whole chunks.
+A read of a box reads only the rows or chunks that the box touches. Files are not memory-mapped, since a read beyond a truncated file would kill the process.
 """
 
 from __future__ import annotations
@@ -33,34 +33,39 @@ if TYPE_CHECKING:
     from wkwdask.model.states import States
 
 
-_MOST_HOPS = 64
+_MAX_LINKS = 64
 _PATTERN = re.compile(r"%\d*b")
-"""Stands for the numbers of files or datasets in a virtual dataset without end."""
+"""Placeholder for a block number in the sources of an unlimited virtual dataset (``H5Pset_virtual``)."""
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     files.check_regular(path)
     h5py = import_extra("h5py", path, extra)
     with reading(path, "HDF5 file"):
-        return h5py.File(files.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
+        # The real path, since HDF5 resolves relative external links against the folder of the opened name.
+        return h5py.File(files.realpath(path), "r", **options)
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
-    """Follow a name in an HDF5 file, through links of all kinds."""
+    """Return the item of a name in an HDF5 file, or None; other files are followed in the same folder, or anywhere if ``allow_external``."""
     path = abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
-        return _Reach(dirname(files.realpath(path)), is_anywhere=allow_external).item(file, key, path)
+        return _LinkResolver(dirname(files.realpath(path)), allow_external=allow_external).item(file, key, path)
 
 
-class _Reach:
-    """Other files that one may lead to: those in its folder, or all."""
+class _LinkResolver:
+    """Resolver of names in HDF5 files that rejects data outside of a folder.
 
-    def __init__(self, folder: str, *, is_anywhere: bool) -> None:
-        self._folder, self._is_anywhere = folder, is_anywhere
-        self._entered: set[tuple[str, str]] = set()
+    A crafted file must not make wkwdask read files that its user did not name. HDF5 leads to other files in three ways: external links,
+    external storage, and virtual datasets. The library follows all of them silently, so each is checked first.
+    """
 
-    def item(self, file: Any, key: str, path: str, hops: int = 0) -> Any:
-        """Follow a name, link by link, and check what it leads to."""
+    def __init__(self, folder: str, *, allow_external: bool) -> None:
+        self._folder, self._allow_external = folder, allow_external
+        self._open_datasets: set[tuple[str, str]] = set()  # virtual datasets whose sources are being checked
+
+    def item(self, file: Any, key: str, path: str, links: int = 0) -> Any:
+        """Resolve a name link by link, and check the storage of the dataset at its end."""
         h5py = import_extra("h5py", path)
         found, names = file, deque(key.split("/"))
         while names:
@@ -73,12 +78,13 @@ class _Reach:
             if isinstance(link, h5py.HardLink):
                 found = found[name]
                 continue
-            hops += 1
-            if hops > _MOST_HOPS:
-                raise CorruptError(f"{path}:/{key.lstrip('/')}: leads through more than {_MOST_HOPS} links")
+            links += 1
+            if links > _MAX_LINKS:
+                raise CorruptError(f"{path}:/{key.lstrip('/')}: leads through more than {_MAX_LINKS} links")
             if isinstance(link, h5py.ExternalLink):
                 other = self._allowed(path, join(dirname(path), link.filename), f"the link {name}")
-                return self.item(open_hdf5(other), "/".join((link.path, *names)), other, hops) if files.exists(other) else None
+                return self.item(open_hdf5(other), "/".join((link.path, *names)), other, links) if files.exists(other) else None
+            # a soft link: an absolute path starts again at the root, a relative one at the current group
             if link.path.startswith("/"):
                 found = file
             names.extendleft(reversed(link.path.split("/")))
@@ -89,69 +95,69 @@ class _Reach:
 
     def _allowed(self, path: str, other: str, what: str) -> str:
         real = files.realpath(other)
-        if not self._is_anywhere and not is_below(real, self._folder):
+        if not self._allow_external and not is_below(real, self._folder):
             raise UnsupportedError(
-                f"{path}: {what} leads to {real}, outside of the folder of the file; put it there, or, where you trust it, convert with allow_external=True"
+                f"{path}: {what} leads to {real}, outside of the folder of the file; move it there, or, if you trust it, convert with allow_external=True"
             )
         return other
 
     def _check_external(self, data: Any, path: str) -> None:
-        """Check the plain files that hold the bytes of a dataset; their names count from the current folder."""
+        """Check the files of external storage. HDF5 resolves their names against the current folder."""
         left = data.size * data.dtype.itemsize
         for name, offset, most in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
             files.check_regular(other)
             needed, stored = min(left, most), max(0, files.getsize(other) - offset)
             if stored < needed:
-                raise TruncatedError(f"{other}: has {stored} bytes from byte {offset} on, and {path}:{data.name} needs {needed}")
+                raise TruncatedError(f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs {needed}")
             left -= needed
 
     def _check_virtual(self, data: Any, path: str) -> None:
-        """Check the datasets of which a virtual one is made."""
+        """Check the source datasets of a virtual dataset."""
         sources = {(source.file_name, source.dset_name) for source in data.virtual_sources()} if data.is_virtual else set()
         for file_name, key in sorted(sources):
             if _PATTERN.search(file_name + key):
-                if self._is_anywhere:
+                if self._allow_external:
                     continue
-                raise UnsupportedError(f"{path}:{data.name}: is made of all files and datasets {file_name}:{key}, which allow_external=True reads")
+                raise UnsupportedError(f"{path}:{data.name}: is a virtual dataset of all files and datasets {file_name}:{key}, which allow_external=True reads")
             other = path if file_name == "." else self._allowed(path, join(dirname(path), file_name), f"the virtual dataset {data.name}")
-            place = (files.realpath(other), key)
-            if place in self._entered:
-                raise CorruptError(f"{path}:{data.name}: is made of itself")
-            self._entered.add(place)
+            source = (files.realpath(other), key)
+            if source in self._open_datasets:
+                raise CorruptError(f"{path}:{data.name}: is a virtual dataset of itself")
+            self._open_datasets.add(source)
             with open_hdf5(other) as file:
                 if self.item(file, key, other) is None:
-                    raise MissingError(f"{other}: no dataset {key}, of which {path}:{data.name} is made")
-            self._entered.discard(place)
+                    raise MissingError(f"{other}: no dataset {key}, a source of the virtual dataset {path}:{data.name}")
+            self._open_datasets.discard(source)
 
 
-_WHOLE = 1 << 40  # more than any box
+_UNBOUNDED = 1 << 40  # larger than any box
 _HDF5_CACHE_NBYTES = 64 << 20
 _open_files: LruCache[Any] = LruCache(4)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRef:
-    """Where an array is; small to pickle."""
+    """Reference to an array in a file; small to pickle."""
 
     kind: str
     """``"bytes"`` or ``"hdf5"``."""
     path: str
-    """The file or folder."""
     key: str
-    """Name of the dataset in it, or nothing."""
+    """Name of the dataset, ``""`` for bytes."""
     shape: tuple[int, ...]
     dtype: str
-    """Type as it is stored, with its byte order."""
+    """Stored type with its byte order."""
     chunks: tuple[int, ...]
-    """What is decoded at once."""
+    """Shape that is decoded together."""
     offset: int = 0
+    """First byte in the file, for bytes."""
     stamp: tuple[int, int] = (0, 0)
-    """Size and time of modification of the file, or of the array's record."""
+    """Size [bytes] and time of modification [ns] of the file."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name in error messages."""
         return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
@@ -170,7 +176,7 @@ class ArrayRef:
 
 
 def _opened(ref: ArrayRef) -> Any:
-    """Give the open array; a few are kept, and a forked process opens its own."""
+    """Return the open dataset; a few stay open. The process id is part of the key, since a forked process must not share HDF5 handles."""
     key = (os.getpid(), ref.path, ref.key, ref.stamp)
     array = _open_files.get(key)
     if array is None:
@@ -180,40 +186,48 @@ def _opened(ref: ArrayRef) -> Any:
 
 
 def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
-    """Read a box of an array in C order: whole rows, one stretch of them for each place on the axes before the last two."""
+    """Read a box of an array in C order, with one read for each index of the axes before the last two.
+
+    Each read covers whole consecutive rows, since many small reads are slower; the columns of the box are then cut out::
+
+        . . . . . . .
+        r r X X X r r    X: in the box
+        r r X X X r r    r: read and dropped
+        . . . . . . .
+    """
     dtype = np.dtype(ref.dtype)
     lengths = [part.stop - part.start for part in where]
     axis = max(0, len(where) - 2)
     row = math.prod(ref.shape[axis + 1 :])
-    stretch = np.empty((lengths[axis], *ref.shape[axis + 1 :]), dtype)
+    rows = np.empty((lengths[axis], *ref.shape[axis + 1 :]), dtype)
     out = np.empty(lengths, dtype)
-    cut = (slice(None), *where[axis + 1 :])
+    columns = (slice(None), *where[axis + 1 :])
     try:
         file = files.open_file(ref.path)
     except FileNotFoundError:
         raise MissingError(f"{ref.path}: is gone") from None
     with file:
-        for place in product(*(range(part.start, part.stop) for part in where[:axis])):
+        for outer in product(*(range(part.start, part.stop) for part in where[:axis])):
             first = 0
-            for n, length in zip(place, ref.shape, strict=False):
+            for n, length in zip(outer, ref.shape, strict=False):
                 first = first * length + n
             first = (first * ref.shape[axis] + where[axis].start) * row
-            file.read_into(stretch.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize)
-            out[tuple(n - part.start for n, part in zip(place, where, strict=False))] = stretch[cut]
+            file.read_into(rows.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize)
+            out[tuple(n - part.start for n, part in zip(outer, where, strict=False))] = rows[columns]
     return out
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayVolume(PlainVolume, RandomAccessVolume):
-    """An array with axes, a ``Volume``."""
+    """Volume of an array with named axes."""
 
     ref: ArrayRef
     axes: str
-    """Its axes: ``z``, ``y``, ``x``, and ``c`` or not; ``-`` for others, of length 1."""
+    """A letter of ``c``, ``z``, ``y``, ``x`` for each axis; ``-`` for an axis of length 1 without meaning."""
     origin: Vec3
     """Absolute voxel of element 0."""
     box: BoundingBox
-    """Which part of it is meant [voxels of its mag]."""
+    """Part of the array [voxels of its mag]."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -232,8 +246,8 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 
     @property
     def shard_shape(self) -> Vec3:
-        """All of it: larger than any box, so that its index is (0, 0, 0)."""
-        return (_WHOLE,) * 3
+        # The whole array is one shard, larger than any box: its index is always (0, 0, 0).
+        return (_UNBOUNDED,) * 3
 
     @property
     def name(self) -> str:
@@ -260,12 +274,12 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
         found = self.ref.read(where)
         if found.shape != tuple(part.stop - part.start for part in where):
-            raise CorruptError(f"{self.name}: reads as {found.shape} where {[part.stop - part.start for part in where]} was asked for")
-        kept = [letter for letter in self.axes if letter != "-"]
-        found = found.reshape([lengths[letter] for letter in kept])
-        missing = [letter for letter in "cxyz" if letter not in kept]
-        found = found.reshape((1,) * len(missing) + found.shape)
-        order = [*missing, *kept]
+            raise CorruptError(f"{self.name}: reads with shape {found.shape}, expected {tuple(part.stop - part.start for part in where)}")
+        # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c, x, y, z).
+        named = [letter for letter in self.axes if letter != "-"]
+        missing = [letter for letter in "cxyz" if letter not in named]
+        found = found.reshape((1,) * len(missing) + tuple(lengths[letter] for letter in named))
+        order = [*missing, *named]
         np.copyto(out, found.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind")
         return 1
 
@@ -273,18 +287,17 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
 def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
     letters = axes.lower()
     used = [letter for letter in letters if letter != "-"]
-    odd = [letter for letter in used if letter not in "xyzc"]
-    if odd or len(set(used)) != len(used) or not {"x", "y"} <= set(used):
+    if not set(used) <= set("xyzc") or len(set(used)) != len(used) or not {"x", "y"} <= set(used):
         raise ValueError(f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of length 1), got {axes!r}")
     if len(letters) != len(shape):
-        raise ValueError(f"{name}: axes {axes!r} for an array of shape {shape}: give one letter for each axis")
+        raise ValueError(f"{name}: axes {axes!r} for an array of shape {shape}, expected one letter for each axis")
     if any(letter == "-" and length != 1 for letter, length in zip(letters, shape, strict=True)):
         raise ValueError(f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer than 1")
     return letters
 
 
 def default_axes(shape: tuple[int, ...], name: str) -> str:
-    """Choose axes by the number of them: sections come one after the other, channels first."""
+    """Return the usual axes of an array by its number of dimensions: channels first, then sections."""
     known = {2: "yx", 3: "zyx", 4: "czyx"}
     extra = len(shape) - 4
     if extra > 0 and shape[:extra] == (1,) * extra:
@@ -309,10 +322,10 @@ def npy_ref(path: str) -> tuple[ArrayRef, bool]:
 
 
 def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
-    """Describe an array in C order that lies somewhere in a file."""
+    """Return the reference to an array in C order at an offset of a file."""
     stamp = file_stamp(path)
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if stamp[0] < expected:
-        raise TruncatedError(f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset} on")
+        raise TruncatedError(f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset}")
     chunks = tuple(1 if n < len(shape) - 1 else length for n, length in enumerate(shape))
     return ArrayRef("bytes", path, "", tuple(shape), np.dtype(dtype).str, chunks, offset, stamp)

@@ -1,4 +1,4 @@
-"""A stack of images as a volume: one slice for each z. Holds no open file; slices are decoded when they are read, and not kept."""
+"""Volume of a stack of images, one slice for each z. Slices are decoded when they are read; no file stays open and nothing is cached."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
 
-_WIDEST = 1 << 40  # more than any section
+_UNBOUNDED = 1 << 40  # wider than any section
 
 
 @dataclass(frozen=True, slots=True)
 class ImageStack(PlainVolume):
-    """One slice of the stack for each z, a ``Volume``."""
+    """Volume of a stack of images."""
 
     name: str
     slices: tuple[Slice, ...]
-    """Along z."""
+    """Slices along z."""
     format: PixelFormat
     origin: Vec3
     """Absolute voxel of the first pixel of the first slice."""
     box: BoundingBox
-    """Which part of the stack is meant [voxels of its mag]."""
+    """Part of the stack [voxels of its mag]."""
     tile_shape: tuple[int, int]
-    """The smallest box that can be decoded along x, y [pixels]."""
+    """Smallest box that can be decoded along x, y [pixels]."""
     notes: str | None = None
-    """Where a slice that cannot be decoded leaves a note and reads as zeros; None where it is an error."""
+    """Folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -64,13 +64,13 @@ class ImageStack(PlainVolume):
 
     @property
     def unit_shape(self) -> Vec3:
-        """What is opened at once: a slice."""
+        """One slice, which is one open file."""
         return self.format.width, self.format.height, 1
 
     @property
     def shard_shape(self) -> Vec3:
-        """One slice: wider and higher than any box, so that its index is (0, 0, z)."""
-        return _WIDEST, _WIDEST, 1
+        # A slice is one shard, wider and higher than any box: its index is (0, 0, z).
+        return _UNBOUNDED, _UNBOUNDED, 1
 
     @property
     def token(self) -> tuple[Any, ...]:
@@ -82,7 +82,7 @@ class ImageStack(PlainVolume):
         return self.slices[z - self.origin[2]]
 
     def cropped(self, box: BoundingBox) -> ImageStack:
-        """Give a part of the stack, which knows nothing of the slices outside."""
+        """Return a part of the stack without the slices outside, which keeps pickles small."""
         low, high = (z - self.origin[2] for z in (box.topleft[2], box.bottomright[2]))
         return replace(self, slices=self.slices[low:high], origin=(*self.origin[:2], box.topleft[2]), box=box)
 
@@ -90,9 +90,9 @@ class ImageStack(PlainVolume):
         return self.slice_at(index[2]).name
 
     def shard_states(self, box: BoundingBox) -> States:
-        share = box.intersection(self.box)
-        here = [(0, 0, z) for z in range(share.topleft[2], share.bottomright[2]) if self.slice_at(z).pages]
-        return file_states(here, lambda index: self.slice_at(index[2]).pages[0].path)
+        common = box.intersection(self.box)
+        stored = [(0, 0, z) for z in range(common.topleft[2], common.bottomright[2]) if self.slice_at(z).pages]
+        return file_states(stored, lambda index: self.slice_at(index[2]).pages[0].path)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         decoded = 0
@@ -106,19 +106,26 @@ class ImageStack(PlainVolume):
         return decoded
 
     def with_notes(self, folder: str) -> ImageStack:
-        """Return the stack that fills sections that cannot be decoded with zeros, and leaves a note of each in a folder."""
+        """Return a stack whose undecodable sections read as zeros, with a note on each in a folder."""
         return replace(self, notes=folder)
 
     @contextmanager
     def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
-        """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file."""
+        """Yield a stack for reads of ``reading_shape`` that decodes each slice once.
+
+        If a read covers only a part of what must be decoded together, the other parts wait in a scratch file::
+
+            decoded: +-------+-------+        reads: (0, 0) now
+                     | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
+                     +-------+-------+
+        """
         cells = cell_range(self.box, reading_shape)
         is_cut = any(len(r) > 1 and tile_shape > edge for r, tile_shape, edge in zip(cells[:2], self.tile_shape, reading_shape[:2], strict=True))
         if not is_cut:
             yield self
             return
-        with closing(Scratch(scratch)) as kept:
-            yield _Held(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], kept=kept)
+        with closing(Scratch(scratch)) as parts:
+            yield _ScratchStack(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], parts=parts)
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         slice_ = self.slice_at(z)
@@ -129,7 +136,7 @@ class ImageStack(PlainVolume):
             expected = (rows.stop - rows.start, columns.stop - columns.start, self.num_channels)
             if pixels.shape != expected or pixels.dtype != self.dtype:
                 raise CorruptError(
-                    f"{slice_.name}: decodes to {pixels.dtype} of shape {pixels.shape}, its header promised {self.dtype} of {expected} (y, x, c)"
+                    f"{slice_.name}: decodes to {pixels.dtype} of shape {pixels.shape}, expected {self.dtype} of shape {expected} (y, x, c) from its header"
                 )
         except CorruptError as error:
             if self.notes is None:
@@ -141,24 +148,24 @@ class ImageStack(PlainVolume):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held(ImageStack):
-    """A stack whose slices are decoded whole, and kept in parts."""
+class _ScratchStack(ImageStack):
+    """Stack whose slices are decoded whole on the first read, and kept in a scratch file, cut into the cells of later reads."""
 
     cell_shape: tuple[int, int]
-    """What is read at a time along x, y [voxels]."""
-    kept: Scratch
-    """What was decoded and not read yet."""
+    """Shape of one read along x, y [voxels]."""
+    parts: Scratch
+    """Cells by (z, x, y); (z,) marks a slice as decoded."""
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))
-        if (z,) not in self.kept:
-            self._keep(z)
-        return self.kept.get((z, *index)) if (z, *index) in self.kept else None
+        if (z,) not in self.parts:
+            self._decode_slice(z)
+        return self.parts.get((z, *index)) if (z, *index) in self.parts else None
 
-    def _keep(self, z: int) -> None:
+    def _decode_slice(self, z: int) -> None:
         (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.origin, strict=True)) for at in (self.box.topleft, self.box.bottomright))
         pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
-        self.kept.put((z,), np.empty(0, np.uint8))
+        self.parts.put((z,), np.empty(0, np.uint8))
         if pixels is None:
             return
         x_cells, y_cells, _ = cell_range(self.box, (*self.cell_shape, 1))
@@ -167,11 +174,11 @@ class _Held(ImageStack):
                 (max(low, n * edge - corner) - low, min(high, (n + 1) * edge - corner) - low)
                 for n, edge, corner, low, high in zip((x, y), self.cell_shape, self.origin[:2], (left, top), (right, bottom), strict=True)
             )
-            self.kept.put((z, x, y), pixels[y0:y1, x0:x1])
+            self.parts.put((z, x, y), pixels[y0:y1, x0:x1])
 
 
 def read_notes(folder: str) -> list[str]:
-    """List what was written down about slices that could not be decoded, by their z."""
+    """Return the notes on slices that could not be decoded, in order of z."""
     try:
         names = sorted((name for name in files.listdir(folder) if name.isdecimal()), key=int)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Single images in files: PNG and JPEG by Pillow, pages of TIFF files by tifffile. What is one slice, and its pixels.
+"""Read single images: PNG and JPEG by Pillow, TIFF pages by tifffile. First the headers as slices, then pixels.
 
-Pixels are given as they are stored: indices where an image has a palette, 0 and 1 where it has one bit.
+Pixels are the stored values: an image with a palette reads as indices, an image with one bit as 0 and 1.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
 
-# Pillow's modes that hold values; 16-bit files in color are read by imagecodecs, since Pillow halves their bits.
+# Pillow's modes with their data type and channels. Pillow reduces 16-bit color images to 8 bits, so imagecodecs reads those.
 _MODES = {"1": ("uint8", 1), "L": ("uint8", 1), "P": ("uint8", 1), "LA": ("uint8", 2), "RGB": ("uint8", 3), "RGBA": ("uint8", 4), "I;16": ("uint16", 1)}
+# PNG specification, section 11.2.1 (IHDR): byte 24 of the file is the bit depth, byte 25 the color type
 _PNG_HEAD_NBYTES = 26
-_PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
+_PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}  # by color type: gray, RGB, gray and alpha, RGBA
 
 
 def slices_of(path: str) -> list[Slice]:
@@ -36,7 +37,7 @@ def slices_of(path: str) -> list[Slice]:
     except ModuleNotFoundError:
         raise
     except Exception as error:
-        _raise_if_of_the_system(error)
+        _reraise_system_error(error)
         return [Slice((Page(path),), problem=reason_of(error).removeprefix(f"{path}: "))]
 
 
@@ -55,12 +56,12 @@ def _read_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
     except (MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:
-        _raise_if_of_the_system(error)
+        _reraise_system_error(error)
         raise CorruptError(f"{page.name}: cannot be decoded: {reason_of(error)}") from error
 
 
-def _raise_if_of_the_system(error: Exception) -> None:
-    """Tell a disk or system that fails from a file that is broken: the first says nothing about the file."""
+def _reraise_system_error(error: Exception) -> None:
+    # An error with an errno comes from the system, such as a failing disk: the file itself may be intact.
     if isinstance(error, OSError) and error.errno is not None:
         raise error
 
@@ -69,14 +70,14 @@ def _raise_if_of_the_system(error: Exception) -> None:
 
 
 def _open_image(path: str, file: Any) -> Any:
-    """Open an image by its name's format; not by ``Image.open``, which takes a large section for an attack."""
+    """Open an image by the suffix of its name. ``Image.open`` rejects large sections as decompression bombs."""
     from PIL import JpegImagePlugin, PngImagePlugin
 
     return PngImagePlugin.PngImageFile(file, path) if path.lower().endswith(".png") else JpegImagePlugin.JpegImageFile(file, path)
 
 
 def _deep_png(path: str, file: Any) -> tuple[str, int] | None:
-    """Tell type and channels of a PNG of 16 bits."""
+    """Return type and channels of a PNG with 16 bits per channel, else None."""
     if not path.lower().endswith(".png"):
         return None
     head = file.read(_PNG_HEAD_NBYTES)
@@ -91,7 +92,7 @@ def _image_slice(path: str) -> Slice:
         image = _open_image(path, file)
         known = deep or _MODES.get(image.mode)
         if known is None:
-            raise UnsupportedError(f"pixels of the kind {image.mode}")
+            raise UnsupportedError(f"pixels of mode {image.mode}, expected one of {', '.join(_MODES)}")
         dtype, channels = known
         if min(image.size) < 1:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")

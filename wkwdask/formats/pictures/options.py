@@ -10,7 +10,7 @@ from wkwdask.model.options import StorageOptions, choice
 
 @dataclass(frozen=True, slots=True)
 class TiffOptions(StorageOptions):
-    """How sections are stored as TIFF."""
+    """Storage of sections as TIFF."""
 
     name: ClassVar[str] = "an export"
     title: ClassVar[str] = "TIFF"

@@ -1,6 +1,6 @@
-"""Files of other formats that a mag is exported to, written box by box in any order: ``.npy``, Zarr, a folder of TIFFs; or section by section: one TIFF.
+"""Export targets: ``.npy``, Zarr and folders of TIFFs, written box by box in any order, and single TIFF files, written section by section.
 
-Each is made under another name, in the folder of the export, and is moved to its place when it is complete.
+Each target is written under a temporary name in the folder of the export. The export moves it to its final name once it is complete.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 SLAB_NBYTES = 256 << 20
 _STRETCH_NBYTES = 64 << 20
 _ZARR_SHARD_NBYTES = 128 << 20
-_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; more offsets than a classic TIFF has are needed from 4 GiB on
+_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; the 32-bit offsets of classic TIFF end at 4 GiB, some of which tags need
 _TILE_VX = 512
 _SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedArray:
-    """What is exported."""
+    """Geometry and type of an exported mag."""
 
     box: BoundingBox
-    """The voxels [of the mag]."""
+    """Exported voxels [of the mag]."""
     num_channels: int
     dtype: np.dtype[Any]
     chunk_shape: Vec3
-    """What the source decodes at once [voxels]."""
+    """Chunk of the source [voxels]."""
     shard_shape: Vec3
-    """One file of the source [voxels]."""
+    """Shard of the source [voxels]."""
     voxel_size_nm: tuple[float, float, float] | None
     """Edge lengths of a voxel of the mag [nm]."""
 
@@ -66,7 +66,7 @@ class ExportedArray:
         return "zyx" if self.num_channels == 1 else "czyx"
 
     def outer(self, shape: Vec3) -> tuple[int, ...]:
-        """Turn a shape along x, y, z into that of an exported array."""
+        """Return the shape of an exported array, (z, y, x) or (c, z, y, x), for a shape along x, y, z."""
         return (*((self.num_channels,) if self.num_channels > 1 else ()), *reversed(shape))
 
     @property
@@ -74,37 +74,37 @@ class ExportedArray:
         return self.outer(self.box.size)
 
     def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Turn an array (c, x, y, z) into the axes of an exported one."""
-        turned = array.transpose(0, 3, 2, 1)
-        return turned[0] if self.num_channels == 1 else turned
+        """Return an array (c, x, y, z) as (z, y, x), or (c, z, y, x) if there are several channels."""
+        transposed = array.transpose(0, 3, 2, 1)
+        return transposed[0] if self.num_channels == 1 else transposed
 
 
 @dataclass(frozen=True, slots=True)
 class Output(ABC):
-    """What is exported to: picklable, so that tasks carry it."""
+    """Export target whose cells may be written in any order; picklable, since tasks carry it."""
 
     path: str
     spec: ExportedArray
     note: ClassVar[str] = ""
-    """What a user should know of it."""
+    """Advice for the user, shown in the plan."""
 
     @property
     @abstractmethod
     def cell_shape(self) -> Vec3:
-        """What one task writes [voxels]."""
+        """Shape that one task writes [voxels]."""
 
     @property
     @abstractmethod
     def corner(self) -> Vec3:
-        """Where the grid of such cells begins [voxels]."""
+        """Origin of the grid of cells [voxels]."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what tasks write into; doing it again changes nothing."""
+        """Create the file or folder that tasks write to; a second call changes nothing."""
 
     @abstractmethod
     def write(self, source: Volume, box: BoundingBox) -> None:
-        """Write one cell, or what of it lies in the box."""
+        """Write the part of one cell that lies in the box."""
 
 
 def read_box(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
@@ -120,7 +120,7 @@ class NpyOutput(Output):
 
     @property
     def cell_shape(self) -> Vec3:
-        """Whole rows, so that a section's share lies together in the file."""
+        # Whole rows, so that each section of a cell is one contiguous range of the file.
         width, (_, y, z) = self.spec.box.size[0], self.spec.chunk_shape
         while 2 * y * width * z * self.spec.voxel_nbytes <= _STRETCH_NBYTES and y < self.spec.box.size[1]:
             y *= 2
@@ -128,7 +128,7 @@ class NpyOutput(Output):
 
     @property
     def corner(self) -> Vec3:
-        """The source's grid, along y and z."""
+        """Voxel 0 along y and z, which aligns cells with the source's grid."""
         return self.spec.box.topleft[0], 0, 0
 
     def _header(self) -> bytes:
@@ -138,7 +138,7 @@ class NpyOutput(Output):
         return header.getvalue()
 
     def prepare(self) -> None:
-        """Write the header; what is not written yet is zero."""
+        """Write the header and set the size of the file: voxels that are not written yet are zero."""
         header = self._header()
         nbytes = len(header) + int(np.prod(self.spec.shape)) * self.spec.dtype.itemsize
         with contextlib.closing(files.create(self.path, exclusive=False)) as file:
@@ -165,7 +165,7 @@ class NpyOutput(Output):
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Let a full disk or quota say where, in libraries that do not."""
+    """Add the path to an OSError without one, which libraries raise when a disk or quota is full."""
     try:
         yield
     except OSError as error:
@@ -176,7 +176,7 @@ def _naming(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ZarrOutput(Output):
-    """A Zarr array of version 3: its chunks are the blocks of the source, its shards the files, as long as one fits into memory."""
+    """A Zarr array of version 3. Its chunks are those of the source, its shards too if they fit into memory."""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -184,11 +184,11 @@ class ZarrOutput(Output):
 
     @property
     def corner(self) -> Vec3:
-        """The lowest corner of the box: there the array begins."""
+        """Lowest corner of the box: index 0 of the array."""
         return self.spec.box.topleft
 
     def prepare(self) -> None:
-        """Make the array, with its axes and the size and place of its voxels."""
+        """Create the array, with axes, voxel size and offset in its metadata."""
         if files.exists(f"{self.path}/zarr.json"):
             return
         spec = self.spec
@@ -213,17 +213,16 @@ class SectionsOutput(Output):
     """A folder with one TIFF for each section, named by its z in the mag."""
 
     compression: str
-    """How the TIFFs are encoded."""
-    note: ClassVar[str] = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
+    note: ClassVar[str] = "a folder with one TIFF for each section, named by its z; a path that ends with .ome.tif, .tif, .npy or .zarr chooses another format"
 
     @property
     def cell_shape(self) -> Vec3:
-        """Whole sections, as many as a block is deep."""
+        """Whole sections, as deep as a chunk of the source."""
         return (*self.spec.box.size[:2], self.spec.chunk_shape[2])
 
     @property
     def corner(self) -> Vec3:
-        """The source's grid, along z."""
+        """Voxel 0 along z, which aligns cells with the source's grid."""
         return (*self.spec.box.topleft[:2], 0)
 
     def prepare(self) -> None:
@@ -240,7 +239,8 @@ class SectionsOutput(Output):
                 compression=None if self.compression == "raw" else self.compression, metadata=None, **_resolution(self.spec),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
             )  # fmt: skip
-            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))  # what a killed process leaves goes with that folder
+            # Temporary files lie in the folder of the export, so that those of a killed process are removed with it.
+            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", dirname(self.path))
             try:
                 file.write(data.getbuffer(), 0)
             except BaseException:
@@ -250,7 +250,7 @@ class SectionsOutput(Output):
 
 
 def is_section(name: str) -> bool:
-    """Tell whether a name is that of a section as :class:`SectionsOutput` writes them.
+    """Check whether a file name is one that :class:`SectionsOutput` writes.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def is_section(name: str) -> bool:
 
 
 def is_exported_zarr(path: str) -> bool:
-    """Tell whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
+    """Check whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
     record = read_object(f"{path}/zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
@@ -281,14 +281,14 @@ def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str,
     is_big = width * height * depth * spec.voxel_nbytes >= _BIG_TIFF_NBYTES
     planes = (plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
-        writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
+        writer.write(  # planarconfig and extrasamples: else tifffile takes x for samples if the box is one voxel wide
             _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=spec.dtype, tile=(tile, tile), photometric="minisblack",
             planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(spec),
         )  # fmt: skip
 
 
 def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
-    """Cut what is exported into slabs as deep as a block, in order."""
+    """Yield slabs of the exported box along z, each within one layer of chunks."""
     box, step = spec.box, spec.chunk_shape[2]
     for z in range(box.topleft[2] // step * step, box.bottomright[2], step):
         low, high = max(z, box.topleft[2]), min(z + step, box.bottomright[2])
@@ -296,14 +296,20 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
 
 
 def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Read the sections of a slab, each block once."""
+    """Yield the sections of a slab, (c, y, x) with their z, and read each chunk once.
+
+    A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file::
+
+        strip 0 | z 0  z 1  z 2 ...        written row by row,
+        strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z
+    """
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     if slab.volume * voxel_nbytes <= SLAB_NBYTES:
         array = read_box(source, slab).transpose(3, 0, 2, 1)
         for n, plane in enumerate(array):
             yield slab.topleft[2] + n, plane
         return
-    with contextlib.closing(Scratch(scratch)) as kept:
+    with contextlib.closing(Scratch(scratch)) as waiting:
         rows = source.chunk_shape[1]
         while 2 * rows * slab.size[0] * slab.size[2] * voxel_nbytes <= SLAB_NBYTES:
             rows *= 2
@@ -312,14 +318,14 @@ def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[
         for n, (low, high) in enumerate(pairwise(starts)):
             strip = read_box(source, type(slab).from_corners((left, low, front), (right, high, back), slab.mag))
             for z in range(slab.size[2]):
-                kept.put((z, n), strip[:, :, :, z].transpose(0, 2, 1))
+                waiting.put((z, n), strip[:, :, :, z].transpose(0, 2, 1))
             del strip
         for z in range(slab.size[2]):
-            yield front + z, np.concatenate([kept.get((z, n)) for n in range(len(starts) - 1)], axis=1)
+            yield front + z, np.concatenate([waiting.get((z, n)) for n in range(len(starts) - 1)], axis=1)
 
 
 def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator[npt.NDArray[Any]]:
-    """Cut sections into tiles, filled up with zeros."""
+    """Yield the tiles of sections, padded with zeros: TIFF stores tiles of full size."""
     for plane in planes:
         for channel in plane:
             for y in range(0, channel.shape[0], edge):
@@ -332,7 +338,8 @@ def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator
 
 
 def _resolution(spec: ExportedArray) -> dict[str, Any]:
-    """Give the size of a pixel in the words of TIFF, which knows no smaller unit than a micrometer."""
+    """Return tifffile's arguments for the pixel size (TIFF 6.0, section 8, "ResolutionUnit")."""
     if spec.voxel_size_nm is None:
         return {}
+    # pixels per centimeter, which is 1e7 nm
     return {"resolution": (1e7 / spec.voxel_size_nm[0], 1e7 / spec.voxel_size_nm[1]), "resolutionunit": "CENTIMETER"}

@@ -1,6 +1,6 @@
-"""Sections that are too large to be kept in memory while their slab is written, strip by strip: each is decoded once, and waits in a scratch file.
+"""Scratch file for decoded arrays that exceed memory, so that each section is decoded once.
 
-The file has no name, so that nothing is left of a process that is killed, and its strips are LZ4.
+The file is unlinked (it has no name), so that the system frees it when the process ends in any way. Arrays are compressed with LZ4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """Arrays in a file without a name."""
+    """Arrays by key, in an unlinked file."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class Scratch:
         self._places[key] = (self._end, len(data), array.shape, array.dtype)
         try:
             self._output.write(data, self._end)
-        except OSError as error:  # a full disk or quota: say where
+        except OSError as error:  # a full disk or quota: the file has no name, so the error names the folder
             raise OSError(error.errno, os.strerror(error.errno or 0), f"{self._folder} (scratch)") from None
         self._end += len(data)
 

@@ -1,4 +1,4 @@
-"""The records of a stack of sections: where the pages of a slice are, and what its header says of them."""
+"""Records of image stacks: the pages of a slice with their place in files, and the format that headers state."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 from wkwdask.errors import CorruptError
 from wkwdask.store import files
 
-_SMALL_NBYTES = 64 << 20
-_MOST_EXPANDED = 1 << 16
-"""Bytes that one stored byte may become; only zeros and other constants come near."""
+_SMALL_NBYTES = 64 << 20  # never suspicious
+_MAX_EXPANSION = 1 << 16  # decoded bytes per stored byte; only constant images come near
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +20,25 @@ class Page:
 
     path: str
     offset: int = 0
-    """Where a TIFF file has the directory of the page [bytes]."""
+    """Offset of the directory (IFD) of a TIFF page [bytes]."""
     number: int | None = None
-    """Which page of the file it is, None where it has one."""
+    """Number of the page, None if the file has only one."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name in error messages."""
         return self.path if self.number is None else f"{self.path}: page {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class PixelFormat:
-    """What all slices of a stack must have in common."""
+    """Size and type of a slice; all slices of a stack share one."""
 
     width: int
-    """[pixels]"""
     height: int
-    """[pixels]"""
     num_channels: int
     dtype: str
-    """Type of one of them, in native byte order."""
+    """Type of one channel in native byte order."""
 
     def __str__(self) -> str:
         channels = "" if self.num_channels == 1 else f" in {self.num_channels} channels"
@@ -50,36 +47,37 @@ class PixelFormat:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One section of a stack: an image, or one for each of its channels."""
+    """One section of a stack: one image, or one for each channel."""
 
     pages: tuple[Page, ...]
-    """Where its channels are; none where the section is missing."""
+    """Empty if the section is missing."""
     format: PixelFormat | None = None
+    """None if the header cannot be read; ``problem`` then states why."""
     tile_shape: tuple[int, int] = (0, 0)
-    """The smallest box that can be decoded along x, y [pixels]."""
+    """Smallest box that can be decoded along x, y [pixels]."""
     problem: str = ""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
-        return self.pages[0].name if self.pages else "a section that is missing"
+        """Name in error messages."""
+        return self.pages[0].name if self.pages else "a missing section"
 
 
 def stored_dtype(dtype: Any) -> np.dtype[Any]:
-    """Choose the type that holds all values of a stored one: native byte order, bits become bytes, half floats single ones."""
+    """Return the type of voxels for a stored type: native byte order, bool becomes uint8, float16 becomes float32."""
     native = np.dtype(dtype).newbyteorder("=")
     wider = {"bool": "uint8", "float16": "float32"}.get(native.name)
     return native if wider is None else np.dtype(wider)
 
 
 def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
-    """Make sure that some bytes can become as many voxels as a header claims, before memory is taken for them."""
-    if nbytes > _SMALL_NBYTES + _MOST_EXPANDED * stored_nbytes:
+    """Raise CorruptError if a header claims more pixels than the stored bytes can hold, before memory is allocated for them."""
+    if nbytes > _SMALL_NBYTES + _MAX_EXPANSION * stored_nbytes:
         raise CorruptError(f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold")
 
 
 def file_stamp(path: str) -> tuple[int, int]:
-    """Give size and time of modification of a file, zeros where it is gone."""
+    """Return size [bytes] and time of modification [ns] of a file, zeros if it is missing."""
     try:
         status = files.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -48,32 +48,33 @@ class ScaleDescription(FileIdentity):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the scale is another one; of a remote volume, when ``info`` says so."""
+        """Identity of the stored scale; for a remote volume it changes with ``info`` only."""
         return ("precomputed", self.scale, repr(self.scale.entry), None if self.opened is None else self.opened.folder)
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
         return self.scale, self.dtype.str, self.num_channels, box
 
     def is_still_described(self) -> bool:
-        """Check whether ``info`` still has the scale as it is; others come and go."""
+        """Check whether ``info`` still lists this scale unchanged; other scales may be added or removed."""
         now = read_record_state(self.store, self.record_name, self.volume)
         info = None if now is None else info_of(self.volume, now.record)
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
         chunk = self.scale.chunk_size
-        alike = [scale for scale in info.scales if scale.key == self.scale.key and chunk in scale.chunk_sizes]
-        wanted = replace(self.scale, chunk_sizes=(), options={})
-        return any(replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == wanted for scale in alike)
+        same_key = [scale for scale in info.scales if scale.key == self.scale.key and chunk in scale.chunk_sizes]
+        # Encoder options only concern writers, and further chunk sizes are separate files: neither changes what is read.
+        ours = replace(self.scale, chunk_sizes=(), options={})
+        return any(replace(scale, chunk_size=chunk, chunk_sizes=(), options={}) == ours for scale in same_key)
 
 
 def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> StoredArray:
-    """Describe a scale of a volume in one of its chunk sizes, where its voxels are."""
+    """Return a stored scale as an array in absolute voxels."""
     codec, store = PrecomputedCodec.of(info, scale), volume.below(scale.key)
     return _array(store, volume, scale, codec, mag, read_record_state(store, FILE_NAME, volume) if volume.is_local else None)
 
 
 def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
-    """Describe a scale that is written; chunks that are files of their own are compressed where the codec says so."""
+    """Return the placement of a new scale; unsharded chunks become gzip files if the codec packs files."""
     return TargetArray(_array(store, volume, scale, codec, mag, None), store)
 
 
@@ -87,6 +88,8 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
         unit = grouped_unit(size, chunk, codec.dtype.itemsize)
         naming, layout = SpanNaming(scale.voxel_offset, scale.chunk_size, scale.size, ".gz" if codec.packing else ""), SpanFiles()
     else:
+        # Hashed identifiers scatter the chunks of a shard over the volume: then no box of voxels is one file,
+        # and the unit of work is the whole grid, rounded up to powers of two.
         cells = sharding.shard_cells(scale.grid)
         unit = times(cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size)
         file = None if cells is None else _with(channels, unit)

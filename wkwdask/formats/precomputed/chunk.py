@@ -1,4 +1,4 @@
-"""Chunks of a Neuroglancer precomputed volume: bytes to voxels and back, by the encoding of their scale. Opens nothing."""
+"""Decode and encode the chunks of a Neuroglancer precomputed volume. Opens no file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
-from wkwdask.formats.precomputed.compressed_segmentation import Blocks
+from wkwdask.formats.precomputed.compressed_segmentation import BlockShapes
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.kernels.arrays import copy_into, is_zero
 from wkwdask.model.codec import ChunkCodec, clip
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.codec import Reframe
 
-_SEGMENTATION = "compressed_segmentation"  # the encoding that is decoded straight into its place
+_SEGMENTATION = "compressed_segmentation"  # the one encoding that decodes directly into the caller's array
 
 
 @dataclass(frozen=True, slots=True)
 class PrecomputedCodec(ChunkCodec):
-    """One encoding with all that it needs to know."""
+    """Codec of the chunks of one scale."""
 
     encoding: str
     """One of ``wkwdask.formats.precomputed.info.ENCODINGS``."""
     dtype: np.dtype[Any]
     num_channels: int
     block_size: Vec3 = (8, 8, 8)
-    """Block of compressed_segmentation [voxels]."""
+    """Block shape of compressed_segmentation [voxels]."""
     quality: float | None = None
-    """Of jpeg, 75 by default, and of jxl, lossless by default, 0..100."""
+    """Quality from 0 to 100. jpeg defaults to 75, jxl to lossless."""
     level: int | None = None
-    """Effort of png, 0..9, 4 by default, and of jxl, 1..10, 3 by default."""
+    """Effort: 0 to 9 for png (default 4), 1 to 10 for jxl (default 3)."""
     packing: str = ""
-    """``"chunk"`` where each encoded chunk is a gzip stream, ``"file"`` where files are written so, and the layout undoes it."""
+    """``"chunk"``: each encoded chunk is a gzip stream. ``"file"``: files are written as gzip, and the layout decompresses them."""
 
     decodes_chunks = True
 
@@ -57,7 +57,7 @@ class PrecomputedCodec(ChunkCodec):
 
     @classmethod
     def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int, packing: str = "") -> PrecomputedCodec:
-        """Return the codec of a scale whose encoding was checked."""
+        """Return the codec of a scale without checking that the encoding supports the data type."""
         options = scale.options
         quality = options.get("jpeg_quality" if scale.encoding == "jpeg" else "jxl_quality")
         level = options.get("png_level" if scale.encoding == "png" else "jxl_effort")
@@ -73,6 +73,7 @@ class PrecomputedCodec(ChunkCodec):
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         raw = math.prod(shape) * self.dtype.itemsize
+        # No sound encoder expands a chunk this much: the bound only stops decompression bombs.
         return raw if self.encoding == "raw" else 64 * raw + (1 << 20)
 
     # -------------------------------------------------------------------------------------------- decoding
@@ -85,13 +86,13 @@ class PrecomputedCodec(ChunkCodec):
             return images.decode(self.encoding, data, shape, self.dtype, source, offset)
         if self.encoding == "compresso":
             return compresso.decode(data, extent, self.dtype, source, offset)
-        return compressed_segmentation.decode(data, Blocks(extent, self.block_size), self.dtype, self.num_channels, source, offset)
+        return compressed_segmentation.decode(data, BlockShapes(extent, self.block_size), self.dtype, self.num_channels, source, offset)
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
         if self.encoding != _SEGMENTATION or out.dtype != self.dtype or len(out) != self.num_channels:
             return ChunkCodec.decode_into(self, data, shape, out, corner, source, offset)
         data = self._unpacked(data, shape, source, offset)
-        compressed_segmentation.decode_into(data, Blocks(shape[1:], self.block_size), out, (corner[1], corner[2], corner[3]), source, offset)
+        compressed_segmentation.decode_into(data, BlockShapes(shape[1:], self.block_size), out, (corner[1], corner[2], corner[3]), source, offset)
         return not is_zero(out[clip(corner, shape, out.shape)[0]])
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
@@ -105,6 +106,7 @@ class PrecomputedCodec(ChunkCodec):
         if len(data) != expected:
             error = TruncatedError if len(data) < expected else CorruptError
             raise error(f"{source}: byte {offset}: a raw chunk of {shape[1:]} voxels has {expected} bytes, found {len(data)}")
+        # volume.rst, "raw encoding": little-endian, [x, y, z, channel] in Fortran order, so x is fastest and the channel slowest.
         stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
         return stored.reshape(shape[0], shape[3], shape[2], shape[1]).transpose(0, 3, 2, 1)
 
@@ -116,11 +118,11 @@ class PrecomputedCodec(ChunkCodec):
     def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         if self.encoding == "raw":
             stored = self.dtype.newbyteorder("<")
-            if voxels.strides[1] == voxels.itemsize:  # x is fastest already: the bytes are copied once
+            if voxels.strides[1] == voxels.itemsize:  # x is already fastest: tobytes() is the only copy
                 return voxels.astype(stored, copy=False).transpose(0, 3, 2, 1).tobytes()
-            turned = np.empty((len(voxels), *voxels.shape[:0:-1]), self.dtype)
-            copy_into(voxels, turned.transpose(0, 3, 2, 1))
-            return turned.astype(stored, copy=False).tobytes()
+            transposed = np.empty((len(voxels), *voxels.shape[:0:-1]), self.dtype)
+            copy_into(voxels, transposed.transpose(0, 3, 2, 1))
+            return transposed.astype(stored, copy=False).tobytes()
         if self.encoding in images.ENCODINGS:
             return images.encode(self.encoding, voxels, self.quality, self.level, source)
         if self.encoding == "compresso":
@@ -130,15 +132,17 @@ class PrecomputedCodec(ChunkCodec):
     # -------------------------------------------------------------------------------------------- packing
 
     def _packed(self, data: bytes) -> bytes:
-        """Compress an encoded chunk as it is stored."""
-        is_image = self.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
+        # Noisy image voxels hardly shrink at any level, so a fast level is used; labels reward a slower one.
+        is_image = self.encoding == "raw" and self.dtype.itemsize <= 2
         return compress_gzip(data, is_image=is_image) if self.packing else data
 
     def _unpacked(self, data: bytes, shape: Vec4, source: str, offset: int) -> bytes:
         return decompress_gzip(data, self.largest_nbytes(shape), source, offset) if self.packing == "chunk" else data
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Copy chunks as they are, images packed in another way too; of all else it is best encoded what is packed anew."""
+        """Return a function that turns stored chunks of ``source`` into chunks of this codec without decoding voxels, None if there is none."""
+        # Equal codecs copy bytes unchanged. Encoded images can also change their packing: gzip is undone or added around them.
+        # For raw voxels and labels a new packing compresses everything again anyway, so decoding costs little more.
         if not isinstance(source, PrecomputedCodec) or replace(source, packing=self.packing) != self:
             return None
         if source.packing == self.packing != "file":

@@ -1,6 +1,9 @@
-"""Chunks in Compresso's encoding: borders between segments as small windows, and one id for each connected piece of what lies between. Opens nothing.
+"""Chunks in the Compresso encoding: borders between segments as small windows, and one id for each connected component between them. Opens no file.
 
-Streams are written by the package compresso and read here: the package believes what a damaged stream says, and reads memory that is not its own.
+The package compresso writes streams. They are decoded here, because that package trusts the header of a damaged stream and reads beyond its buffer.
+Layout of a stream, after the header::
+
+    | ids of components | distinct windows | locations: ids of border voxels or neighbours | windows, run-length encoded | index (version 1) |
 """
 
 from __future__ import annotations
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<4sBB3H3BQIQB")
 _MAGIC = b"cpso"
-_WINDOWS, _IDS, _LOCATIONS = 1, 2, 3  # what is wrong with a stream; the last two as the compiled loops say it
-_WRONG = {
+_WINDOWS, _IDS, _LOCATIONS = 1, 2, 3  # fault codes; the compiled loops return the last two
+_FAULTS = {
     _WINDOWS: "has windows that do not cover it",
-    _IDS: "has another number of ids than of connected pieces",
+    _IDS: "has a number of ids that differs from its number of connected components",
     _LOCATIONS: "has borders without ids",
 }
-_STEPS = ((4, 4, 1), (8, 8, 1))  # windows to write; the second ones where there are too many different ones of the first
+_WINDOW_SHAPES = ((4, 4, 1), (8, 8, 1))  # tried in this order: a chunk with too many distinct small windows may still fit with larger ones
 
 
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
@@ -37,7 +40,7 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
     if found != shape or itemsize != dtype.itemsize:
         raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {found} of {itemsize} bytes")
     stored = np.dtype(f"<u{itemsize}")
-    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)
+    window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)  # one bit per voxel
     lengths = [num_ids * itemsize, num_values * window_nbytes, num_locations * itemsize]
     rest = len(data) - _HEADER.size - sum(lengths) - (_index_nbytes(shape) if has_index else 0)
     if rest < 0:
@@ -46,25 +49,25 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
     at = _HEADER.size
     parts = []
     for length, kind in zip([*lengths, rest // window_nbytes * window_nbytes], (stored, window, stored, window), strict=True):
-        # One width of integers, aligned: the loops are compiled once.
+        # All parts become aligned uint64: numba compiles its loops once.
         parts.append(np.frombuffer(data, kind, length // kind.itemsize, at).astype(np.uint64))
         at += length
     ids, values, locations, windows = parts
     out, is_border = np.empty(shape[::-1], np.uint64), np.empty(shape[::-1], np.uint8)
     is_covered = compresso_compiled.decode_borders(windows, values, steps, is_border)
-    what = compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out) if is_covered else _WINDOWS
-    if what:
-        raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_WRONG[what]}")
+    fault = compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out) if is_covered else _WINDOWS
+    if fault:
+        raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_FAULTS[fault]}")
     return out.astype(dtype, copy=False).transpose(2, 1, 0)[None]
 
 
 def encode(array: npt.NDArray[Any], source: str) -> bytes:
     package = import_extra("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
-    if not voxels.flags.writeable:  # the package takes no other memory
+    if not voxels.flags.writeable:  # the package rejects read-only memory
         voxels = voxels.copy(order="F")
     problem = ""
-    for steps in _STEPS:
+    for steps in _WINDOW_SHAPES:
         try:
             return bytes(package.compress(voxels, steps=steps))
         except (package.EncodeError, RuntimeError) as error:
@@ -73,7 +76,7 @@ def encode(array: npt.NDArray[Any], source: str) -> bytes:
 
 
 def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3, int]:
-    """Read whether there is an index of planes, bytes of an id, voxels, voxels of a window, numbers of ids, windows and words about borders, connectivity."""
+    """Return has_index, itemsize, shape, window shape, (ids, distinct windows, border ids), connectivity."""
     if not data.startswith(_MAGIC):
         raise CorruptError(f"{where}: no compresso stream: it starts with {bytes(data[:4])!r}")
     if len(data) < _HEADER.size:
@@ -81,12 +84,12 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
     _, version, itemsize, nx, ny, nz, sx, sy, sz, num_ids, num_values, num_locations, connectivity = _HEADER.unpack_from(data)
     if version > 1 or itemsize not in (1, 2, 4, 8) or not 1 <= sx * sy * sz <= 64 or connectivity not in (4, 6):
         found = f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity {connectivity}"
-        raise CorruptError(f"{where}: a compresso stream that cannot be: {found}")
+        raise CorruptError(f"{where}: a compresso stream with an impossible header: {found}")
     return version == 1, itemsize, (nx, ny, nz), (sx, sy, sz), (num_ids, num_values, num_locations), connectivity
 
 
 def _index_nbytes(shape: Vec3) -> int:
-    """Give the length of the index at the end of a stream: two numbers for each plane, which are only needed to decode some planes."""
+    """Return the length of the index at the end of a stream: two numbers for each z plane, which only partial decoding needs."""
     most = 2 * shape[0] * shape[1]
     width = 1 if most < 0xFF else 2 if most < 0xFFFF else 4 if most < 0xFFFFFFFF else 8
     return 2 * shape[2] * width

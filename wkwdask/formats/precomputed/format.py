@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PrecomputedFormat(ArrayFormat):
-    """A volume, or a scale of one."""
+    """Format of a precomputed volume; a path may also name one scale of a volume."""
 
     name = "precomputed"
     data_format = "neuroglancerPrecomputed"
@@ -65,28 +65,28 @@ class PrecomputedFormat(ArrayFormat):
         return volume_place(Destination(PREFIX + image.folder, category=image.category))
 
     def default_method(self, category: str) -> str:
-        """Choose the mean for images, as igneous and Neuroglancer do."""
+        """Return the mean for images, as igneous and Neuroglancer do."""
         return "mean" if category == "color" else super().default_method(category)
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
         if layers is not None or pyramid:
-            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
+            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not record its method")
         return inspect_volume(url, mags)
 
     def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is a scale and nothing else: chunks or shards, records and left-overs."""
+        """Check whether a folder holds nothing but one scale: chunks or shards, records, leftover files."""
         return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:
-        """Name a chunk or shard, since scales are described elsewhere."""
+        """Return the path of a chunk or shard: the folder of a scale has no file that describes it."""
         return first_data_file(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"holds something else than one precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
+        return f"holds more than a precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:
-    """Summarise a scale; only ``info`` is read, but the files of a local one are counted."""
+    """Summarise a scale from ``info``, and count its files if they are local."""
     if level.problem:
         return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
     scale: Scale = level.details
@@ -99,7 +99,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
 
 
 def describe_sharding(scale: Scale) -> str:
-    """Say in a few words how the chunks of a scale are put into files.
+    """Describe the shards of a scale in a few words, ``""`` if each chunk is a file.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def describe_sharding(scale: Scale) -> str:
     sharding = scale.sharding
     if sharding is None:
         return ""
-    shape = "murmur shards" if sharding.hash != "identity" else "shards that are no boxes"
+    shape = "murmur shards" if sharding.hash != "identity" else "shards that are not boxes"
     cells = sharding.shard_cells(scale.grid)
     if cells is not None:
         shape = f"shards of {' x '.join(map(str, times(cells, scale.chunk_size)))} voxels"

@@ -1,4 +1,7 @@
-"""Streams of gzip: whole files of chunks, and what is stored in shards. Opens nothing."""
+"""Gzip streams of chunk files, sharded chunks and minishard indices. Opens no file.
+
+Each stream is written and read by the fastest installed library: isal, imagecodecs (libdeflate), or zlib of the standard library.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.bounded_streams import GZIP, decompress_streams
 
 GZIP_MAGIC = b"\x1f\x8b"
-_SHORTEST = 18
-_MEMBER = b"\x1f\x8b\x08"  # so does each further stream of a file begin
+_MIN_NBYTES = 18  # RFC 1952, section 2.3: a header of 10 bytes and a trailer of 8
+_MEMBER = b"\x1f\x8b\x08"  # start of each member: a file may hold several, one after the other
 _IMAGE_LEVEL = 1
 _ISAL_LEVEL = 3
-_LITTLE = 3  # what was compressed to more than a third isal decompresses faster than libdeflate, and the rest slower
+_ISAL_MAX_RATIO = 3  # isal decompresses faster than libdeflate below this compression ratio, and slower above it
 
 
 def compress_gzip(data: bytes, level: int = 6, *, is_image: bool = False) -> bytes:
-    """Compress to one gzip stream that says nothing of the time."""
+    """Compress to one gzip stream without a timestamp, so that equal voxels make equal files."""
     stream: bytes
     isal, imagecodecs = _isal() if is_image else None, _imagecodecs()
     if isal is not None:
@@ -35,7 +38,7 @@ def compress_gzip(data: bytes, level: int = 6, *, is_image: bool = False) -> byt
 
 @cache
 def _isal() -> Any:
-    """Give the compressor that is four times as fast as libdeflate on images, None where it is not installed."""
+    """Return isal's zlib, which compresses images four times as fast as libdeflate, or None if it is not installed."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -45,7 +48,7 @@ def _isal() -> Any:
 
 @cache
 def _imagecodecs() -> Any:
-    """Give the package whose gzip, by libdeflate, is two to three times as fast as zlib, None where it is not installed."""
+    """Return imagecodecs, whose libdeflate is two to three times as fast as zlib, or None if it is not installed or has no gzip."""
     try:
         import imagecodecs
     except ImportError:
@@ -54,21 +57,23 @@ def _imagecodecs() -> Any:
 
 
 def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress a gzip stream, and streams that follow it."""
-    isal, imagecodecs, said = _isal(), _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
-    if len(data) >= _SHORTEST and said <= largest and data.find(_MEMBER, 1) < 0:  # where these fail, zlib says what is wrong
-        if isal is not None and said < _LITTLE * len(data):
+    """Decompress one gzip stream, or several that follow each other, to at most ``largest`` bytes."""
+    isal, imagecodecs = _isal(), _imagecodecs()
+    stated = int.from_bytes(data[-4:], "little")  # RFC 1952: a member ends with the length of its content, modulo 2^32
+    # Fast path for a single member whose stated length is credible. On any failure zlib starts over, and its error names the fault.
+    if len(data) >= _MIN_NBYTES and stated <= largest and data.find(_MEMBER, 1) < 0:
+        if isal is not None and stated < _ISAL_MAX_RATIO * len(data):
             stream = isal.decompressobj(31)
             with contextlib.suppress(isal.IsalError):
-                out: bytes = stream.decompress(data, said + 1)
-                if stream.eof and len(out) == said:
+                out: bytes = stream.decompress(data, stated + 1)
+                if stream.eof and len(out) == stated:
                     return out
         elif imagecodecs is not None:
             with contextlib.suppress(imagecodecs.GzipError, ValueError):
-                out = imagecodecs.gzip_decode(data, out=said)
-                if len(out) == said:
+                out = imagecodecs.gzip_decode(data, out=stated)
+                if len(out) == stated:
                     return out
     out = decompress_streams(GZIP, data, largest, source, offset)
     if len(out) > largest:
-        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more bytes, expected at most {largest}")
+        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes decompresses to more than the expected {largest}")
     return out

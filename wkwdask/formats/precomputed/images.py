@@ -1,7 +1,8 @@
-"""Chunks as JPEG, PNG or JPEG XL images, whose rows one after the other are the voxels, x fastest, then y, then z. Opens nothing.
+"""Chunks as JPEG, PNG or JPEG XL images. Opens no file.
 
-An image has one component for each channel. It may have any width and height; what is written is X voxels wide and Y * Z high, as others write it, unless
-that is more than the format has (neuroglancer, ``precomputed/volume.rst``, "2-d image format encodings").
+The pixels of an image, row by row, are the voxels of the chunk: x fastest, then y, then z. Channels are the components of a pixel. Any width and height with
+the right product is valid. New images are X pixels wide and Y * Z high, as other software writes them, unless that exceeds the limits of the image format
+(neuroglancer, ``precomputed/volume.rst``, "2-d image format encodings").
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 ENCODINGS = ("jpeg", "png", "jxl")
 _EXTRA = "precomputed"
 _MAX_SIDES = {"jpeg": 65500, "png": 1_000_000, "jxl": 1 << 18}
-"""What libjpeg and libpng take by default, and JPEG XL's levels allow."""
+"""Longest side [pixels] that libjpeg and libpng accept by default, and that level 5 of JPEG XL allows."""
 _DEFAULT_JPEG_QUALITY = 75
-# Of an electron micrograph, twice the effort makes images 2 to 3 % smaller at a third of the speed.
+# On electron micrographs twice the effort saves 2 to 3 % of the bytes and takes three times as long.
 _DEFAULT_PNG_LEVEL = 4
 _DEFAULT_JXL_EFFORT = 3
 _END_OF_JPEG = b"\xff\xd9"
@@ -41,13 +42,13 @@ def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: 
     if width * height != x * y * z:
         raise CorruptError(f"{source}: byte {offset}: a chunk of {shape[1:]} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
     try:
-        if encoding == "jxl":
+        if encoding == "jxl":  # one thread: chunks are already decoded in parallel
             image = imagecodecs.jpegxl_decode(data, index=0, numthreads=1)
         else:
             image = imagecodecs.png_decode(data) if encoding == "png" else imagecodecs.jpeg8_decode(data)
     except MemoryError:
         raise
-    except Exception as error:  # whatever the library thinks of bytes of other people
+    except Exception as error:  # damaged bytes make these libraries raise exceptions of any type
         raise CorruptError(f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}") from None
     if image.dtype != dtype or image.size != x * y * z * num_channels:
         components = image.size // (x * y * z)
@@ -57,7 +58,7 @@ def decode(encoding: str, data: bytes, shape: tuple[int, int, int, int], dtype: 
 
 
 def image_size(encoding: str, data: bytes) -> tuple[int, int]:
-    """Read width and height of an image, which is not decoded."""
+    """Read width and height of an image without decoding it."""
     if encoding == "jxl":
         return jxl_size(data)
     from PIL import JpegImagePlugin, PngImagePlugin
@@ -65,9 +66,9 @@ def image_size(encoding: str, data: bytes) -> tuple[int, int]:
     memory = BytesIO(data)
     try:
         size = (PngImagePlugin.PngImageFile if encoding == "png" else JpegImagePlugin.JpegImageFile)(memory).size
-    except Exception as error:  # whatever the library thinks of bytes of other people
+    except Exception as error:  # damaged bytes make these libraries raise exceptions of any type
         raise CorruptError(f"no {encoding} image: {error}") from None
-    if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():  # decoders fill up what is missing
+    if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():  # decoders silently fill a truncated image with grey
         raise TruncatedError("a jpeg image is cut off")
     return size
 
@@ -79,18 +80,18 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))
     image = pixels.reshape((height, width) if channels == 1 else (height, width, channels))
     if encoding == "png":
-        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level, out=_most_png_bytes(image.nbytes, height))
+        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level, out=_max_png_nbytes(image.nbytes, height))
     elif encoding == "jpeg":
-        # Neighbours of a row are voxels of other planes at their ends: colors are not averaged over rows.
+        # Rows of different z planes are neighbours in the image: chroma subsampling would mix their colors.
         encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
     else:
-        how = {"lossless": True} if quality is None or quality >= 100 else {"distance": jxl_distance(quality)}
-        encoded = imagecodecs.jpegxl_encode(image, effort=_DEFAULT_JXL_EFFORT if level is None else level, numthreads=1, **how)
+        loss = {"lossless": True} if quality is None or quality >= 100 else {"distance": jxl_distance(quality)}
+        encoded = imagecodecs.jpegxl_encode(image, effort=_DEFAULT_JXL_EFFORT if level is None else level, numthreads=1, **loss)
     return bytes(encoded)
 
 
 def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
-    """Choose the sides of an image that holds a chunk.
+    """Choose width and height of an image that holds a chunk.
 
     Examples
     --------
@@ -108,14 +109,14 @@ def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
     raise FormatError(f"{what}: no image with sides of at most {most} pixels holds a chunk of {shape} voxels: choose another chunk size")
 
 
-def _most_png_bytes(nbytes: int, height: int) -> int:
-    """Give the room that an image needs at worst, which the library takes to be less: then it fails for noise in narrow images, or cuts them off."""
-    filtered = nbytes + height  # each row says by which filter it was changed
-    return filtered + filtered // 64 + 1024  # deflate and the parts of the file add less than that
+def _max_png_nbytes(nbytes: int, height: int) -> int:
+    """Return the largest size of a PNG. imagecodecs assumes less, and then fails on noise in narrow images or truncates it."""
+    filtered = nbytes + height  # one filter byte per row
+    return filtered + filtered // 64 + 1024  # an upper bound of what deflate and the PNG chunks add
 
 
 def jxl_distance(quality: float) -> float:
-    """Give the distance of JPEG XL that is meant by a quality, as libjxl maps them.
+    """Return the Butteraugli distance of a JPEG XL quality, as libjxl's ``JxlEncoderDistanceFromQuality`` maps it.
 
     Examples
     --------
@@ -129,39 +130,40 @@ def jxl_distance(quality: float) -> float:
 
 _JXL_CODESTREAM = b"\xff\x0a"
 _JXL_CONTAINER = b"\x00\x00\x00\x0cJXL \r\n\x87\n"
+# ISO/IEC 18181-1, annex D (SizeHeader): ratios of width to height that three bits encode
 _JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 def jxl_size(data: bytes) -> tuple[int, int]:
     """Read width and height of a JPEG XL image (ISO/IEC 18181-1, section 9 and annex D)."""
-    bits = _Bits(_jxl_codestream(data))
+    bits = _BitReader(_jxl_codestream(data))
     width, height = _jxl_dimensions(bits)
-    if bits.take(1):  # everything has its default: three channels of eight bits
+    if bits.take(1):  # all_default: three channels of eight bits
         return width, height
-    if bits.take(1):  # extra fields
-        bits.take(3)
-        if bits.take(1):
+    if bits.take(1):  # extra_fields
+        bits.take(3)  # orientation
+        if bits.take(1):  # intrinsic size, which decoders of pixels ignore
             _jxl_dimensions(bits)
         if bits.take(2):
-            raise CorruptError("a JPEG XL image that moves, or has a preview")
-    is_float = bits.take(1)
+            raise CorruptError("a JPEG XL image with a preview or an animation")
+    is_float = bits.take(1)  # bit depth
     bits.choose(((0, 32), (0, 16), (0, 24), (6, 1)) if is_float else ((0, 8), (0, 10), (0, 12), (6, 1)))
     bits.take(5 if is_float else 1)
     extra = bits.choose(((0, 0), (0, 1), (4, 2), (12, 1)))
     if extra > 1:
-        raise CorruptError(f"a JPEG XL image with {extra} channels besides its colors")
+        raise CorruptError(f"a JPEG XL image with {extra} extra channels, expected at most 1")
     return width, height
 
 
-class _Bits:
-    """Takes bits from bytes, the lowest first."""
+class _BitReader:
+    """Reader of bits, the lowest bit of each byte first."""
 
     def __init__(self, data: bytes) -> None:
         self._value = int.from_bytes(data[:256], "little")
         self._left = 8 * min(len(data), 256)
 
     def take(self, count: int) -> int:
-        """Take an unsigned number of so many bits."""
+        """Read an unsigned number of ``count`` bits."""
         if count > self._left:
             raise TruncatedError("a JPEG XL image is cut off in its header")
         value = self._value & ((1 << count) - 1)
@@ -170,13 +172,13 @@ class _Bits:
         return value
 
     def choose(self, forms: tuple[tuple[int, int], ...]) -> int:
-        """Take a number in one of four forms: so many bits, and what is added to them."""
-        count, plus = forms[self.take(2)]
-        return self.take(count) + plus
+        """Read a number that ISO/IEC 18181-1 calls U32: two bits choose one of four forms (bits, offset)."""
+        count, offset = forms[self.take(2)]
+        return self.take(count) + offset
 
 
 def _jxl_codestream(data: bytes) -> bytes:
-    """Find the start of the codestream, which may be in a container of boxes."""
+    """Return the start of the codestream, bare or in a container of boxes (ISO/IEC 18181-2)."""
     if data.startswith(_JXL_CODESTREAM):
         return data[2:258]
     if not data.startswith(_JXL_CONTAINER):
@@ -198,7 +200,7 @@ def _jxl_codestream(data: bytes) -> bytes:
     raise CorruptError("a JPEG XL container without a codestream")
 
 
-def _jxl_dimensions(bits: _Bits) -> tuple[int, int]:
+def _jxl_dimensions(bits: _BitReader) -> tuple[int, int]:
     forms = ((9, 1), (13, 1), (18, 1), (30, 1))
     is_small = bits.take(1)
     height = 8 * (bits.take(5) + 1) if is_small else bits.choose(forms)

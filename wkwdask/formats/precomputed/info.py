@@ -1,7 +1,7 @@
-"""``info``: the record of a Neuroglancer precomputed volume.
+"""Parse and edit the ``info`` JSON of a Neuroglancer precomputed volume (neuroglancer, ``precomputed/volume.rst``, "info JSON file format").
 
-Text in, records out, and changes of a document that keep everything they do not know. Opens nothing. Reading is tolerant: what other readers do without has
-a default, what is not understood is kept, and a scale that cannot be used leaves the others alone.
+Text in, records out. Opens no file. Parsing is tolerant: fields that other readers treat as optional have defaults, and an invalid scale does not affect the
+other scales. Edits keep all fields that this module does not know.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TYPE = "neuroglancer_multiscale_volume"
 ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
 DTYPES = tuple(voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name)
 ENCODER_OPTIONS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
-"""What a scale says to writers of its chunks."""
-_LARGEST = 1 << 53
-_MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handled in one piece
+"""Fields of a scale that configure encoders; readers ignore them."""
+_MAX_INTEGER = 1 << 53  # JavaScript's exact integers
+_MAX_CHUNK_NBYTES = 1 << 34  # of a decoded chunk, which must fit into memory
 
-_TOLERANCE = 1e-3  # of the ratio of two resolutions, which are often rounded
-_LARGEST_POWER = 30
+_TOLERANCE = 1e-3  # of the ratio of two resolutions: writers often round them
+_MAX_MAG_POWER = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,78 +45,80 @@ class Scale:
     """One resolution of a volume, stored in one chunk size."""
 
     key: str
-    """Its folder, relative to the volume."""
+    """Folder, relative to the volume."""
     size: Vec3
     """Voxels along x, y, z."""
     voxel_offset: Vec3
-    """Absolute voxel of the scale that is stored first; may be negative."""
+    """First absolute voxel of the scale; may be negative."""
     chunk_size: Vec3
     """Voxels of a chunk along x, y, z."""
     resolution: Lengths
     """Edge lengths of a voxel [nm]."""
     encoding: str
     sharding: Sharding | None = None
-    """How chunks are put into files, None where each is one."""
+    """None if each chunk is a file."""
     block_size: Vec3 | None = None
-    """``compressed_segmentation_block_size``, with that encoding."""
+    """``compressed_segmentation_block_size``, None for other encodings."""
     hidden: bool = False
-    """Whether viewers leave the scale out."""
     chunk_sizes: tuple[Vec3, ...] = ()
-    """All chunk sizes that the scale is stored in."""
+    """All chunk sizes in which the scale is stored."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Hints for writers: ``jpeg_quality``, ``png_level`` and others."""
+    """Encoder options that the JSON states, see ``ENCODER_OPTIONS``."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The JSON object of the scale."""
     index: int = field(default=0, compare=False)
-    """Its place among the scales of the JSON."""
+    """Index in the ``scales`` of the JSON."""
 
     @property
     def grid(self) -> Vec3:
         return ceil_divide(self.size, self.chunk_size)
 
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
-        """Choose one of the chunk sizes that the scale is stored in."""
-        wanted = vec3(chunk_size, "chunk_size")
+        """Return the scale as stored in another of its chunk sizes."""
+        chosen = vec3(chunk_size, "chunk_size")
         stored = self.chunk_sizes or (self.chunk_size,)
-        if wanted not in stored:
-            raise ValueError(f"scale {self.key!r} has no chunks of {wanted} voxels, but of {' and '.join(str(size) for size in stored)}")
-        return replace(self, chunk_size=wanted)
+        if chosen not in stored:
+            raise ValueError(f"scale {self.key!r} has no chunks of {chosen} voxels, but of {' and '.join(str(size) for size in stored)}")
+        return replace(self, chunk_size=chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class UnusableScale:
-    """A scale that cannot be used; the others can."""
+    """A scale with invalid or unsupported JSON."""
 
     index: int
-    """Its place among the scales of the JSON."""
+    """Index in the ``scales`` of the JSON."""
     key: str
-    """Its key, or its place in the JSON where it has none."""
+    """Key, or JSON path if the key is invalid."""
     problem: str
-    """The file, and all that is wrong, each with its place."""
+    """Path of the file, then all problems with their JSON paths."""
     resolution: Lengths | None = None
-    """Edge lengths of a voxel [nm], None where they are wrong too."""
+    """Edge lengths of a voxel [nm], None if invalid."""
     is_unsupported: bool = False
-    """Whether it is only something that is not implemented here."""
+    """True if the JSON is valid but uses something that is not implemented."""
     entry: Any = field(default=None, repr=False, compare=False)
+    """The JSON value of the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeInfo:
-    """What an ``info`` file says."""
+    """Content of an ``info`` file."""
 
     type: str
     """``"image"`` or ``"segmentation"``."""
     dtype: np.dtype[Any]
     num_channels: int
     scales: tuple[Scale, ...] = ()
-    """All scales that can be used, as they are listed; each with its first chunk size."""
+    """Valid scales in the order of the JSON, each with its first chunk size."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The whole JSON."""
     unusable: tuple[UnusableScale, ...] = ()
     redirect: str | None = None
-    """Where the volume is instead, relative to this one or a URL; then nothing else here counts."""
+    """URL or relative path of the actual volume; all other fields are then meaningless."""
 
 
 def default_key(resolution: Sequence[float]) -> str:
-    """Name the folder of a scale as other writers do.
+    """Return the key that other writers choose for a scale: its resolution.
 
     Examples
     --------
@@ -141,7 +143,7 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
     if voxel_type is None:
         problems.add("data_type", "one of " + ", ".join(DTYPES), name)
         voxel_type = VOXEL_TYPES[0]
-    if num_channels is not None and not (_is_whole(num_channels) and 1 <= num_channels <= _LARGEST):
+    if num_channels is not None and not (_is_whole(num_channels) and 1 <= num_channels <= _MAX_INTEGER):
         problems.add("num_channels", "a whole number of at least 1", num_channels)
         num_channels = 1
     num_channels = 1 if num_channels is None else int(num_channels)
@@ -163,7 +165,7 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST and value == int(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _MAX_INTEGER and value == int(value)
 
 
 def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | UnusableScale:
@@ -175,7 +177,7 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
     if not isinstance(key, str) or not _can_be_path(key):
         problems.add(f"{path}.key", "a folder", key)
     size = _triple(entry.get("size"), f"{path}.size", 1, problems)
-    offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_LARGEST, problems)
+    offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_MAX_INTEGER, problems)
     sizes = entry.get("chunk_sizes")
     if not isinstance(sizes, list) or not sizes:
         problems.add(f"{path}.chunk_sizes", "a list of chunk sizes", sizes)
@@ -201,7 +203,7 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
 
 
 def _can_be_path(text: str) -> bool:
-    """Tell whether a file system takes a text for a name; JSON can hold characters that none takes."""
+    # JSON strings may contain NUL and unpaired surrogates, which no file name can.
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -213,7 +215,7 @@ def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:
 
 
 def _resolution(value: Any, path: str, problems: Problems) -> Lengths | None:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _LARGEST for n in value):
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _MAX_INTEGER for n in value):
         return value[0], value[1], value[2]
     problems.add(path, "three positive numbers", value)
     return None
@@ -227,7 +229,7 @@ def _encoding(value: Any, path: str, problems: Problems, missing: Problems) -> s
 
 
 def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding | None, voxel_nbytes: int, path: str, problems: Problems) -> None:
-    """Check what only follows from several fields together."""
+    """Check the constraints between several fields."""
     if sharding is not None and len(chunk_sizes) > 1:
         problems.add(f"{path}.chunk_sizes", "one chunk size, since the scale is sharded", [list(chunk) for chunk in chunk_sizes])
     for index, chunk in enumerate(chunk_sizes):
@@ -240,13 +242,13 @@ def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding 
 
 
 def base_resolution(info: VolumeInfo) -> Lengths | None:
-    """Give the resolution of the first scale of the file, which may be an odd one."""
+    """Return the resolution of the first scale in the JSON, usable or not."""
     listed: list[Scale | UnusableScale] = sorted([*info.scales, *info.unusable], key=lambda scale: scale.index)
     return listed[0].resolution if listed else None
 
 
 def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
-    """Give the mag of a scale: its resolution, divided by that of the first scale of the file; None where it has none.
+    """Return the mag of a scale: its resolution divided by that of the first scale, or None if the ratios are not powers of two.
 
     Examples
     --------
@@ -263,8 +265,8 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
     factors = []
     for length, unit in zip(scale.resolution, base, strict=True):
         ratio = length / unit
-        power = round(ratio) if ratio < 2 << _LARGEST_POWER else 0
-        if power < 1 or power & (power - 1) or power > 1 << _LARGEST_POWER or abs(ratio / power - 1) > _TOLERANCE:
+        power = round(ratio) if ratio < 2 << _MAX_MAG_POWER else 0
+        if power < 1 or power & (power - 1) or power > 1 << _MAX_MAG_POWER or abs(ratio / power - 1) > _TOLERANCE:
             return None
         factors.append(power)
     return Mag.parse(factors)
@@ -273,12 +275,12 @@ def mag_of(info: VolumeInfo, scale: Scale | UnusableScale) -> Mag | None:
 # ------------------------------------------------------------------------------------------------ writing
 
 PROVENANCE_FILE_NAME = "provenance"
-_KNOWN = (
+_KNOWN_FIELDS = (
     "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *ENCODER_OPTIONS,
 )  # fmt: skip
 
 PROVENANCE = {"description": "", "sources": [], "owners": [], "processing": []}
-"""A ``provenance`` file that says nothing yet."""
+"""Content of an empty ``provenance`` file (neuroglancer, ``precomputed/volume.rst``; cloud-volume writes the same fields)."""
 
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
@@ -286,26 +288,26 @@ def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
 
 
 def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
-    """Add scales to a volume, or replace them; everything else is kept."""
+    """Return a copy of the JSON with scales added or replaced. All other fields are kept."""
     changed = copy.deepcopy(document)
     listed = changed.get("scales")
     entries = changed["scales"] = listed if isinstance(listed, list) else []
     for scale in scales:
-        place = _place(entries, scale)
-        if place is None:
+        index = _index_of(scale, entries)
+        if index is None:
             entries.insert(_first_coarser(entries, scale.resolution), scale_entry(scale))
         else:
-            entries[place] = {**_unknown(entries[place]), **scale_entry(scale)}
+            entries[index] = {**_unknown_fields(entries[index]), **scale_entry(scale)}
     return changed
 
 
 def without_scales(document: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Take scales off a volume; everything else is kept."""
+    """Return the JSON without the scales of some keys. All other fields are kept."""
     return {**document, "scales": [entry for entry in document["scales"] if not isinstance(entry, dict) or entry.get("key") not in keys]}
 
 
 def scale_entry(scale: Scale) -> dict[str, Any]:
-    """Write one scale, with what is not known here from its own entry."""
+    """Return the JSON object of a scale, including the unknown fields of the object it was parsed from."""
     entry: dict[str, Any] = {
         "key": scale.key,
         "size": list(scale.size),
@@ -320,32 +322,32 @@ def scale_entry(scale: Scale) -> dict[str, Any]:
         entry["sharding"] = format_sharding(scale.sharding)
     if scale.hidden:
         entry["hidden"] = True
-    return {**_unknown(scale.entry), **entry, **scale.options}
+    return {**_unknown_fields(scale.entry), **entry, **scale.options}
 
 
-def _place(entries: list[Any], scale: Scale) -> int | None:
-    """Find the entry that a scale replaces."""
+def _index_of(scale: Scale, entries: list[Any]) -> int | None:
+    """Return the index of the entry with the key of a scale, else of the one with its resolution, else None."""
     keys = [entry.get("key") if isinstance(entry, dict) else None for entry in entries]
     if scale.key in keys:
         return keys.index(scale.key)
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         lengths = _lengths(entry)
         if lengths is not None and same_resolution(lengths, scale.resolution):
-            return place
+            return index
     return None
 
 
 def same_resolution(lengths: Lengths, others: Lengths) -> bool:
-    """Tell whether two resolutions are the same, up to rounding."""
+    """Check whether two resolutions are equal up to rounding."""
     return all(abs(a / b - 1) <= _TOLERANCE for a, b in zip(lengths, others, strict=True))
 
 
 def _first_coarser(entries: list[Any], resolution: Lengths) -> int:
-    """Find the place of the first entry whose voxels are larger."""
-    for place, entry in enumerate(entries):
+    """Return the index of the first entry with larger voxels: Neuroglancer expects scales from fine to coarse."""
+    for index, entry in enumerate(entries):
         lengths = _lengths(entry)
         if lengths is not None and math.prod(lengths) > math.prod(resolution):
-            return place
+            return index
     return len(entries)
 
 
@@ -356,9 +358,10 @@ def _lengths(entry: Any) -> Lengths | None:
     return None
 
 
-def _unknown(entry: Any) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in _KNOWN} if isinstance(entry, dict) else {}
+def _unknown_fields(entry: Any) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in _KNOWN_FIELDS} if isinstance(entry, dict) else {}
 
 
 def _length(length: float) -> float:
+    # 8 instead of 8.0, as other writers do
     return int(length) if float(length).is_integer() and length < 1 << 53 else length

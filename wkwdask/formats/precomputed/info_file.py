@@ -1,4 +1,4 @@
-"""What a job changes in the ``info`` of a precomputed volume once its scales are there."""
+"""Read and update the ``info`` file of a precomputed volume. Each update is atomic; concurrent wkwdask processes are serialised by a lock."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store
 
 
-_LARGEST_INFO = 64 << 20
-
+_MAX_INFO_NBYTES = 64 << 20
 
 _infos: LruCache[VolumeInfo] = LruCache(16)
 
 
 def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
-    """Read the ``info`` of a local volume once for each state of the file."""
+    """Return the ``info`` of a local volume, cached for each state (inode, time, size) of the file."""
     key = (store.url, state)
     info = _infos.get(key)
     if info is None:
@@ -41,16 +40,16 @@ def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
 
 
 def read_info(store: Store) -> VolumeInfo:
-    """Read the ``info`` of a volume; it may be one that only says where the volume is instead."""
+    """Read the ``info`` of a volume without following its redirect."""
     path = store.path_of(FILE_NAME)
-    (raw,) = store.read_whole([FILE_NAME], _LARGEST_INFO)
+    (raw,) = store.read_whole([FILE_NAME], _MAX_INFO_NBYTES)
     if raw is None:
         raise MissingError(f"{path}: not found: no Neuroglancer precomputed volume here")
     return parse_info(raw, path)
 
 
 def find_info(folder: str) -> VolumeInfo | None:
-    """Read the ``info`` of a local folder, None where there is none."""
+    """Read the ``info`` of a local folder, or return None if there is none."""
     try:
         return read_info(FolderStore(folder))
     except MissingError:
@@ -58,7 +57,7 @@ def find_info(folder: str) -> VolumeInfo | None:
 
 
 def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
-    """Change the ``info`` of a volume; it appears whole, and no process that honours the lock overwrites what another one wrote."""
+    """Apply ``change`` to the JSON of a volume, or to ``new`` if there is no ``info`` yet."""
 
     def read() -> dict[str, Any] | None:
         info = find_info(folder)
@@ -69,17 +68,17 @@ def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]],
 
 @dataclass(frozen=True, slots=True)
 class InfoEdit(MetadataEdit):
-    """What ``info`` is to say once the scales are there."""
+    """Addition of scales to ``info``, applied once their files are complete."""
 
     kind: ClassVar[str] = "precomputed info"
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
     scales: tuple[Scale, ...]
-    """The scales; one that is there with the same key is replaced."""
+    """Scales to add; existing scales with their keys are replaced."""
     new: dict[str, Any]
-    """What ``info`` says apart from them where it is made, because there is none yet."""
+    """JSON of a new ``info`` without scales, used if there is none yet."""
     provenance: dict[str, Any]
-    """What ``provenance`` says where it is not there yet."""
+    """JSON of a new ``provenance`` file, used if there is none yet."""
 
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
@@ -88,7 +87,8 @@ class InfoEdit(MetadataEdit):
             remove_dead_lock(path)
             return
         with locked_file(path, f"making of {path}"):
-            files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
+            # Writers of temporary files hold this lock, so a remaining one belongs to a dead process.
+            files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)
             if not files.lexists(path):
                 publish_bytes(path, format_json(self.provenance).encode())
 
@@ -98,14 +98,14 @@ class InfoEdit(MetadataEdit):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
 
     def check_current(self) -> None:
-        """Make sure that nobody made the volume meanwhile with values of another type."""
+        """Raise ValueError if another process has created the volume with a different type since the job was planned."""
         current = find_info(self.folder)
         if current is None:
             return
         found = (current.type, current.dtype.name, current.num_channels)
         ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
         if found != ours:
-            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {found}, those of the scale that was written {ours}")
+            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {found}, but {ours} for the new scale")
 
     def to_json(self) -> dict[str, Any]:
         document = with_scales(self.new, self.scales)
@@ -118,7 +118,7 @@ class InfoEdit(MetadataEdit):
 
 
 class InfoRemoval(LevelRemoval):
-    """Scales that ``info`` is to forget."""
+    """Removal of scales from ``info``."""
 
     __slots__ = ()
     kind = "removal of precomputed scales"

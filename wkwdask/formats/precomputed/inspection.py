@@ -1,4 +1,4 @@
-"""Checking a precomputed volume: its ``info`` and the files of its scales, all that is wrong with each, where readers stop at the first fault. Never writes."""
+"""Verify a precomputed volume: its ``info``, and the files of its scales. Reports all faults, where readers stop at the first. Never writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 
 
 def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
-    """List the files of a scale, cells of chunks and the places of their endings in ``SUFFIXES``, or numbers of shards; and names that should not be there."""
+    """List the files of a scale, and faults of names that do not belong there.
+
+    Unsharded files are pairs of a chunk's cell and the index of its suffix in ``SUFFIXES``; shards are their numbers. ``others`` are the same scale in other
+    chunk sizes, whose files share the folder.
+    """
     folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
         return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
@@ -54,7 +58,7 @@ def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[
             rows = sorted(zip(chunks.cells[:, ::-1].tolist(), chunks.suffixes.tolist(), strict=True))
             found = [((x, y, z), suffix) for (z, y, x), suffix in rows]
             twice = [
-                Fault("chunk.twice", f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}", f"chunk {cell} is also stored under another ending", "one file")
+                Fault("chunk.twice", f"{folder}/{naming.stem((0, *cell))}{SUFFIXES[suffix]}", f"chunk {cell} is also stored with another suffix", "one file")
                 for (previous, _), (cell, suffix) in pairwise(found)
                 if cell == previous
             ]
@@ -83,6 +87,7 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
         if leftover is not None:
             yield leftover
         elif name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum()):
+            # looks like a shard or like 0-64_0-64_0-64, but no reader asks for it
             yield Fault("name.unread", path, name, expected)
         elif not name.startswith(".wkwdask"):
             yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
@@ -90,10 +95,10 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class PrecomputedCheck(ArrayCheck):
-    """How the files of one scale are to be checked; small to pickle."""
+    """Check of the files of one scale; small to pickle."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        """Check chunks that are files, and shards, as :func:`list_scale` lists them."""
+        """Check files as :func:`list_scale` lists them."""
         return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
@@ -102,7 +107,7 @@ class PrecomputedCheck(ArrayCheck):
         assert isinstance(naming, SpanNaming)
         name = naming.stem((0, *cell)) + suffix
         path = f"{array.folder}/{name}"
-        size = _looked_at(path)
+        size = _file_size(path)
         if not isinstance(size, int):
             return Findings() if size is None else Findings((size,), 1)
         voxel = self._voxel((0, *cell))
@@ -127,7 +132,7 @@ class PrecomputedCheck(ArrayCheck):
         return Findings((fault,), 1, size)
 
     def largest_of(self, voxels: npt.NDArray[Any]) -> int | None:
-        """Give the largest value, None where it is not looked for."""
+        """Return the largest value, None if it is not searched for."""
         return int(voxels.max()) if self.find_largest and voxels.size else None
 
     def _check_shard(self, number: int) -> Findings:
@@ -148,8 +153,8 @@ class PrecomputedCheck(ArrayCheck):
             return Findings() if shard is None else _ShardCheck(self, shard, number).run()  # None: removed meanwhile
 
 
-def _looked_at(path: str) -> int | Fault | None:
-    """Give the size of a file, or what is wrong with it; None where it has vanished."""
+def _file_size(path: str) -> int | Fault | None:
+    """Return the size of a file [bytes], or its fault, or None if it was removed meanwhile."""
     try:
         status = files.stat(path)
     except FileNotFoundError:
@@ -162,14 +167,14 @@ def _looked_at(path: str) -> int | Fault | None:
 
 
 class _ShardCheck:
-    """The check of one shard, minishard by minishard."""
+    """Check of one shard, minishard by minishard."""
 
     def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number
         self._faults = FaultList()
         self._blocks = 0
         self._largest: int | None = None
-        self._used = [np.zeros((0, 2), np.int64)]
+        self._used = [np.zeros((0, 2), np.int64)]  # (start, end) of every chunk and index [bytes]
 
     def _note(self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None, cell: Vec4 | None = None) -> None:
         self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, None if cell is None else self._check._voxel(cell), offset))
@@ -188,17 +193,17 @@ class _ShardCheck:
     def _check_minishard(self, minishard: int) -> None:
         shard = self._shard
         try:
-            where = shard.minishard_range(minishard)
+            span = shard.minishard_range(minishard)
         except CorruptError as error:
             offset = INDEX_ENTRY_NBYTES * minishard
             self._faults.add(Fault("shard.index", shard.index_file.name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
             return
-        if where is None or where[0] == where[1]:
+        if span is None or span[0] == span[1]:
             return
-        offset = shard.first_byte + where[0]
-        self._used.append(np.array([[offset, shard.first_byte + where[1]]], np.int64))
+        offset = shard.first_byte + span[0]
+        self._used.append(np.array([[offset, shard.first_byte + span[1]]], np.int64))
         try:
-            ids, starts, sizes = shard.read_minishard(minishard, where)
+            ids, starts, sizes = shard.read_minishard(minishard, span)
         except FormatError as error:
             self._note("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
             return
@@ -208,7 +213,7 @@ class _ShardCheck:
             self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
 
     def _members(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> list[tuple[int, Vec4]]:
-        """List the chunks that belong to a minishard, by their rows and cells; no reader finds one that does not."""
+        """List the rows and cells of chunks that belong to a minishard, and report the others, which no reader finds."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
         places = compressed_morton.decode(ids, grid)
         cells: list[Vec4] = [(0, x, y, z) for x, y, z in places.tolist()]
@@ -217,13 +222,13 @@ class _ShardCheck:
         if bits < compressed_morton.MAX_BITS:
             outside |= ids >> np.uint64(bits) > 0
         shards, minishards = sharding.places(ids)
-        foreign = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
+        misplaced = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
         for n in np.flatnonzero(outside).tolist():
             self._note("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
-        for n in np.flatnonzero(foreign).tolist():
+        for n in np.flatnonzero(misplaced).tolist():
             place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
             self._note("minishard.foreign", f"chunk {ids[n]} in minishard {minishard}", place, offset, int(ids[n]), cells[n])
-        return [(n, cells[n]) for n in np.flatnonzero(~outside & ~foreign).tolist()]
+        return [(n, cells[n]) for n in np.flatnonzero(~outside & ~misplaced).tolist()]
 
     def _check_chunk(self, chunk: int, cell: Vec4, offset: int, size: int) -> None:
         if not size:
@@ -240,11 +245,11 @@ class _ShardCheck:
             self._largest = largest if self._largest is None else max(self._largest, largest or 0)
 
     def _check_overlaps(self) -> None:
-        """Look for bytes that belong to two parts of the file."""
+        """Report bytes that belong to two parts of the file."""
         parts = np.concatenate(self._used)
         parts = parts[parts[:, 1] > parts[:, 0]]
         parts = parts[np.argsort(parts[:, 0], kind="stable")]
-        ends = np.maximum.accumulate(parts[:, 1])
+        ends = np.maximum.accumulate(parts[:, 1])  # sorted by start, a part overlaps one before it if it starts before their largest end
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
             self._note("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
 
@@ -255,11 +260,11 @@ class ScaleScope(ArrayScope):
 
     title: str
     found: Sequence[Any]
-    """Its files, as :func:`list_scale` lists them."""
+    """Files, as :func:`list_scale` lists them."""
 
     @property
     def name(self) -> str:
-        """Its mag or key, and its chunk size where there are several."""
+        """Mag or key, and the chunk size if there are several."""
         return self.title
 
     def files(self) -> Sequence[Any]:
@@ -278,7 +283,7 @@ class ScaleScope(ArrayScope):
 
 
 def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> Scope:
-    """Find out what is to be checked of a volume or a scale."""
+    """List the scales and files to verify, and report the faults of ``info``."""
     path = location_of(url)
     faults: list[Fault] = []
     try:
@@ -288,19 +293,19 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
         return Scope(path, (), faults)
     path = image.folder
     if not image.details.store.is_local:
-        raise UnsupportedError(f"{path}: files of a remote volume cannot be listed, so that it cannot be verified; verify a local copy")
+        raise UnsupportedError(f"{path}: a remote volume cannot be verified, because its files cannot be listed; verify a local copy")
     if image.key is None and mags is None:
         faults += _info_faults(image.details.info, f"{path}/{FILE_NAME}")
     unknown = [mag for mag in mags or () if mag not in image.mags]
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
     chosen = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
-    scopes = [scope for level in chosen for scope in _look_at(image.details, level, basename(path), faults)]
+    scopes = [scope for level in chosen for scope in _scale_scopes(image.details, level, basename(path), faults)]
     return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if image.key is None and mags is None else ())
 
 
-def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault]) -> list[ScaleScope]:
-    """List the files of a scale, in each of its chunk sizes."""
+def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fault]) -> list[ScaleScope]:
+    """List the files of a scale in each of its chunk sizes, and append the faults of its folder to ``faults``."""
     scale: Scale = level.details
     mag = level.mag
     sizes = scale.chunk_sizes or (scale.chunk_size,)
@@ -308,7 +313,7 @@ def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault])
     scopes = []
     for number, volume in enumerate(volumes):
         found, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
-        if not number:
+        if not number:  # the folder is the same for every chunk size
             faults += misplaced
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
         scopes.append(
@@ -321,7 +326,7 @@ def _look_at(source: VolumeSource, level: Level, name: str, faults: list[Fault])
 
 
 def _info_faults(info: VolumeInfo, path: str) -> Iterator[Fault]:
-    """Say what of an ``info`` cannot be used, or only here."""
+    """Yield the faults of ``info``: unusable scales, and fields that other readers need."""
     for bad in info.unusable:
         kind = "info.unsupported" if bad.is_unsupported else "info.scale"
         yield Fault(kind, path, bad.problem.removeprefix(f"{path}: "))

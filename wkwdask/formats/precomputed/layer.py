@@ -1,4 +1,4 @@
-"""Neuroglancer precomputed volumes as people name them: from a URL or folder to the record of the volume, and to one of its scales."""
+"""Open Neuroglancer precomputed volumes by URL or folder, and recognise local ones. Redirects of ``info`` are followed."""
 
 from __future__ import annotations
 
@@ -35,45 +35,51 @@ if TYPE_CHECKING:
 
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
-    """Make sure that ``info`` describes what is in the folder of a scale."""
+    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and ``info`` still describes the old ones.
+
+    Publication has two steps, and a reader may come between them::
+
+        1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)
+        2. update info
+    """
     real = files.realpath(folder)
     for root, _ in job_folders(files.realpath(volume)):
         publication = read_publication(RecordPaths(root))
         if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
             continue
-        is_there = read_provenance(real).get("publication") == publication.publication_id
-        is_gone = not files.lexists(real)  # between two renames, where there is no swapping
-        if is_gone or (is_there and with_scales(info.document, publication.edit.scales) != info.document):
-            what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
-            raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so (wkwdask status names it)")
+        is_new = read_provenance(real).get("publication") == publication.publication_id
+        is_missing = not files.lexists(real)
+        if is_missing or (is_new and with_scales(info.document, publication.edit.scales) != info.document):
+            what = f"is being replaced, and {volume}/{FILE_NAME} still describes the old one"
+            raise ReplacedError(f"{folder}: {what}; open it in a moment, or repeat the call that was killed during the replacement (wkwdask status names it)")
 
 
 PREFIX = "precomputed://"
 NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
 stripped, location_of = NAME.stripped, NAME.location
-_MOST_REDIRECTS = 10
-_LOOKED_AT_NBYTES = 16 << 20
-_MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
+_MAX_REDIRECTS = 10
+_RECOGNITION_NBYTES = 16 << 20  # of a file named info, read to recognise a volume
+_MAX_KEY_FOLDERS = 3  # a scale is opened by its path if its key has no more parts
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSource:
-    """What a whole volume is opened from: the details of its image."""
+    """Store and ``info`` of a volume; the ``details`` of its image."""
 
     store: Store
     info: VolumeInfo
     chunk_size: Vec3 | None = None
-    """Which of several chunk sizes is read; None for the first of each scale."""
+    """Chunk size to read if there are several; None for the first of each scale."""
 
     def image(self, key: str | None = None) -> Image:
-        """Make the image; ``key`` is that of the one scale that is meant."""
+        """Return the volume as an image; ``key`` selects one scale."""
         folder = self.store.url
         category = "segmentation" if self.info.type == "segmentation" else "color"
         name = folder.rstrip("/").rpartition("/")[2]
         return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self)
 
     def levels(self) -> Iterator[Level]:
-        """List the scales, in the order of ``info`` and those last that cannot be used."""
+        """Yield the usable scales in the order of ``info``, then the unusable ones."""
         for scale in self.info.scales:
             mag = mag_of(self.info, scale)
             yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)
@@ -82,7 +88,7 @@ class VolumeSource:
             yield Level(bad.key, self.store.path_of(bad.key), None, mag_of(self.info, bad), bad.resolution, bad.problem, error, bad)
 
     def open_scale(self, scale: Scale, mag: Mag | None) -> StoredArray:
-        """Open one of the scales of ``info``, in absolute voxels."""
+        """Open one scale in absolute voxels."""
         if self.chunk_size is not None:
             scale = scale.with_chunk_size(self.chunk_size)
         try:
@@ -92,7 +98,7 @@ class VolumeSource:
         if description_of(array).opened is not None:
             check_published(self.store.url, array.folder, self.info)
             if not description_of(array).is_still_described():
-                raise ReplacedError(f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
+                raise ReplacedError(f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it again")
         return array
 
 
@@ -104,50 +110,51 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
         above = enclosing_volume(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
-    store, info = _followed(store)
+    store, info = _follow_redirects(store)
     image = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size")).image(key)
     if key is not None and not image.selected[0].opener:
-        image.selected[0].open()  # says why it cannot be used
+        image.selected[0].open()  # raises the error of an unusable scale
     return image
 
 
-def _followed(store: Store) -> tuple[Store, VolumeInfo]:
-    """Read the ``info``, wherever it says that the volume is instead."""
+def _follow_redirects(store: Store) -> tuple[Store, VolumeInfo]:
+    """Return store and ``info`` of the volume at the end of a chain of redirects."""
     seen = [store.url]
     while True:
         info = read_info(store)
         if info.redirect is None:
             return with_witness(store, FILE_NAME), info
-        store = open_store(_target(store, info.redirect))
+        store = open_store(_redirect_location(store, info.redirect))
         if store.url in seen:
             raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
         seen.append(store.url)
-        if len(seen) > _MOST_REDIRECTS + 1:
-            raise CorruptError(f"{seen[0]}/{FILE_NAME}: more than {_MOST_REDIRECTS} redirects: {' -> '.join(seen)}")
+        if len(seen) > _MAX_REDIRECTS + 1:
+            raise CorruptError(f"{seen[0]}/{FILE_NAME}: more than {_MAX_REDIRECTS} redirects: {' -> '.join(seen)}")
 
 
-def _target(store: Store, redirect: str) -> str:
-    """Resolve where an ``info`` leads to: a URL, or a place that is relative to the volume."""
+def _redirect_location(store: Store, redirect: str) -> str:
+    """Resolve a redirect: a URL, or a path relative to the volume."""
     location = stripped(redirect)
     if "://" not in location and not location.startswith(("/", "~")):
         return store.path_of(location.rstrip("/"))
+    # A remote file must not choose which local files are read.
     if not is_remote(location) and not store.is_local:
         raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote place to the local path {location}, which is not followed")
     return location
 
 
 def is_volume(path: str) -> bool:
-    """Tell whether a local folder is a precomputed volume by its ``info``, or a scale of one; one with WKW in it is not."""
+    """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds WKW data is not."""
     return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or enclosing_volume(path) is not None
 
 
 def is_wkw_itself(path: str) -> bool:
-    """Tell whether a folder is a WKW dataset with a JSON, or a mag."""
+    """Check whether a folder is a WKW mag, or a dataset with its JSON."""
     return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
 
 def holds_wkw(path: str) -> bool:
-    """Tell whether a folder is a WKW dataset, layer or mag."""
+    """Check whether a folder is a WKW dataset, layer or mag."""
     if is_wkw_itself(path):
         return True
     try:
@@ -158,12 +165,12 @@ def holds_wkw(path: str) -> bool:
 
 
 def _is_info(path: str) -> bool:
-    """Tell whether a file is the ``info`` of a precomputed volume, and not that of something else, such as of meshes; a broken one is."""
+    """Check whether a file is the ``info`` of a volume, valid or damaged, and not that of meshes, skeletons or annotations."""
     try:
         if not files.isfile(path):
             return False
         with files.open_stream(path) as file:
-            raw = file.read(_LOOKED_AT_NBYTES)
+            raw = file.read(_RECOGNITION_NBYTES)
     except OSError:
         return False
     try:
@@ -174,9 +181,9 @@ def _is_info(path: str) -> bool:
 
 
 def enclosing_volume(path: str) -> tuple[str, str] | None:
-    """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
+    """Return the folder of the volume that lists a local folder as a scale, and the scale's key, which may contain slashes."""
     folder, rest = path, ""
-    for _ in range(_MOST_FOLDERS_IN_KEY):
+    for _ in range(_MAX_KEY_FOLDERS):
         folder, name = split(folder)
         rest = f"{name}/{rest}" if rest else name
         if not name:

@@ -1,6 +1,11 @@
-"""How the chunks of a precomputed scale lie in files: one in each, perhaps compressed as a whole, or in shards with minishards.
+"""Layouts of a precomputed scale: each chunk is a file, possibly compressed, or many chunks share a shard (neuroglancer, ``precomputed/sharded.rst``).
 
-Of the tables of a shard only what is asked for is read, and kept for as long as the file stays as it is.
+A shard with three minishards::
+
+    | shard index: (start, end) of each minishard index | chunks of 0 | index of 0 | chunks of 1 | index of 1 | chunks of 2 | index of 2 |
+                                                        ^ offset 0 of all tables
+
+To read a chunk takes one entry of the shard index, the index of its minishard, and the chunk. Tables are cached until the file changes.
 """
 
 from __future__ import annotations
@@ -41,32 +46,32 @@ if TYPE_CHECKING:
     from wkwdask.model.layout import ChunkSource
     from wkwdask.model.store import Store, StoredFile
 
-_MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
-_PAGE_ENTRIES = 1024  # of a shard index, read at once
-_KEPT_NBYTES = 64 << 20
+_MAX_BUFFER_NBYTES = 1 << 32  # output buffer for Brotli and Zstandard streams, which import_extra not state their length
+_PAGE_ENTRIES = 1024  # entries of a shard index that are read together
+_TABLE_CACHE_NBYTES = 64 << 20
 
-_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_KEPT_NBYTES, lambda table: table.nbytes + 256)
+_tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
 _suffixes: LruCache[str] = LruCache(1024)
-"""The ending of the file that was found last in a scale's folder."""
+"""Suffix of the chunk that was found last in each folder: all chunks of a folder usually share it."""
 
 
 # ------------------------------------------------------------------------------------------------ chunks that are files
 
 
 def largest_file(largest: int) -> int:
-    """Return how many bytes a file has at most that gives so many: compressing what cannot be compressed makes it a little larger."""
+    """Return the largest size of a file whose content has ``largest`` bytes: compression slightly enlarges noise."""
     return largest + largest // 8 + 4096
 
 
 class SpanFiles(SingleFiles):
-    """Each chunk is a file, which may be compressed as a whole."""
+    """Each chunk is a file, which may be compressed."""
 
     __slots__ = ()
 
     names_chunks = True
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Read chunks, several at once where that is better, and undo the compression of their files."""
+        """Yield stored chunks with their files decompressed; remote files are requested in batches."""
         store, naming, codec = array.store, array.naming, array.codec
         assert isinstance(naming, SpanNaming)
         assert isinstance(codec, PrecomputedCodec)
@@ -81,12 +86,13 @@ class SpanFiles(SingleFiles):
 
 
 def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
-    """Read files under the first of their possible names that exists: a chunk may be compressed as a whole, which its ending says."""
+    """Read each file under the first of its possible names that exists: the suffix states the compression."""
     key = (store.opening, store.url)
     known = _suffixes.get(key)
     suffixes = SUFFIXES if known is None else (known, *(suffix for suffix in SUFFIXES if suffix != known))
     if known is not None and not store.is_local:
-        suffixes = tuple(dict.fromkeys((known, "")))  # a request for each other ending would take long, and writers use one
+        # Writers use one suffix per folder, and each failed request costs a round trip: try two names instead of six.
+        suffixes = tuple(dict.fromkeys((known, "")))
     found: list[tuple[str, bytes | None]] = [(name, None) for name in names]
     for suffix in suffixes:
         missing = [n for n, (_, data) in enumerate(found) if data is None]
@@ -101,25 +107,27 @@ def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str,
 
 
 def decompress_file(data: bytes, name: str, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
-    """Undo the compression of a chunk's whole file, which its ending says, or its first bytes where a web server or a copy from one kept silent."""
-    is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))  # no other encoding begins like it
+    """Decompress the file of a chunk by its suffix."""
+    # A server may send a stored gzip stream without Content-Encoding, and a copy from it keeps the bytes: gzip is also recognised by its first bytes.
+    # No other encoding begins with them, and a raw chunk that does has exactly the size of its voxels.
+    is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))
     if name.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
     if name.endswith((".br", ".zstd")):
         codecs, what = import_extra("imagecodecs", path, "precomputed"), "Brotli" if name.endswith(".br") else "Zstandard"
         decode = codecs.brotli_decode if name.endswith(".br") else codecs.zstd_decode
         try:
-            out: bytes = decode(data, out=min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory
+            out: bytes = decode(data, out=min(largest, max(_MAX_BUFFER_NBYTES, largest // 64)))  # only filled pages of the buffer take memory
         except MemoryError:
             raise
         except Exception as error:
-            raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that gives at most {largest}: {error}") from None
+            raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that decompresses to at most {largest} bytes: {error}") from None
         return out
     if name.endswith((".xz", ".bz2")):
         kind, what = (XZ, "xz") if name.endswith(".xz") else (BZIP2, "bzip2")
         out = decompress_streams(kind, data, largest, path, 0)
         if len(out) > largest:
-            raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
+            raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes decompresses to {len(out)}, expected at most {largest}")
         return out
     return data
 
@@ -128,7 +136,7 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Prec
 
 
 class OpenShard:
-    """A shard that is open for reading, one file, or two in the obsolete layout; as a file it is the one with the chunks."""
+    """An open shard: one file, or an index file and a data file in the obsolete layout. Reads bytes of the file with the chunks."""
 
     def __init__(self, file: StoredFile, layout: PrecomputedShards, index_file: StoredFile) -> None:
         self.file, self.layout, self.index_file, self.name = file, layout, index_file, file.name
@@ -150,20 +158,20 @@ class OpenShard:
 
     @property
     def first_byte(self) -> int:
-        """Byte of the file from which offsets in tables count."""
+        """Byte of the file that is offset 0 of the tables."""
         return self.layout.sharding.index_nbytes if self.index_file is self.file else 0
 
     @property
     def data_nbytes(self) -> int | None:
-        """Bytes that follow the shard index, None where nobody has said how many."""
+        """Number of bytes behind the shard index, None if the size of a remote file is unknown."""
         return None if self.nbytes is None else max(0, self.nbytes - self.first_byte)
 
-    def is_there(self) -> bool:
-        """Check whether the shard is stored; a remote one is asked for."""
+    def exists(self) -> bool:
+        """Check whether the shard is stored. For a remote file of unknown size this reads a page of its index."""
         return self.nbytes is not None or len(self._page(0)) > 0
 
     def minishard_range(self, minishard: int) -> tuple[int, int] | None:
-        """Look up where the index of a minishard lies, counted from the end of the shard index; None where the shard is absent."""
+        """Return start and end of a minishard index, counted from the end of the shard index, or None if the shard is absent."""
         page, place = divmod(minishard, _PAGE_ENTRIES)
         table = self._page(page)
         if not len(table):
@@ -171,13 +179,13 @@ class OpenShard:
         start, stop = table[place].tolist()
         most = self.data_nbytes
         if start > stop or (start < stop and most is not None and stop > most):
-            room = "" if most is None else f" of the {most} bytes behind the shard index"
+            available = "" if most is None else f" of the {most} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
-            raise CorruptError(f"{where}: the index of minishard {minishard} is said to lie from {start} to {stop}{room}")
+            raise CorruptError(f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}")
         return start, stop
 
     def _page(self, page: int) -> npt.NDArray[np.uint64]:
-        """Read some entries of the shard index, shape (n, 2); none where the shard is absent."""
+        """Return a page of the shard index, shape (n, 2), empty if the shard is absent."""
         file, sharding = self.index_file, self.layout.sharding
         key = (file.name, file.state, sharding, "index", page)
         table = _tables.get(key)
@@ -189,7 +197,7 @@ class OpenShard:
         return table
 
     def minishard(self, minishard: int) -> npt.NDArray[np.uint64] | None:
-        """Read the index of a minishard: identifiers, starts and sizes, shape (3, n); None where the shard is absent."""
+        """Return the index of a minishard: identifiers, starts and sizes, shape (3, n), or None if the shard is absent."""
         key = (self.name, self.state, self.layout.sharding, "minishard", minishard)
         table = _tables.get(key)
         if table is None:
@@ -207,26 +215,26 @@ class OpenShard:
             raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {where[1] - where[0]} bytes, expected at most {most}")
         found = self.read([(offset, self.first_byte + where[1])])
         if found is None:
-            raise MissingError(f"{self.name}: not found, though the shard index beside it is there")
+            raise MissingError(f"{self.name}: not found, though its shard index exists")
         raw = decompress_gzip(found[0], most, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else found[0]
         return np.stack(parse_minishard_index(raw, f"{self.name}: minishard {minishard}", offset, self.data_nbytes))
 
 
 @dataclass(frozen=True, slots=True)
 class PrecomputedShards(Shards):
-    """A shard index, then for each minishard its chunks and their index."""
+    """Layout of shards; new ones hold the chunks of each minishard, then its index."""
 
     sharding: Sharding
     counts: Vec3
 
     @contextmanager
     def opened(self, store: Store, key: str) -> Iterator[OpenShard | None]:
-        """Open a shard, in the obsolete layout of two files where it is not there in one."""
+        """Open a shard, or its two files in the obsolete layout; yield None if neither exists."""
         with ExitStack() as stack:
             file = store.open(key)
             if file is not None:
                 shard = OpenShard(stack.enter_context(file), self, file)
-                if shard.is_there():
+                if shard.exists():
                     yield shard
                     return
             stem = key.removesuffix("shard")
@@ -237,9 +245,9 @@ class PrecomputedShards(Shards):
             stack.enter_context(index_file)
             file = store.open(f"{stem}data")
             if file is None:
-                raise MissingError(f"{store.path_of(f'{stem}data')}: not found, though {stem}index is there")
+                raise MissingError(f"{store.path_of(f'{stem}data')}: not found, though {stem}index exists")
             shard = OpenShard(stack.enter_context(file), self, index_file)
-            yield shard if shard.is_there() else None
+            yield shard if shard.exists() else None
 
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         assert isinstance(file, OpenShard)
@@ -265,7 +273,7 @@ class PrecomputedShards(Shards):
         return compressed_morton.encode(cells[:, 1:], self.counts)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the identifiers of chunks, counted from the first one of their shard."""
+        """Return the identifiers of chunks relative to the first one of their shard: its lowest bits, since shards are not hashed."""
         within = self.sharding.within_bits
         return self.ids(cells) & np.uint64((1 << min(within, 64)) - 1)
 
@@ -281,7 +289,7 @@ class PrecomputedShards(Shards):
         return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), pieces)
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Check whether a shard has an index that ends where the file does, as all have that are written here."""
+        """Check whether the last minishard index ends where the file does, as in all shards that wkwdask writes."""
         found, nbytes = file.read([(0, self.head_nbytes)]), file.nbytes or 0
         if found is None or len(found[0]) != self.head_nbytes:
             return False
@@ -293,7 +301,12 @@ class PrecomputedShards(Shards):
 
 
 class _NewShard:
-    """A new shard of identity hash; memory is bounded by a write buffer and the tables."""
+    """A shard being written, with hash identity. Memory holds a write buffer and the tables, never the chunks.
+
+    Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each other::
+
+        | shard index (written last) | chunks | index | chunks | index | ...
+    """
 
     def __init__(self, sharding: Sharding, first_id: int, pieces: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)
@@ -304,11 +317,11 @@ class _NewShard:
 
     @property
     def _end(self) -> int:
-        """Where the next byte goes, counted from the end of the shard index."""
+        """Offset of the next byte, counted from the end of the shard index."""
         return self.buffer.end - self._sharding.index_nbytes
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """End the minishard before, and append the chunks of one."""
+        """Finish the previous minishard if another one begins, and return how many of the chunks belong to the current one."""
         shift = np.uint64(min(self._sharding.preshift_bits, 63))
         minishard = int(codes[0] >> shift)
         if minishard != self._minishard:
@@ -318,6 +331,7 @@ class _NewShard:
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         lengths = sizes.astype(np.uint64)
+        # The chunks are already appended: the last one ends at _end, so starts are sums of lengths from the back.
         starts = np.uint64(self._end) - lengths[::-1].cumsum(dtype=np.uint64)[::-1]
         self._tables.append((codes + self._first_id, starts, lengths))
 

@@ -1,4 +1,7 @@
-"""How the files of a precomputed scale are named: chunks by the voxels that they span, shards by their numbers."""
+"""File names of a precomputed scale: chunks are named by the voxels they span, shards by their hexadecimal numbers.
+
+Sources: neuroglancer, ``precomputed/volume.rst``, "unsharded chunk storage", and ``precomputed/sharded.rst``, "sharded chunk storage".
+"""
 
 from __future__ import annotations
 
@@ -27,50 +30,49 @@ if TYPE_CHECKING:
     from wkwdask.model.store import Store, StoredEntry
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
-"""What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
-_NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and no more than an integer of 64 bits holds
+"""Suffixes of chunk files in the order of lookup. cloud-volume compresses files on local disks and appends the suffix."""
+_NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and within 64 bits
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _KINDS = ("shard", "index", "data")
 
 
 class ChunkFiles(NamedTuple):
-    """Files of chunks that lie on the grid."""
+    """Listing of the chunk files in a folder."""
 
     cells: npt.NDArray[np.int64]
-    """Their cells along x, y, z, shape (n, 3)."""
+    """Grid positions along x, y, z, shape (n, 3)."""
     entries: list[StoredEntry]
-    """What the folder says of each."""
     suffixes: npt.NDArray[np.int64]
-    """The place of each one's ending in ``SUFFIXES``."""
+    """Indices in ``SUFFIXES``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanNaming(KeyNaming):
-    """Chunks that are files of their own, ``0-64_0-64_64-100``: absolute voxels, the last ones of an axis cut off."""
+    """Names of unsharded chunks, such as ``0-64_0-64_64-100``: absolute voxels, clipped to the size of the scale."""
 
     offset: Vec3
-    """Absolute voxel that is stored first."""
+    """First absolute voxel of the scale."""
     chunk: Vec3
     size: Vec3
     suffix: str = ""
-    """Ending of files that are written; those with others are found too."""
+    """Suffix of new files; existing files are found with any suffix."""
 
     def _span(self, n: int, axis: int) -> str:
         edge, first = self.chunk[axis], self.offset[axis]
         return f"{first + n * edge}-{first + min((n + 1) * edge, self.size[axis])}"
 
     def stems(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
-        """Name the files of a box without their endings, x fastest."""
+        """Yield cells and names without suffix of the files in a box, x fastest."""
         x_names, y_names, z_names = ({n: self._span(n, axis) for n in cells} for axis, cells in enumerate(ranges[1:]))
         return (((0, x, y, z), f"{x_names[x]}_{y_names[y]}_{z_names[z]}") for z, y, x in product(z_names, y_names, x_names))
 
     def stem(self, file: Vec4) -> str:
-        """Name the file of a place without its ending."""
+        """Return the name of a file without suffix."""
         return "_".join(self._span(n, axis) for axis, n in enumerate(file[1:]))
 
     def key(self, file: Vec4) -> str:
-        """Name the file of a place.
+        """Return the name of a file.
 
         Examples
         --------
@@ -87,7 +89,7 @@ class SpanNaming(KeyNaming):
         return (stem + self.suffix, *(stem + suffix for suffix in SUFFIXES if suffix != self.suffix))
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
-        """Look at the file of a place, of several at the one that readers look for first; nothing where it is absent."""
+        """Yield the stored file of a chunk; of several with different suffixes, the first in the order of lookup."""
         stem = self.stem(file)
         for variant, suffix in enumerate(SUFFIXES):
             (state,) = store.states([stem + suffix])
@@ -96,7 +98,7 @@ class SpanNaming(KeyNaming):
                 return
 
     def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files of a box, of several of a chunk the one that readers look for first."""
+        """List the stored files of a box; of several for one chunk, the first in the order of lookup."""
         del wants
         files = self.files(store)
         seen = set()
@@ -107,7 +109,7 @@ class SpanNaming(KeyNaming):
                 yield ListedFile((0, x, y, z), files.entries[n], int(files.suffixes[n]))
 
     def files(self, store: Store) -> ChunkFiles:
-        """List all files of chunks; names that no chunk has are left out."""
+        """List all chunk files of a folder, without names that match no chunk of the grid."""
         numbers, entries, suffixes = [], [], []
         for entry in store.entries():
             named = _CHUNK_NAME.fullmatch(entry.name)
@@ -115,18 +117,19 @@ class SpanNaming(KeyNaming):
                 numbers.append(named.groups()[:6])
                 suffixes.append(SUFFIXES.index(named[7] or ""))
                 entries.append(entry)
+        # All names of a folder are checked at once: there may be millions.
         bounds = np.array(numbers, object).reshape(-1, 3, 2)
         spans = bounds.astype(np.int64) - np.array(self.offset)[:, np.newaxis]
         edge, size = np.array(self.chunk), np.array(self.size)
         cells, rest = np.divmod(spans[:, :, 0], edge)
-        good = (rest == 0) & (cells >= 0) & (spans[:, :, 0] < size) & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
-        kept = np.flatnonzero(good.all(axis=1))
-        return ChunkFiles(cells[kept], [entries[n] for n in kept.tolist()], np.array(suffixes, np.int64)[kept])
+        is_on_grid = (rest == 0) & (cells >= 0) & (spans[:, :, 0] < size) & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
+        rows = np.flatnonzero(is_on_grid.all(axis=1))
+        return ChunkFiles(cells[rows], [entries[n] for n in rows.tolist()], np.array(suffixes, np.int64)[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class ShardNaming(KeyNaming):
-    """Shards, ``0a.shard``, or ``0a.index`` and ``0a.data`` in the obsolete layout."""
+    """Names of shards: ``0a.shard``, or ``0a.index`` and ``0a.data`` in the obsolete layout of two files."""
 
     sharding: Sharding
     counts: Vec3
@@ -138,7 +141,7 @@ class ShardNaming(KeyNaming):
         return self.sharding.shard_name(int(self.sharding.places(compressed_morton.encode([first], self.counts))[0][0]))
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-        """Group chunks by the shards that hold them, boxes or not."""
+        """Group chunks by shard, also if shards are not boxes."""
         del grid
         shards, _ = self.sharding.places(compressed_morton.encode(cells[:, 1:], self.counts))
         order = np.argsort(shards, kind="stable")
@@ -150,11 +153,11 @@ class ShardNaming(KeyNaming):
         return tuple(stem + kind for kind in _KINDS)
 
     def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the files of shards of a box; where these are no boxes, their numbers stand for places."""
+        """List the files of shards in a box. Shards that are not boxes are all listed, with their number instead of a position."""
         del wants
         cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
         for number, entries in self.files(store).items():
-            file = (number & (1 << 62) - 1, number >> 62, 0, 0)
+            file = (number & (1 << 62) - 1, number >> 62, 0, 0)  # two signed integers hold the 64 bits of a shard number
             if cells is not None:
                 (first,) = compressed_morton.decode([number << within if within < 64 else 0], self.counts).tolist()
                 file = (0, first[0] // cells[0], first[1] // cells[1], first[2] // cells[2])
@@ -164,7 +167,7 @@ class ShardNaming(KeyNaming):
                 yield ListedFile(file, entry, _KINDS.index(entry.name.rpartition(".")[2]))
 
     def files(self, store: Store) -> dict[int, list[StoredEntry]]:
-        """List the files of shards by their numbers; names that no shard has are left out."""
+        """Return the files of each shard by its number, without names that match no shard."""
         sharding = self.sharding
         found: dict[int, list[StoredEntry]] = {}
         for entry in store.entries():
@@ -181,7 +184,7 @@ def _is_in(file: Vec4, ranges: Ranges) -> bool:
 
 
 def file_sizes(store: Store, *, is_sharded: bool) -> tuple[int, int]:
-    """Count the files of chunks of any size, or of shards, and their bytes."""
+    """Return number and total size of the chunk files (of any chunk size) or shards of a folder."""
     pattern = _SHARD_NAME if is_sharded else _CHUNK_NAME
     sizes = []
     for entry in store.entries():
@@ -200,17 +203,17 @@ _DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, S
 
 
 def first_data_file(folder: str) -> str | None:
-    """Find a chunk or shard in a folder, None where there is none."""
+    """Return the path of a chunk or shard in a folder, None if there is none."""
     return next((entry.path for entry, is_data in _entries(folder) if is_data), None)
 
 
 def first_stray_file(folder: str) -> str:
-    """Name something in a folder that is no part of a scale, an empty text where there is nothing."""
+    """Return the path of an entry that does not belong to a scale, ``""`` if there is none."""
     return next((entry.path for entry, is_data in _entries(folder) if not is_data and not IGNORED_NAMES.fullmatch(entry.name)), "")
 
 
 def _entries(folder: str) -> Iterator[tuple[StoredEntry, bool]]:
-    """List a folder, and tell what is a chunk or shard."""
+    """Yield the entries of a folder, and whether each is a chunk or shard."""
     try:
         with files.scandir(folder) as entries:
             for entry in entries:

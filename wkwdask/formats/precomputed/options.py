@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrecomputedOptions(StorageOptions):
-    """How a scale is stored in a Neuroglancer precomputed volume."""
+    """Storage of a scale of a Neuroglancer precomputed volume."""
 
     name: ClassVar[str] = "precomputed"
     title: ClassVar[str] = "Neuroglancer precomputed"
@@ -31,8 +31,8 @@ class PrecomputedOptions(StorageOptions):
     )
     quality: int | None = number("Quality of jpeg and jxl; jxl without it is lossless.", (0, 100))
     compression: str | None = choice(
-        'Compression of chunks that are files of their own. Names of "gzip" end with .gz: cloud-volume and Neuroglancer behind a server that knows such names '
-        "can read them, tensorstore cannot.",
+        'Compression of unsharded chunks. "gzip" appends .gz to file names: cloud-volume can read them, and Neuroglancer behind a server that supports '
+        "such names, but tensorstore cannot.",
         ("gzip", "raw"),
         "raw",
     )
@@ -40,5 +40,5 @@ class PrecomputedOptions(StorageOptions):
 
     @property
     def file_compression(self) -> str | None:
-        """Compression of chunks that are files of their own, None for none."""
+        """Compression of unsharded chunks, None for none."""
         return None if self.compression == "raw" else self.compression

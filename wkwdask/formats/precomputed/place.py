@@ -1,4 +1,4 @@
-"""Where scales of a precomputed volume are written: the folder of the volume, what it holds already, and how new scales are stored."""
+"""Plan new scales of a precomputed volume: check its folder and existing scales, and choose keys, resolutions, encodings and shards."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
-"""What ``info`` calls a category."""
+"""``type`` in ``info`` of each layer category."""
 _BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
 @dataclass(frozen=True, slots=True)
 class VolumePlace(TargetFolder):
-    """A local folder in which scales are or will be, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local folder of a volume to write to, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     info: VolumeInfo | None
-    """What its ``info`` says, None where there is none yet."""
+    """None if there is no ``info`` yet."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         volume = self._type(specs[0])
@@ -75,18 +75,18 @@ class VolumePlace(TargetFolder):
         )  # fmt: skip
 
     def _type(self, spec: LevelSpec) -> VolumeInfo:
-        """Describe the volume without its scales, and make sure that their type is that of those which are there."""
+        """Return type, data type and channels of the volume, and check that existing scales agree."""
         native = spec.dtype.newbyteorder("=")
         kind = None if self.wanted.category is None else VOLUME_TYPES.get(self.wanted.category, self.wanted.category)
         if kind not in (None, *VOLUME_TYPES.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
             return VolumeInfo(kind or ("segmentation" if holds_ids(native, spec.num_channels) else "image"), native, spec.num_channels)
-        volume, there = VolumeInfo(kind or self.info.type, native, spec.num_channels), self.info
-        if (volume.type, volume.dtype, volume.num_channels) != (there.type, there.dtype, there.num_channels):
+        volume, existing = VolumeInfo(kind or self.info.type, native, spec.num_channels), self.info
+        if (volume.type, volume.dtype, volume.num_channels) != (existing.type, existing.dtype, existing.num_channels):
             raise ValueError(
-                f"{self.folder}/{FILE_NAME}: the volume is {there.type} of {there.num_channels} x {there.dtype.name}, "
-                f"what is written {volume.type} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
+                f"{self.folder}/{FILE_NAME}: the volume is {existing.type} of {existing.num_channels} x {existing.dtype.name}, "
+                f"the new scale is {volume.type} of {volume.num_channels} x {native.name}; cast it, or write to another volume"
             )
         return volume
 
@@ -95,7 +95,7 @@ class VolumePlace(TargetFolder):
         if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
             encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
-            # New scales have a chunk shape among their options: the one given here is not used.
+            # with_defaults() always sets a chunk shape, which replaces the one given here.
             plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
             return stored_like(plain, options.with_defaults(), volume)
         step = like.box.mag.step_to(spec.box.mag)
@@ -106,14 +106,14 @@ class VolumePlace(TargetFolder):
         return replace(stored_like(scale, options, volume), key=self.key_for(scale.resolution))
 
     def _resolution(self, mag: Mag) -> Lengths:
-        """Decide how large the voxels of a new scale are [nm]."""
+        """Return the edge lengths of a voxel of a new scale [nm]."""
         size = self.wanted.required_voxel_size_nm or self.wanted.source_voxel_size_nm
         lengths = None if size is None else lengths_in(mag, size)
         if self.wanted.all_mags and lengths is not None:
             return lengths
         if self.info is None or not self.info.scales:
             if mag != MAG_1:
-                raise ValueError(f"{self.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")
+                raise ValueError(f"{self.folder}: has no scales yet; mag= adds a coarser scale to an existing volume")
             if lengths is None:
                 raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
             return lengths
@@ -125,35 +125,34 @@ class VolumePlace(TargetFolder):
         return resolution
 
     def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
-        """Refuse a scale that is listed without having files, which its folder does not tell."""
+        # A scale that is listed before it has any file cannot be seen in its folder.
         if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
-            raise ExistsError(f'{self.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
+            raise ExistsError(f'{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; existing="overwrite" replaces all of it')
 
     def folder_of(self, key: str) -> str:
         source = f"{self.folder}/{FILE_NAME}"
         folder = normpath(f"{self.folder}/{key}")
         if not is_below(folder, self.folder) or folder == self.folder:
             raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
-        alike = [scale for scale in self._listed if normpath(f"{self.folder}/{scale.key}") == folder]
-        if len(alike) > 1 or any(scale.key != key for scale in alike):
-            places = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in alike)
-            raise UnsupportedError(f"{source}: {places} {'have' if len(alike) > 1 else 'has'} the folder of scale {key!r}, in whose place nothing is written")
-        if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in alike):
-            raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; whoever may do so takes that out')
+        same_folder = [scale for scale in self._listed if normpath(f"{self.folder}/{scale.key}") == folder]
+        if len(same_folder) > 1 or any(scale.key != key for scale in same_folder):
+            listed = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in same_folder)
+            raise UnsupportedError(f"{source}: {listed} {'use' if len(same_folder) > 1 else 'uses'} the folder of scale {key!r}, which is not replaced")
+        if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in same_folder):
+            raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; remove the lock from {FILE_NAME} if you may')
         return folder
 
     @property
     def _listed(self) -> tuple[Scale | UnusableScale, ...]:
-        """All scales that ``info`` lists, those that cannot be used too."""
+        """All scales that ``info`` lists, usable or not."""
         return () if self.info is None else (*self.info.scales, *self.info.unusable)
 
     @property
     def listed_keys(self) -> set[str]:
-        """Keys of all scales that ``info`` lists, those that cannot be used too."""
         return {scale.key for scale in self._listed}
 
     def key_for(self, resolution: Lengths) -> str:
-        """Choose the key of a scale: that of the one with its resolution, else the usual one."""
+        """Return the key of the existing scale with a resolution, else the default key."""
         for scale in () if self.info is None else self.info.scales:
             if same_resolution(scale.resolution, resolution):
                 return scale.key
@@ -163,10 +162,10 @@ class VolumePlace(TargetFolder):
         return key
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
-        """Give the edge lengths of a voxel of a mag [nm]: those that its scale states, else multiples of those of mag 1."""
-        known = [(its_mag, scale.resolution) for scale in info.scales if (its_mag := mag_of(info, scale)) is not None]
-        for its_mag, resolution in known:
-            if its_mag == mag:
+        """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled from those of another mag."""
+        known = [(scale_mag, scale.resolution) for scale in info.scales if (scale_mag := mag_of(info, scale)) is not None]
+        for scale_mag, resolution in known:
+            if scale_mag == mag:
                 return resolution
         if not known:
             raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
@@ -176,22 +175,22 @@ class VolumePlace(TargetFolder):
 
 
 def _scale_of(volume: Volume | None) -> Scale | None:
-    """Return the scale that a volume is, None where it is none."""
-    known = volume.identity if isinstance(volume, StoredArray) else None
-    return known.scale if isinstance(known, ScaleDescription) else None
+    """Return the precomputed scale behind a volume, None for other volumes."""
+    identity = volume.identity if isinstance(volume, StoredArray) else None
+    return identity.scale if isinstance(identity, ScaleDescription) else None
 
 
 def _loss(scale: Scale, before: Scale) -> str | None:
-    """Say that an encoding changes voxels each time; nothing where a user chose another one, None where none are changed."""
+    """Return a warning about lossy encoding: None if it is lossless, ``""`` if the user chose a new lossy encoding, else that voxels are encoded once more."""
     if not is_lossy(scale.encoding, scale.options.get("jxl_quality")):
         return None
     if scale.encoding != before.encoding:
         return ""
-    return f"scale {before.key!r} is decoded and encoded as {scale.encoding} once more, which changes its voxels"
+    return f"scale {before.key!r} is decoded and encoded as {scale.encoding} again, which changes its voxels"
 
 
 def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
-    """Describe a scale of the same voxels that is stored as a user asks for."""
+    """Return a scale of the same voxels with the storage that the options choose."""
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}
     if options.quality is not None:
@@ -203,40 +202,41 @@ def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -
     new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
     sharding = _sharding(scale, new, options, volume)
     if sharding is not None and options.file_compression is not None:
-        raise ValueError("compression= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
+        raise ValueError("compression= is for unsharded chunks; data_encoding of the sharding states the compression of sharded chunks")
     return replace(new, sharding=sharding)
 
 
 def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:
-    """Choose how chunks are put into shards: as they are, where that is asked for and still makes boxes."""
-    asked: Any = options.shard_shape
+    """Return the sharding of a new scale: the requested one, else that of the source scale if its shards are boxes, else a chosen one."""
+    requested: Any = options.shard_shape
     before = scale.sharding
-    if asked is False or (asked is None and before is None):
+    if requested is False or (requested is None and before is None):
         return None
-    if isinstance(asked, Sharding):
-        return asked
-    if asked not in (None, True):
-        if not isinstance(asked, tuple):
-            raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
-        return _sharding_of_shape(asked, new)
+    if isinstance(requested, Sharding):
+        return requested
+    if requested not in (None, True):
+        if not isinstance(requested, tuple):
+            raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding (see choose_sharding), got {requested!r}")
+        return _sharding_of_shape(requested, new)
     if before is not None and (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding) and before.shard_cells(scale.grid) is not None:
         return before.fitted(new.grid)
     return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
 
 
 def _sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
-    """Choose the sharding whose shards have a shape [voxels], or hold the whole scale along the axes where it is shorter."""
+    """Return the sharding whose shards have a shape [voxels], or span the whole scale along axes where it is shorter."""
     grid = scale.grid
     x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(chunks_per_shard(shape, scale.chunk_size), grid, strict=True))
     possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
     if (x, y, z) not in possible:
         shapes = ", ".join("x".join(map(str, times(cells, scale.chunk_size))) for cells in possible)
-        raise ValueError(f"a shard of {shape} voxels is no range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
+        # A shard holds a range of compressed Morton codes: each further bit doubles it along one axis, in the order of the code.
+        raise ValueError(f"a shard of {shape} voxels is not a range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
     return sharding_of_bits(grid, possible.index((x, y, z)), scale.encoding)
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:
-    """Turn what a user names into the local folder of a volume that is written.
+    """Return the local folder that a URL or path names.
 
     Examples
     --------
@@ -245,18 +245,18 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     """
     text = stripped(url)
     if is_remote(text):
-        raise UnsupportedError(f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
+        raise UnsupportedError(f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, e.g. with gsutil or aws s3")
     return local_path(text)
 
 
 def volume_place(wanted: Destination) -> VolumePlace:
-    """Find out what is in the folder of a volume that is written."""
+    """Read the folder of a volume to write to, and reject folders that hold something else."""
     folder = files.realpath(volume_folder(wanted.url))
     info = find_info(folder)
     if info is not None and info.redirect is not None:
-        raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")
+        raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")
     if info is None and holds_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write a precomputed volume to a folder of its own")
+        raise ExistsError(f"{folder}: holds WKW data; write the precomputed volume to another folder")
     above = enclosing_volume(folder) if info is None else None
     if above is not None:
         raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
@@ -264,6 +264,6 @@ def volume_place(wanted: Destination) -> VolumePlace:
 
 
 def _described(scale: Scale) -> str:
-    """Say how a scale is stored, for people."""
+    """Describe the storage of a scale in a few words."""
     x, y, z = scale.chunk_size
     return f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, {'each a file' if scale.sharding is None else 'in shards'}"

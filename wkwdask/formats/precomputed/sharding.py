@@ -1,7 +1,12 @@
-"""Shards of a Neuroglancer precomputed volume: where a chunk is stored, how that is chosen, and the tables of a shard file.
+"""Sharding of a Neuroglancer precomputed volume: map chunks to shards, choose shardings, parse and format the tables of a shard file.
 
-A shard file is a shard index, one (start, end) for each minishard, then chunks and minishard indices in any order. All offsets in it count from the end of
-the shard index (neuroglancer, ``precomputed/sharded.rst``). Tables that were read are checked before anything in them is used.
+Source: neuroglancer, ``precomputed/sharded.rst``. A chunk identifier is the compressed Morton code of the chunk's grid position. With hash identity::
+
+    identifier:  | shard_bits | minishard_bits | preshift_bits |    (highest bit first)
+                   which file   part of the file  chunk of the minishard
+
+A shard file holds the shard index, then chunks and minishard indices in any order. All offsets count from the end of the shard index. Tables are
+checked when they are parsed.
 """
 
 from __future__ import annotations
@@ -34,23 +39,23 @@ DATA_ENCODINGS = ("raw", "gzip")
 INDEX_ENTRY_NBYTES = 16
 MINISHARD_ENTRY_NBYTES = 24
 MAX_MINISHARD_BITS = 32
-"""As many as tensorstore reads; a shard index of so many entries has 64 GiB."""
-_LARGEST_OFFSET = 1 << 62  # that of no file
+"""The limit of tensorstore: a shard index of 64 GiB."""
+_MAX_OFFSET = 1 << 62  # [bytes] beyond any file
 TARGET_SHARD_NBYTES = 1 << 30
-_MINISHARD_BITS = 9  # a viewer reads the index of a whole minishard for its first chunk: 512 entries have 12 KiB
-_INDEX_BITS = 10  # a shard index of at most 16 KiB, which other readers read whole
+_MINISHARD_BITS = 9  # a viewer reads a whole minishard index for its first chunk: 512 entries have 12 KiB
+_INDEX_BITS = 10  # other readers read a shard index whole: at most 16 KiB
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How chunk identifiers are spread over shards and minishards."""
+    """Distribution of chunk identifiers over shards and minishards."""
 
     preshift_bits: int
-    """Lowest bits of an identifier that do not count: chunks that differ in these alone are in one minishard."""
+    """Number of lowest bits of an identifier that are ignored: chunks that differ only in these share a minishard."""
     minishard_bits: int
-    """Bits that choose the minishard inside a shard."""
+    """Number of bits that select the minishard within a shard."""
     shard_bits: int
-    """Bits that choose the shard."""
+    """Number of bits that select the shard."""
     hash: str = "identity"
     """``"identity"`` or ``"murmurhash3_x86_128"``."""
     minishard_index_encoding: str = "raw"
@@ -60,27 +65,27 @@ class Sharding:
 
     @property
     def index_nbytes(self) -> int:
-        """Bytes of the shard index at the start of a shard file."""
+        """Size of the shard index in bytes."""
         return INDEX_ENTRY_NBYTES << self.minishard_bits
 
     @property
     def within_bits(self) -> int:
-        """Bits of an identifier that tell the chunks of a shard apart, where it is not hashed."""
+        """Number of bits of an identifier that number the chunks of a shard, if identifiers are not hashed."""
         return self.preshift_bits + self.minishard_bits
 
     def shard_name(self, shard: int) -> str:
-        """Name the file of a shard."""
+        """Return the file name of a shard."""
         return f"{self._stem(shard)}.shard"
 
     def split_names(self, shard: int) -> tuple[str, str]:
-        """Name the two files of a shard in the obsolete layout: the shard index, and all that follows it."""
+        """Return the two file names of a shard in the obsolete layout: the shard index, and everything that follows it."""
         return f"{self._stem(shard)}.index", f"{self._stem(shard)}.data"
 
     def _stem(self, shard: int) -> str:
         return f"{shard:0{-(-self.shard_bits // 4)}x}"
 
     def places(self, ids: Column) -> tuple[Column, Column]:
-        """Say where chunks are stored.
+        """Return shard and minishard of each chunk.
 
         Parameters
         ----------
@@ -98,7 +103,7 @@ class Sharding:
         return _shifted(hashed, self.minishard_bits) & np.uint64((1 << self.shard_bits) - 1), minishards
 
     def shard_cells(self, grid: Vec3) -> Vec3 | None:
-        """Give the box of chunks that one shard holds, None where shards are no boxes.
+        """Return the box of chunks that one shard holds, or None if shards are not boxes.
 
         Parameters
         ----------
@@ -116,7 +121,7 @@ class Sharding:
         return compressed_morton.cells_per_axis(within, grid)
 
     def fitted(self, grid: Vec3) -> Sharding:
-        """Give the same for a volume of another size: shards of as many chunks, and bits that cover all identifiers exactly.
+        """Return the same sharding for a volume of another size: as many chunks per shard, and bits that exactly cover all identifiers.
 
         Parameters
         ----------
@@ -138,7 +143,7 @@ class Sharding:
         return replace(self, preshift_bits=preshift, minishard_bits=minishard, shard_bits=total - preshift - minishard)
 
     def minishard_chunks(self, grid: Vec3) -> int:
-        """Give the most chunks that a minishard may hold."""
+        """Return the largest number of chunks that a minishard can hold."""
         cells = grid[0] * grid[1] * grid[2]
         if self.hash != "identity":
             return cells
@@ -156,11 +161,11 @@ def choose_sharding(
     encoding: str = "raw",
     target_shard_nbytes: int = TARGET_SHARD_NBYTES,
 ) -> Sharding:
-    """Choose the sharding of a Neuroglancer precomputed volume, for a volume of any size.
+    """Choose the sharding of a Neuroglancer precomputed volume of any size.
 
-    Shards are boxes of voxels, so that each can be written by one task: chunk identifiers are not hashed, and the bits cover all of them exactly. A shard
-    holds as many chunks as fit the target before they are compressed, and at least one. A minishard holds at most 512 chunks, unless the index of a shard
-    would have more than 1024 minishards.
+    Each shard is a box of voxels, so that one task can write it: chunk identifiers are not hashed, and the bits exactly cover all of them. A shard holds as
+    many chunks as fit the target size before compression, and at least one. A minishard holds at most 512 chunks, unless the shard index would then have more
+    than 1024 minishards.
 
     Parameters
     ----------
@@ -173,19 +178,19 @@ def choose_sharding(
     num_channels : int
         Values per voxel.
     encoding : str
-        Encoding of the chunks: those of images are not compressed again, all others are stored as gzip streams.
+        Encoding of the chunks. Image encodings (jpeg, png, jxl) are not compressed again, all others are stored as gzip streams.
     target_shard_nbytes : int
-        The largest shard [bytes, before compression].
+        Largest size of a shard [bytes, before compression].
 
     Returns
     -------
     Sharding
-        Its :meth:`Sharding.shard_cells` says how many chunks along x, y, z one shard file holds.
+        :meth:`Sharding.shard_cells` returns the number of chunks along x, y, z in one shard file.
 
     Raises
     ------
     ValueError
-        Sizes are not positive, or the volume has so many chunks that their identifiers need more than 64 bits.
+        A size is not positive, or the chunk identifiers of the volume need more than 64 bits.
 
     Examples
     --------
@@ -205,11 +210,11 @@ def choose_sharding(
 
 
 def sharding_of_bits(grid: Vec3, bits: int, encoding: str) -> Sharding:
-    """Make a sharding whose shards hold as many chunks as so many bits tell apart; gzip does not make images smaller."""
+    """Return a sharding whose shards hold ``2 ** bits`` chunks."""
     total = len(compressed_morton.bit_axes(grid))
     within = min(total, bits)
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
-    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"
+    data_encoding = "raw" if encoding in images.ENCODINGS else "gzip"  # gzip cannot compress images further
     return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
 
 
@@ -226,7 +231,7 @@ def murmurhash3(keys: Column) -> Column:
 
     Notes
     -----
-    Austin Appleby's MurmurHash3, in the public domain, for a message of eight bytes: no whole block of 16, a tail in the first two lanes.
+    Austin Appleby's MurmurHash3 (public domain) for a message of eight bytes: it has no full block of 16 bytes, only a tail in the first two lanes.
 
     Examples
     --------
@@ -236,7 +241,7 @@ def murmurhash3(keys: Column) -> Column:
     low, high = keys & _BITS_32, keys >> np.uint64(32)
     h2 = _times(_rotated(_times(high, _MULTIPLIER_2), 16), _MULTIPLIER_3)
     h1 = _times(_rotated(_times(low, _MULTIPLIER_1), 15), _MULTIPLIER_2)
-    eight = np.uint64(8)  # the length of the message, which is mixed into all four lanes
+    eight = np.uint64(8)  # length of the message, mixed into all four lanes
     h1, h2, others = h1 ^ eight, h2 ^ eight, eight
     h1 = (h1 + h2 + others + others) & _BITS_32
     h2, h3 = (h2 + h1) & _BITS_32, (others + h1) & _BITS_32
@@ -293,7 +298,7 @@ def _choice(value: Any, known: tuple[str, ...], path: str, problems: Problems) -
 
 
 def format_sharding(sharding: Sharding) -> dict[str, Any]:
-    """Write the ``sharding`` of a scale, with every field that some reader wants."""
+    """Return the ``sharding`` object of a scale, with every field that any reader requires."""
     return {
         "@type": TYPE,
         "preshift_bits": sharding.preshift_bits,
@@ -310,6 +315,8 @@ def format_shard_index(starts: Column, ends: Column) -> bytes:
 
 
 def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
+    # sharded.rst, "minishard index format": rows of identifiers, start offsets and sizes. Identifiers and starts are deltas:
+    # an identifier from the previous one, a start from the end of the previous chunk.
     table = np.empty((3, len(ids)), "<u8")
     table[0] = np.diff(ids, prepend=np.uint64(0))
     table[1] = starts
@@ -323,13 +330,13 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
         raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
     ids, sizes = np.cumsum(table[0], dtype=np.uint64), table[2]
-    # A sum of unsigned steps that wraps around is less than the one before it.
+    # Unsigned sums wrap around at 2^64: a sum that does is smaller than the previous one, and the comparison finds it.
     wrong = np.flatnonzero(ids[1:] <= ids[:-1])
     if wrong.size:
         n = int(wrong[0])
-        raise CorruptError(f"{source}: byte {offset}: chunk identifiers of a minishard index ascend, found {ids[n + 1]} after {ids[n]}")
-    bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)
-    most = np.uint64(_LARGEST_OFFSET if data_nbytes is None else max(0, data_nbytes))
+        raise CorruptError(f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, found {ids[n + 1]} after {ids[n]}")
+    bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)  # start 0, end 0, start 1, end 1, ...
+    most = np.uint64(_MAX_OFFSET if data_nbytes is None else max(0, data_nbytes))
     wrong = np.flatnonzero((bounds > most) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
     if wrong.size:
         n = int(wrong[0]) // 2

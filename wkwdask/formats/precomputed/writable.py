@@ -1,4 +1,4 @@
-"""What must not be written: volumes that some reader refuses, or shows wrong."""
+"""Rules for new volumes: reject those that some reader cannot open, and warn about those that Neuroglancer shows incorrectly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.sharding import Sharding
 
-_ENCODES: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
+_SUPPORT: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
     "raw": (DTYPES, None),
     "compressed_segmentation": (("uint32", "uint64"), None),
     "compresso": (("uint8", "uint16", "uint32", "uint64"), (1,)),
@@ -23,19 +23,19 @@ _ENCODES: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
     "png": (("uint8", "uint16"), (1, 2, 3, 4)),
     "jxl": (("uint8",), (1, 3, 4)),
 }
-"""Types and numbers of channels that an encoding has (neuroglancer, ``precomputed/volume.rst``, "Chunk encoding"); None for any number."""
+"""Data types and numbers of channels of each encoding (neuroglancer, ``precomputed/volume.rst``, "Chunk encoding"); None for any number."""
 _OPTION_RANGES = {
     "jpeg_quality": ("jpeg", 0, 100), "png_level": ("png", 0, 9),
     "jxl_quality": ("jxl", 0, 100), "jxl_effort": ("jxl", 1, 10), "jxl_decodingspeed": ("jxl", 0, 4),
 }  # fmt: skip
-_MAX_TEXTURE = 2048  # a viewer loads a chunk as a texture in three dimensions
-_MAX_COMPRESSO = 65535  # its header has 16 bits for a side
+_MAX_TEXTURE = 2048  # Neuroglancer loads a chunk as a three-dimensional WebGL texture
+_MAX_COMPRESSO = 65535  # the header has 16 bits for each side
 _MAX_INDEX_BITS = 20  # a shard index of 16 MiB
 _MAX_COORDINATE = 1 << 53  # JavaScript's integers
 
 
 def is_lossy(encoding: str, quality: float | None) -> bool:
-    """Tell whether an encoding changes voxels.
+    """Check whether an encoding changes voxels.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def is_lossy(encoding: str, quality: float | None) -> bool:
 
 
 def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
-    """Make sure that an encoding has a type and a number of channels.
+    """Raise ValueError if an encoding does not support a data type or a number of channels.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
 
 
 def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
-    """Make sure that other readers can read a scale that is to be written."""
+    """Raise ValueError if other readers cannot read a new scale, and return warnings about Neuroglancer."""
     name = np.dtype(dtype).name
     found = [
         *_volume_problems(name, num_channels, kind),
@@ -98,14 +98,14 @@ def _geometry_problems(scale: Scale) -> Iterator[str]:
     if not all(0 < length < _MAX_COORDINATE for length in scale.resolution):
         yield f"resolution must be positive, got {scale.resolution}"
     if any(max(abs(first), abs(first + n)) > _MAX_COORDINATE for first, n in zip(scale.voxel_offset, scale.size, strict=True)):
-        yield f"voxels from {scale.voxel_offset} on, {scale.size} of them, reach beyond 2^53"
+        yield f"{scale.size} voxels from {scale.voxel_offset} exceed the coordinate limit of 2^53"
 
 
 def _encoding_problems(encoding: str, dtype: str, num_channels: int) -> Iterator[str]:
     if encoding not in ENCODINGS:
         yield f"encoding must be one of {', '.join(ENCODINGS)}, got {encoding!r}"
         return
-    dtypes, channels = _ENCODES[encoding]
+    dtypes, channels = _SUPPORT[encoding]
     if dtype not in dtypes:
         yield f"{encoding} encodes {', '.join(dtypes)}, not {dtype}"
     if channels is not None and num_channels not in channels:
@@ -141,17 +141,17 @@ def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
         yield f"a grid of {scale.grid} chunks needs chunk identifiers of {needed} bits, more than {compressed_morton.MAX_BITS}: choose larger chunks"
     elif sharding.hash != "identity" or sum(bits) < needed:
         yield (
-            f"only shards that are boxes are written: hash must be identity, and the bits {bits} must cover identifiers of {needed} bits; "
-            "choose_sharding finds such bits"
+            f"a new shard must be a box of voxels: hash must be identity, and the bits {bits} must cover identifiers of {needed} bits; "
+            "choose_sharding returns such a sharding"
         )
 
 
 def _viewer_warnings(scale: Scale, dtype: str, num_channels: int) -> Iterator[str]:
     if any(max(chunk) > _MAX_TEXTURE for chunk in (scale.chunk_size, *scale.chunk_sizes)):
-        yield f"Neuroglancer shows no chunks with a side of more than {_MAX_TEXTURE} voxels, and this scale has chunks of {scale.chunk_size}"
+        yield f"Neuroglancer cannot show chunks with a side of more than {_MAX_TEXTURE} voxels, and this scale has chunks of {scale.chunk_size}"
     if scale.encoding == "png" and dtype == "uint16" and num_channels > 1:
-        yield f"Neuroglancer shows png of uint16 with {num_channels} channels wrong: choose raw, or one channel"
+        yield f"Neuroglancer shows png of uint16 with {num_channels} channels incorrectly: choose raw, or one channel"
     if scale.encoding == "jxl" and num_channels > 1:
-        yield f"Neuroglancer shows jxl with {num_channels} channels wrong or not at all: choose jpeg or png, or one channel"
+        yield f"Neuroglancer shows jxl with {num_channels} channels incorrectly or not at all: choose jpeg or png, or one channel"
     if scale.encoding == "compresso" and dtype == "uint64":
-        yield "Neuroglancer shows compresso ids of 2^32 and more cut off: choose compressed_segmentation, or uint32"
+        yield "Neuroglancer truncates compresso ids of 2^32 and more: choose compressed_segmentation, or uint32"
