@@ -1,4 +1,4 @@
-"""The job that compares two volumes voxel by voxel."""
+"""Jobs that compare two volumes voxel by voxel."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One voxel of one channel that differs."""
+    """Voxel of one channel that differs."""
 
     voxel: Vec3
     """Absolute voxel of the mag along x, y, z."""
     channel: int
-    """The channel."""
     first: float | int
-    """Its value in the one volume."""
+    """Value in the first volume."""
     second: float | int
-    """Its value in the other."""
+    """Value in the second volume."""
     bits: tuple[str, str] = ("", "")
-    """The bits of both (hexadecimal) where the values look alike, as two NaN do."""
+    """Bits of both values (hexadecimal) if the values print alike, as two NaN do."""
 
     def __str__(self) -> str:
         bits = " (bits {} and {})".format(*self.bits) if self.bits[0] else ""
@@ -49,16 +48,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What a comparison found; those of two parts of a volume can be added."""
+    """Result of a comparison; results of two parts of a volume can be added."""
 
     compared: int = 0
-    """Voxels that were compared."""
+    """Number of compared voxels."""
     different: int = 0
-    """Voxels of which a channel differs."""
+    """Number of voxels with a differing channel."""
     listed: tuple[Difference, ...] = ()
-    """The first of them, in the order of z, y, x and the channel."""
+    """First differences, ordered by z, y, x and channel."""
     box: BoundingBox | None = None
-    """Smallest box around all of them [voxels of the mag]."""
+    """Smallest box around all differences [voxels of the mag]."""
 
     def __add__(self, other: Differences) -> Differences:
         listed = sorted((*self.listed, *other.listed), key=lambda one: (*reversed(one.voxel), one.channel))
@@ -88,7 +87,7 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
 
 
 def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
-    """Write down the bits of two values that look alike."""
+    """Format the bits of two values that print alike."""
     if str(first.item()) != str(second.item()):
         return "", ""
     width = 2 * first.dtype.itemsize
@@ -98,21 +97,18 @@ def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CompareSpec:
-    """Compare one region."""
+    """Task that compares one region."""
 
     first: Volume
-    """One volume."""
     second: Volume
-    """The other one, of the same type."""
     plan: RegionGrid
-    """The regions."""
     region: Vec3
 
     def task(self) -> Task:
         return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), type(self).run, self)
 
     def run(self) -> Result:
-        """Read both, piece by piece; the value of the result is what differs."""
+        """Read both volumes brick by brick; the value of the result is the :class:`Differences`."""
         region, edge = self.plan.region_box(self.region), max(self.first.chunk_shape)
         while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
             edge *= 2
@@ -133,14 +129,11 @@ def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[npt.NDArray[
 
 @dataclass(frozen=True, slots=True)
 class CopyCheckSpec:
-    """Find out whether a volume has all that a copy holds that is not zero, in one region."""
+    """Task that checks, in one region, whether a volume contains all nonzero voxels of a copy."""
 
     volume: Volume
-    """The volume."""
     copy: Volume
-    """The copy, of the same type."""
     plan: RegionGrid
-    """The regions."""
     region: Vec3
 
     def task(self) -> Task:
@@ -149,7 +142,7 @@ class CopyCheckSpec:
         )
 
     def run(self) -> Result:
-        """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
+        """Compare brick by brick; the value is False also for unreadable chunks, which may differ."""
         bricks = _bricks(self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape))
         try:
             return Result((), value=all(map(self._holds, bricks)))
@@ -162,24 +155,24 @@ class CopyCheckSpec:
 
 
 class EqualSpec(CompareSpec):
-    """Make sure that one region is equal; the result is small enough for a journal."""
+    """Task that raises an error if one region differs; its result is small enough for a journal."""
 
     __slots__ = ()
 
     def run(self) -> Result:
-        """Compare; the digest is that of the files of the copy."""
+        """Compare; the recorded digest is that of the copy's files."""
         sources = self.digest()
         result = CompareSpec.run(self)
         check_equal(self.first, self.second, result.value)
         return replace(result, value=None, sources=sources)
 
     def digest(self) -> int:
-        """Sum up the states of the copy's files."""
+        """Return the digest of the states of the copy's files."""
         return digest(self.second.shard_states(self.plan.region_box(self.region)))
 
 
 class CompareJob(FlatJob):
-    """Two volumes that are compared where one of them has a file."""
+    """Job that compares two volumes wherever one of them has a file."""
 
     spec: type[CompareSpec] = CompareSpec
 
@@ -198,17 +191,17 @@ class CompareJob(FlatJob):
 
 
 class EqualJob(CompareJob):
-    """A copy that must be equal to what it was made from; a journal can keep what was compared."""
+    """Job that checks a copy against its source; a journal records the compared regions."""
 
     spec = EqualSpec
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the copy's files are those that were compared."""
+        """Return whether the copy's files are still those that were compared."""
         return bool(task.spec.digest() == result.sources)
 
 
 def check_equal(first: Volume, second: Volume, found: Differences) -> None:
-    """Make sure that nothing differs."""
+    """Raise an error if two volumes differ."""
     if found.listed:
         one = found.listed[0]
         raise IncompleteWriteError(

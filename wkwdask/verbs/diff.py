@@ -1,4 +1,4 @@
-"""The comparison of two volumes, layers or datasets: pairs of mags, and the differences found."""
+"""Comparison of two volumes, layers or datasets: pairs of mags, and their differences."""
 
 from __future__ import annotations
 
@@ -32,33 +32,32 @@ _LARGEST_REGION_VX = 512
 
 @dataclass(frozen=True, slots=True)
 class VolumeDiff:
-    """How two mags differ."""
+    """Differences of two mags."""
 
     name: str
     """Layer and mag."""
     first: str
-    """Folder of the one."""
+    """Folder of the first mag."""
     second: str
-    """Folder of the other."""
+    """Folder of the second mag."""
     mismatches: tuple[str, ...]
-    """What is not alike of types, channels and boxes."""
+    """Mismatches of types, channels and boxes."""
     box: BoundingBox | None
-    """What was compared [voxels of the mag], None where types or channels differ."""
+    """Compared box [voxels of the mag], None if types or channels differ."""
     voxels_different: int = 0
-    """Voxels of which a channel differs."""
+    """Number of voxels with a differing channel."""
     listed: tuple[Difference, ...] = ()
-    """The first of them, in the order of z, y, x and the channel."""
+    """First differences, ordered by z, y, x and channel."""
     box_of_differences: BoundingBox | None = None
-    """Smallest box around all of them [voxels of the mag]."""
+    """Smallest box around all differences [voxels of the mag]."""
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
         return not self.mismatches and not self.voxels_different
 
     @property
     def voxels_compared(self) -> int:
-        """Voxels that were compared; those that neither has stored are equal."""
+        """Number of compared voxels, including those that neither volume stores."""
         return 0 if self.box is None else self.box.volume
 
     def __str__(self) -> str:
@@ -73,28 +72,28 @@ class VolumeDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How two volumes, layers or datasets differ."""
+    """Differences of two volumes, layers or datasets."""
 
     volumes: tuple[VolumeDiff, ...]
-    """One entry for each mag that both have."""
+    """One entry per common mag."""
     only_first: tuple[str, ...] = ()
-    """Layers and mags that only the first has."""
+    """Layers and mags of the first alone."""
     only_second: tuple[str, ...] = ()
-    """Layers and mags that only the second has."""
+    """Layers and mags of the second alone."""
 
     @property
     def equal(self) -> bool:
-        """Whether both have the same mags, of the same boxes and types, and no voxel differs."""
+        """Whether both have the same mags with the same boxes, types and voxels."""
         return all(volume.equal for volume in self.volumes) and not self.only_first and not self.only_second
 
     @property
     def voxels_compared(self) -> int:
-        """Voxels that were compared."""
+        """Number of compared voxels."""
         return sum(volume.voxels_compared for volume in self.volumes)
 
     @property
     def voxels_different(self) -> int:
-        """Voxels of which a channel differs."""
+        """Number of voxels with a differing channel."""
         return sum(volume.voxels_different for volume in self.volumes)
 
     def __str__(self) -> str:
@@ -103,7 +102,7 @@ class Diff:
         return "\n".join([*lines, "equal" if self.equal else "different"])
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {
             "equal": self.equal, "voxels_compared": self.voxels_compared, "voxels_different": self.voxels_different,
             "only_first": self.only_first, "only_second": self.only_second, "volumes": [_volume_json(volume) for volume in self.volumes],
@@ -130,28 +129,25 @@ def _box_json(box: BoundingBox | None) -> list[int] | None:
 
 @dataclass(frozen=True, slots=True)
 class MagPair:
-    """Two mags that can be compared."""
+    """Two mags to compare."""
 
     name: str
     """Layer and mag."""
     first: AnyVolume
-    """The one."""
     second: AnyVolume
-    """The other."""
     mismatches: tuple[str, ...]
-    """What is not alike of types, channels and boxes."""
+    """Mismatches of types, channels and boxes."""
     box: BoundingBox | None
-    """What is compared, None where types or channels differ."""
+    """Box to compare, None if types or channels differ."""
 
     def job(self) -> CompareJob | None:
-        """Make the job; None where nothing can be compared."""
+        """Return the job that compares them; None if types or channels differ."""
         if self.box is None:
             return None
         edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
         return CompareJob(self.first.cropped(self.box), self.second.cropped(self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
 
     def report(self, job: CompareJob | None) -> VolumeDiff:
-        """Say what the job found."""
         volume = VolumeDiff(self.name, self.first.name, self.second.name, self.mismatches, self.box)
         if job is None:
             return volume
@@ -159,13 +155,12 @@ class MagPair:
 
 
 class Comparison(Work[Diff]):
-    """Compares what two have in common."""
+    """Comparison of all common mags."""
 
     def __init__(self, staged: Sequence[MagPair], alone: Diff) -> None:
         self._staged, self._alone = staged, alone
 
     def phases(self) -> Generator[Phase, str, Diff]:
-        """Compare mag by mag."""
         volumes = []
         for one in self._staged:
             job = one.job()
@@ -176,7 +171,7 @@ class Comparison(Work[Diff]):
 
 
 def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
-    """Find out what is compared with what."""
+    """Pair the mags of two paths."""
     foreign = [_is_foreign(url) for url in (first, second)]
     if any(foreign):
         return Comparison([_stage_foreign(first, second, foreign, layer, mag, box)], Diff(()))
@@ -184,7 +179,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
     staged, alone = [], (list(only[0]), list(only[1]))
     for name, (a, mag_a), (b, mag_b) in pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
-            raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: mags are compared with equal ones")
+            raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared")
         chosen = mag or mag_a or mag_b
         ratios = [_ratios(one) if chosen is None else {} for one in (a, b)]
         named = [ratio for one, its_ratios in zip((a, b), ratios, strict=True) if _names_scale(one) for ratio in its_ratios]
@@ -228,7 +223,7 @@ def _stage_foreign(
 
 
 def _is_openable(layer: Image, mag: Mag) -> bool:
-    """Tell whether a mag can be opened, with or without files."""
+    """Return whether a mag opens, with or without files."""
     try:
         layer.volume(mag)
     except MissingError:
@@ -240,12 +235,12 @@ _Ratio = tuple[float, ...]
 
 
 def _names_scale(layer: Image) -> bool:
-    """Tell whether a path was that of a scale that has no mag."""
+    """Return whether the path named a scale that has no mag."""
     return layer.key is not None and layer.mag is None
 
 
 def _ratios(layer: Image) -> dict[_Ratio, Level]:
-    """Find the levels that have no mag, by how many times as long their voxels are as those of mag 1."""
+    """Return the levels without a mag, by the ratio of their voxel lengths to those of mag 1."""
     if layer.container is not None:
         return {}
     base = layer.voxel_size_nm or (1, 1, 1)
@@ -259,7 +254,7 @@ def _ratios(layer: Image) -> dict[_Ratio, Level]:
 
 
 def _stage_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None) -> MagPair:
-    """Stage the comparison of two levels that have no mag."""
+    """Pair two levels that have no mag."""
     a, b = first.open(), second.open()
     part = None
     if box is not None:
@@ -272,7 +267,7 @@ _Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
 def _layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
-    """Pair layers by their names; single ones whatever they are called."""
+    """Pair layers by name; two single layers are a pair under any names."""
     if layer is not None:
         there = [any(one.name == layer for one in found.layers) for found in (first, second)]
         a, b = (
@@ -292,12 +287,12 @@ def _layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple
 
 
 def _is_box_known(layer: Image) -> bool:
-    """Tell whether a layer's box is more than the extent of its files."""
+    """Return whether a layer's box is declared, and not just the extent of its files."""
     return layer.container is None or layer.container.record is not None
 
 
 def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> MagPair:
-    """Say what of two volumes is compared; ``known`` tells whose box is more than the extent of its files."""
+    """Pair two volumes; ``known`` says for each whether its box is declared."""
     mismatches = []
     if first.dtype != second.dtype:
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
@@ -310,7 +305,7 @@ def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool,
 
 
 def _compared_box(first: AnyVolume, first_known: bool, second: AnyVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
-    """Choose what is compared: what lies in both boxes. Where only files say how large a mag is, absent ones count as zeros."""
+    """Return the intersection of both boxes, and the mismatch if they differ. Where both boxes are extents of files, missing files count as zeros."""
     boxes = [first.box, second.box] if first_known == second_known else [first.box if first_known else second.box] * 2
     if not first_known and not second_known:
         boxes = [first.box.union(second.box)] * 2

@@ -1,7 +1,4 @@
-"""Manifests of a folder: the files that they list, the job that hashes them, and the result of a check.
-
-A manifest has the SHA-256 of every file, in the form of ``sha256sum``, which can check it too.
-"""
+"""Manifests: the SHA-256 of every file below a folder, in the format of ``sha256sum``, which can check them too."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 
 
 def format_manifest(hashes: Iterable[tuple[str, str]], nbytes: int) -> str:
-    """Write a manifest.
+    """Format a manifest.
 
     Examples
     --------
@@ -43,13 +40,13 @@ def format_manifest(hashes: Iterable[tuple[str, str]], nbytes: int) -> str:
 
 
 def _line(path: str, digest: str) -> str:
-    """Write one line; names with a line break or backslash are escaped as GNU coreutils do."""
+    """Format one line; names with a line break or backslash are escaped as by GNU coreutils."""
     escaped = "".join(_ESCAPES.get(letter, letter) for letter in path)
     return f"{'' if escaped == path else chr(92)}{digest}  {escaped}"
 
 
 def parse_manifest(text: str, source: str) -> dict[str, str]:
-    """Read a manifest, also one that ``sha256sum`` wrote."""
+    """Parse a manifest, also one by ``sha256sum``."""
     found = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
@@ -66,7 +63,7 @@ _PIECE_NBYTES = 4 << 20
 
 
 def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, bool]]:
-    """Go through the files below a folder that a manifest lists, and whether they are regular: all but itself, and what jobs hold for themselves."""
+    """Yield the relative path of each file for a manifest, and whether it is regular. Locks, job folders and temporaries are left out."""
     seen = set() if seen is None else seen
     real = files.realpath(join(root, inside))
     if real in seen:
@@ -85,7 +82,7 @@ def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> I
 
 
 def hash_file(path: str) -> tuple[str, int]:
-    """Give the SHA-256 of a file (hexadecimal) and its size [bytes]; some megabytes are in memory."""
+    """Return the SHA-256 (hexadecimal) and size [bytes] of a file."""
     state, nbytes = hashlib.sha256(), 0
     with files.open_stream(path) as file:
         while piece := file.read(_PIECE_NBYTES):
@@ -95,12 +92,11 @@ def hash_file(path: str) -> tuple[str, int]:
 
 
 def read_manifest(root: str) -> dict[str, str]:
-    """Read the manifest of a folder."""
     path = f"{root}/{MANIFEST_NAME}"
     try:
         return parse_manifest(files.read_bytes(path).decode(errors="surrogateescape"), path)
     except FileNotFoundError:
-        raise MissingError(f"{path}: not found: write it first") from None
+        raise MissingError(f"{path}: not found: write a manifest first") from None
 
 
 _GROUP = 64  # files of one task
@@ -109,49 +105,48 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class HashSpec:
-    """Hash a group of files."""
+    """Task that hashes a group of files."""
 
     root: str
-    """The folder."""
     paths: tuple[str, ...]
-    """Files below it."""
+    """Paths relative to the root."""
 
     def task(self) -> Task:
         return Task(f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on", f"hash {self.paths[0]}", HashSpec.run, self)
 
     def run(self) -> Result:
-        """Read the files; the value is (path, hash, bytes) of each that is there."""
+        """Read the files; the value is (path, hash, bytes) of each existing one."""
         found = []
         for path in self.paths:
             try:
                 found.append((path, *hash_file(f"{self.root}/{path}")))
-            except FileNotFoundError:  # removed since it was listed, or a link to nowhere
+            except FileNotFoundError:  # removed since it was listed, or a dangling link
                 continue
         return Result((), value=found)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestReport:
-    """What a manifest holds, or how the files differ from it."""
+    """Report of a manifest that was written or checked."""
 
     path: str
-    """The manifest."""
+    """Path of the manifest."""
     files: int
-    """Files that were read."""
+    """Number of hashed files."""
     nbytes: int
-    """Their bytes."""
+    """Size of the hashed files."""
     missing: tuple[str, ...] = ()
-    """Files that the manifest lists and that are not there."""
+    """Listed files that do not exist."""
     changed: tuple[str, ...] = ()
-    """Files that have another hash."""
+    """Listed files with another hash."""
     additional: tuple[str, ...] = ()
     """Files that the manifest does not list."""
     not_hashed: tuple[str, ...] = ()
-    """What is neither a file nor a folder: pipes, devices, links to nowhere."""
+    """Pipes, devices and dangling links, which are neither files nor folders."""
 
     @property
     def is_equal(self) -> bool:
-        """Whether all files are there with their hashes, and no others."""
+        """Whether exactly the listed files exist, with their hashes."""
         return not (self.missing or self.changed or self.additional)
 
     def __str__(self) -> str:
@@ -165,25 +160,23 @@ class ManifestReport:
         return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {"equal": self.is_equal, **{name: getattr(self, name) for name in self.__slots__}}
 
 
 @dataclass
 class Hashes(Work[None]):
-    """The hashes of all files below a folder."""
+    """Hashes of all files below a folder."""
 
     root: str
-    """The folder."""
     found: dict[str, str] = field(default_factory=dict)
-    """SHA-256 (hexadecimal) of each relative path."""
+    """SHA-256 (hexadecimal) by relative path."""
     nbytes: int = 0
-    """Bytes of all files."""
     others: list[str] = field(default_factory=list)
-    """What is neither a file nor a folder."""
+    """Paths that are neither files nor folders."""
 
     def job(self) -> FlatJob:
-        """Make the job that reads them."""
+        """Return the job that hashes the files."""
         listed = list(hashed_files(self.root))
         paths = [path for path, is_regular in listed if is_regular]
         self.others = [path for path, is_regular in listed if not is_regular]
@@ -199,17 +192,16 @@ class Hashes(Work[None]):
             self.nbytes += nbytes
 
     def phases(self) -> Generator[Phase, str, None]:
-        """Hash all files."""
         yield Phase(self.job(), f"hashing {self.root}")
 
     def write(self) -> ManifestReport:
-        """Write the manifest; it appears whole."""
+        """Write the manifest atomically."""
         path = f"{self.root}/{MANIFEST_NAME}"
         publish_bytes(path, format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"))
         return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
 
     def check(self) -> ManifestReport:
-        """Compare with the manifest that is there."""
+        """Compare with the existing manifest."""
         listed = read_manifest(self.root)
         return ManifestReport(
             f"{self.root}/{MANIFEST_NAME}",

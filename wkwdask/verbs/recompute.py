@@ -1,4 +1,4 @@
-"""How coarser levels were made of finer ones, as far as anything says so, and the tasks that make their shards once more to compare them."""
+"""Provenance of coarser levels, and the tasks that compute their shards again to compare or rebuild them."""
 
 from __future__ import annotations
 
@@ -33,31 +33,27 @@ if TYPE_CHECKING:
 
 
 class BrokenShard(Protocol):
-    """A broken shard of which some chunks can be read."""
+    """Broken shard with some readable chunks."""
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a chunk, shape (c, x, y, z), by its index in the mag; None where it is broken."""
+        """Read a chunk, shape (c, x, y, z), by its index in the mag; None if it is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputeSpec:
-    """Compute a shard of a coarser mag anew and compare it with what is stored."""
+    """Task that computes a shard of a coarser mag and compares it with the stored one."""
 
     finer: Volume
-    """What it is made from."""
     coarser: Volume
-    """What is stored."""
     plan: Pass
-    """One level, whose regions are shards."""
+    """Pass of one level, whose regions are shards."""
     method: str
-    """How a window becomes a voxel."""
     ignore_zero: bool
-    """Whether zeros do not count in a window."""
     shard: Vec3
     origin: Vec3 = (0, 0, 0)
-    """Absolute voxel at which the coordinates of both start."""
+    """Absolute voxel at which the coordinates of both volumes start."""
     check: Any = None
-    """How a broken one is read: chunks of it that cannot be are passed over."""
+    """Reader of broken shards: only their intact chunks are compared. None for an intact shard."""
 
     def task(self) -> Task:
         return Task(
@@ -68,7 +64,7 @@ class RecomputeSpec:
         )
 
     def run(self) -> Result:
-        """Stream the finer mag; the value of the result is what differs."""
+        """Stream the finer mag; the value of the result is the :class:`Differences`."""
         stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
         found = Differences()
         broken = None if self.check is None else self.check.open_damaged(self.shard)
@@ -78,83 +74,78 @@ class RecomputeSpec:
                 for done in stream.push(brick, nonzero == 0):
                     box = cell_box(done.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
                     stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    made = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
+                    computed = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
                     if broken is not None:
-                        found += self._sound_differences(broken, made, box)
+                        found += self._sound_differences(broken, computed, box)
                         continue
                     self.coarser.read_into(stored, box.topleft)
-                    found += find_differences(made, stored, box)
+                    found += find_differences(computed, stored, box)
         finally:
             stream.close()
         return Result((), value=found)
 
-    def _sound_differences(self, broken: BrokenShard, made: npt.NDArray[Any], box: BoundingBox) -> Differences:
-        """Compare the chunks that can be read."""
+    def _sound_differences(self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox) -> Differences:
+        """Compare the readable chunks of a broken shard."""
         found = Differences()
         for index in cells(box, self.coarser.chunk_shape):
             whole = cell_box(index, self.coarser.chunk_shape, box)
             chunk, stored = whole.intersection(box), broken.read(index)
             if stored is not None:
                 there = np.asfortranarray(stored[_place(chunk, whole)])
-                found += find_differences(np.asfortranarray(made[_place(chunk, box)]), there, chunk)
+                found += find_differences(np.asfortranarray(computed[_place(chunk, box)]), there, chunk)
         return found
 
 
 def _place(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
-    """Give the place of a box in the array of another one."""
+    """Return the slices of a box in the array of an enclosing box."""
     return (slice(None), *(slice(a - b, a - b + n) for a, b, n in zip(part.topleft, whole.topleft, part.size, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How a coarser level was made, as far as anything says so."""
+    """Source and method of a coarser level."""
 
     finer: Any
-    """From which level, a LevelScope."""
+    """Level that it was made from, a LevelScope."""
     method: str
-    """How a window becomes a voxel."""
     ignore_zero: bool
-    """Whether zeros do not count."""
     is_known: bool
-    """Whether the level's provenance or the user says so; else it is what most software does."""
+    """Whether the level's record or the user states the method; else it is the method that most software uses."""
     box: BoundingBox | None = None
-    """Where the finer level had data then [voxels of the finer level], None where nothing says so."""
+    """Box of the finer level at that time [voxels of the finer level], None without a record."""
 
     @property
-    def is_noted(self) -> bool:
-        """Whether the level's provenance says so."""
+    def is_recorded(self) -> bool:
+        """Whether the level's record states its provenance."""
         return self.box is not None
 
     @property
     def source(self) -> Any:
-        """The finer level: with the box that a document says, else with the one that it had then."""
+        """The finer level, with the box that its document states, else with the recorded one."""
         volume = self.finer.volume()
         return volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """How shards of a coarser level are made, in coordinates that start where its grid does."""
+    """Plan by which shards of a coarser level are computed, in coordinates that start at the origin of its grid."""
 
     finer: Volume
-    """What they are made from."""
     coarser: Volume
-    """What is stored."""
     plan: Pass
-    """One level, whose regions are shards."""
-    below: dict[Vec3, list[Vec3]]
-    """The shards that each shard is made from, those that are gone too."""
-    made: Provenance
-    """How."""
+    """Pass of one level, whose regions are shards."""
+    source_shards: dict[Vec3, list[Vec3]]
+    """Shards of the finer level below each shard, lost ones included."""
+    provenance: Provenance
 
     def sources(self, shard: Vec3) -> list[str]:
-        """Name the files that a shard is made from."""
-        return [path for source in self.below.get(shard, ()) for path in self.made.finer.paths_of(source)]
+        """Return the files that a shard is made from."""
+        return [path for source in self.source_shards.get(shard, ()) for path in self.provenance.finer.paths_of(source)]
 
 
-def plan_rebuild(scope: LevelScope, made: Provenance, lost: Iterable[Vec3] = ()) -> RebuildPlan:
-    """Plan how shards of a level are made; ``lost`` are shards of the finer one that should be there."""
-    source = made.source
+def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3] = ()) -> RebuildPlan:
+    """Plan how shards of a level are computed; ``lost`` are missing shards of the finer level."""
+    source = provenance.source
     box = source.box.in_mag(scope.mag)
     stored = scope.volume()
     origin = stored.origin
@@ -167,25 +158,25 @@ def plan_rebuild(scope: LevelScope, made: Provenance, lost: Iterable[Vec3] = ())
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])
     first = source.origin
     corner = (first[0] + plan.source_shift[0], first[1] + plan.source_shift[1], first[2] + plan.source_shift[2])
-    below = shards_by_coarser([*made.finer.shards(), *lost], finer.shard_shape, corner, footprint)
-    return RebuildPlan(finer, coarser, plan, below, made)
+    source_shards = shards_by_coarser([*provenance.finer.shards(), *lost], finer.shard_shape, corner, footprint)
+    return RebuildPlan(finer, coarser, plan, source_shards, provenance)
 
 
 def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) -> Provenance | None:
-    """Tell from which level and how a level was made: as its provenance says, else from the next finer one as most software does."""
+    """Return the recorded provenance of a level, else the next finer level and the user's or the usual method; None if neither is known."""
     finer = {other.mag: other for other in finer_levels(layer, scope)}
     if not finer or not scope.can_be_read:
         return None
-    noted = _noted(scope, finer)
-    if noted is not None:
-        return noted
+    recorded = _recorded(scope, finer)
+    if recorded is not None:
+        return recorded
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
     chosen = method or scope.method
     return None if chosen is None else Provenance(nearest, chosen, ignore_zero=False, is_known=method is not None)
 
 
-def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
-    """Read from a level's provenance how it was made; None where it has none, or one that makes no sense."""
+def _recorded(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
+    """Read the provenance from a level's record; None without a valid one."""
     settings: Any = read_creation_settings(scope.folder)
     try:
         if settings["command"] != "build_pyramid":
@@ -202,35 +193,35 @@ def _noted(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
 
 
 def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
-    """List the levels of an image that have files and from which a level can have been made."""
+    """Return the readable levels of an image from which a level can have been made."""
     mag = scope.mag
     levels = [other for other in layer.mags if other.mag is not None and other.mag != mag and other.can_be_read]
     return [] if mag is None else [other for other in levels if all(a <= b for a, b in zip(other.mag.factors, mag.factors, strict=True))]
 
 
-def recompute_specs(scope: LevelScope, made: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
-    """Give a task for each shard of a coarser level that is there, or should be since a finer one is; not for broken ones, or those made from such."""
-    found = plan_rebuild(scope, made)
+def recompute_specs(scope: LevelScope, provenance: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
+    """Yield a task for each shard of a coarser level that exists or has source shards; broken shards and those with broken sources are left out."""
+    found = plan_rebuild(scope, provenance)
     coarser = found.coarser
     touched = cell_range(coarser.box, coarser.shard_shape)
-    for shard in sorted({*scope.shards(), *found.below}, key=lambda shard: shard[::-1]):
+    for shard in sorted({*scope.shards(), *found.source_shards}, key=lambda shard: shard[::-1]):
         if all(n in r for n, r in zip(shard, touched, strict=True)) and broken.isdisjoint((*scope.paths_of(shard), *found.sources(shard))):
-            yield RecomputeSpec(found.finer, coarser, found.plan, made.method, made.ignore_zero, shard, scope.volume().origin)
+            yield RecomputeSpec(found.finer, coarser, found.plan, provenance.method, provenance.ignore_zero, shard, scope.volume().origin)
 
 
 def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
-    """List the shards of a level, counted from their origin, that each shard of a coarser one is made from."""
-    below: dict[Vec3, list[Vec3]] = {}
+    """Map each shard of a coarser level to the finer shards inside its footprint, all counted from their origin."""
+    source_shards: dict[Vec3, list[Vec3]] = {}
     for x, y, z in shards:
         axes = zip((x, y, z), shape, origin, footprint, strict=True)
         ranges = (range((n * edge + o) // cell, ((n + 1) * edge + o - 1) // cell + 1) for n, edge, o, cell in axes)
         for i, j, k in product(*ranges):
-            below.setdefault((i, j, k), []).append((x, y, z))
-    return below
+            source_shards.setdefault((i, j, k), []).append((x, y, z))
+    return source_shards
 
 
 def is_sampled(folder: str, shard: Vec3, share: float) -> bool:
-    """Choose a share of the files, the same ones in each run."""
+    """Select a share of the shards, the same ones in each run."""
     if share >= 1:
         return True
     digest = hashlib.blake2b(f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4).digest()

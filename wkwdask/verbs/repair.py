@@ -1,7 +1,7 @@
-"""Repair: from the faults of a check to what is done about each, in a safe order.
+"""Planning of repairs: what to do about each fault of a check, and in which order.
 
-Whatever can be decoded is kept byte for byte. What a coarser level has lost is made anew from the finer one; what a finest level has lost stays lost, and is
-touched only where the user says so.
+Whatever decodes is kept byte for byte. Lost shards of a coarser level are rebuilt from the finer one. Lost shards of the finest level stay lost; such a level
+is changed only on request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wkwdask.verbs.compare import CopyCheckSpec
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.recompute import Provenance, RebuildPlan, RecomputeSpec, find_provenance, plan_rebuild, recompute_specs
 from wkwdask.verbs.repair_leftovers import LeftoverRepair
-from wkwdask.verbs.repair_level import LevelPlan, MendSpec, ProbeSpec, check_unchanged, repair_level
+from wkwdask.verbs.repair_level import LevelPlan, ProbeSpec, RewriteSpec, check_unchanged, repair_level
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -54,64 +54,59 @@ _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """How files of a coarser mag are made anew."""
+    """Rebuilding of the files of one coarser level."""
 
     base: RebuildPlan
-    """From which mag, by which method."""
     target: Any
-    """The mag, in its place."""
+    """The level as a target in place."""
     basis: str = ""
-    """How that is known, for people."""
+    """Source of the knowledge about its method, for people."""
 
     @property
-    def made(self) -> Provenance:
-        """How the mag was made."""
-        return self.base.made
+    def provenance(self) -> Provenance:
+        return self.base.provenance
 
     def spec(self, shard: Vec3) -> RegionSpec:
-        """Say how a file is rebuilt."""
-        return RegionSpec(self.base.finer, self.base.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+        """Return the task body that rebuilds a shard."""
+        return RegionSpec(self.base.finer, self.base.plan, (self.target,), self.provenance.method, self.provenance.ignore_zero, shard)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenFile:
-    """A file with faults, and what is known of it."""
+    """File with faults."""
 
     plan: LevelPlan
-    """What is done for its level."""
+    """Repair plan of its level."""
     shard: Vec3
-    """Which shard it is."""
     faults: list[Fault]
-    """What is wrong with it."""
     repairer: LevelRepair | None
-    """How its level is mended, None where chunks of its format cannot be."""
+    """None if files of its format cannot be rewritten chunk by chunk."""
     num_sound: int
-    """Its chunks that can be decoded."""
+    """Number of chunks that decode."""
 
     @property
     def path(self) -> str:
-        """The file."""
         return self.faults[0].path
 
     def has(self, kind: str) -> bool:
-        """Tell whether a fault of a kind is among them."""
+        """Return whether it has a fault of a kind."""
         return any(fault.kind == kind for fault in self.faults)
 
-    def mend(self, head: Any = None, *, salvage: bool = False, remake: RegionSpec | None = None) -> MendSpec:
-        """Say how it is written anew from its own chunks."""
-        return MendSpec(self.repairer, self.shard, self.path, head, summarize_faults(self.faults), salvage=salvage, remake=remake)
+    def rewrite_spec(self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None) -> RewriteSpec:
+        """Return the task body that rewrites the file from its own chunks."""
+        return RewriteSpec(self.repairer, self.shard, self.path, header, summarize_faults(self.faults), salvage=salvage, rebuild=rebuild)
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair did, or would do."""
+    """Report of a repair, or of a dry run."""
 
     path: str
-    """What was repaired."""
+    """Path that was repaired."""
     is_dry_run: bool
     """Whether nothing was changed."""
     actions: tuple[Action, ...]
-    """What was done, in this order."""
+    """Actions, in the order of their execution."""
     left: tuple[Unrepaired, ...]
     """Errors and warnings that remain."""
 
@@ -129,7 +124,7 @@ class RepairReport:
         return "\n".join([*lines, f"{done}; {state}"])
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {
             "path": self.path, "dry_run": self.is_dry_run, "sound": self.is_sound, "actions": [action.to_json() for action in self.actions],
             "left": [{**left.fault.to_json(), "reason": left.reason} for left in self.left],
@@ -137,7 +132,7 @@ class RepairReport:
 
 
 class Repair:
-    """A repair: what is wrong, what can be saved of it, and what is done."""
+    """Repair of the faults of one verification: probe, plan, execute."""
 
     def __init__(self, staged: Verification, report: VerifyReport, options: RepairOptions) -> None:
         self.scope: Any = staged.scope
@@ -147,7 +142,7 @@ class Repair:
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
         self._probed: dict[str, tuple[Any, int]] = {}
-        self._compared: dict[str, bool] = {}  # whether the sound blocks of a broken file are what the finer mag gives
+        self._compared: dict[str, bool] = {}  # whether the intact blocks of a broken file equal those computed from the finer mag
         self._saved: set[str] = set()
         self._salvaged: set[str] = set()
         self.actions: list[Action] = []
@@ -156,10 +151,10 @@ class Repair:
         self.leftovers = LeftoverRepair(self.scope, options)
         self.documents: DocumentRepair = staged.format.document_repair(staged.scope, staged.found, options)
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ probe
 
     def probe_job(self) -> FlatJob:
-        """Make the job that finds out what can be saved of broken files, and whether their sound blocks are what the user's method gives."""
+        """Return the job that finds what can be saved of broken files, and whether the user's method reproduces their intact blocks."""
         tasks: list[Task] = []
         trials: list[Iterator[Task]] = []
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
@@ -171,13 +166,13 @@ class Repair:
                     kinds = frozenset(fault.kind for fault in faults)
                     if not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
                         tasks.append(ProbeSpec(mending, shard, faults[0].path, kinds).task())
-                made = find_provenance(layer, scope, self._options.method) if broken and mending is not None else None
-                if made is not None and made.is_known and not made.is_noted and _is_described(scope, self._by_path):
-                    trials.append(_comparisons(scope, made, errors))
+                provenance = find_provenance(layer, scope, self._options.method) if broken and mending is not None else None
+                if provenance is not None and provenance.is_known and not provenance.is_recorded and _is_described(scope, self._by_path):
+                    trials.append(_comparisons(scope, provenance, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
-        return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
+        return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._record_probe)
 
-    def _take_probe(self, spec: Any, result: Result) -> None:
+    def _record_probe(self, spec: Any, result: Result) -> None:
         if isinstance(spec, ProbeSpec):
             self._probed[spec.path] = result.value
         elif isinstance(spec, RecomputeSpec):
@@ -187,7 +182,7 @@ class Repair:
             self.leftovers.take_probe(spec, is_there=result.value)
 
     def _broken_shards(self, scope: LevelScope) -> dict[Vec3, list[Fault]]:
-        """List the shards of a level that something is wrong with."""
+        """Return the shards of a level with faults that a repair handles."""
         serious = {
             path: some
             for path, faults in self._by_path.items()
@@ -202,10 +197,10 @@ class Repair:
     def _rebuilds(self, fault: Fault) -> bool:
         return self._options.rebuild_differing and fault.kind == "pyramid.differs"
 
-    # ------------------------------------------------------------------ planning
+    # ------------------------------------------------------------------ plan
 
     def plan(self) -> None:
-        """Decide what is done about every fault."""
+        """Decide what to do about every fault."""
         handled: set[str] = set()
         for layer in self.scope.layers:
             plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
@@ -221,9 +216,9 @@ class Repair:
 
     def _plan_mag(self, layer: LayerScope, scope: LevelScope, handled: set[str]) -> LevelPlan:
         plan = LevelPlan(scope)
-        if self._is_elsewhere(scope.folder):
+        if self._is_external(scope.folder):
             for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
-                self._leave_elsewhere(scope.folder, faults)
+                self._leave_external(scope.folder, faults)
             return plan
         self._plan_document(plan, handled)
         if plan.document is None and not _is_described(scope, self._by_path):
@@ -231,8 +226,8 @@ class Repair:
         broken = sorted(self._broken_shards(scope).items(), key=lambda item: item[0][::-1])
         rebuilding = self._rebuilding(layer, scope) if broken else None
         for shard, faults in broken:
-            if self._is_elsewhere(dirname(faults[0].path)):
-                self._leave_elsewhere(dirname(faults[0].path), faults)
+            if self._is_external(dirname(faults[0].path)):
+                self._leave_external(dirname(faults[0].path), faults)
                 continue
             self._plan_file(rebuilding, plan, shard, faults)
             plan.kinds[shard] = {fault.kind for fault in faults}
@@ -243,11 +238,11 @@ class Repair:
                 handled.add(path)
         return plan
 
-    def _is_elsewhere(self, folder: str) -> bool:
+    def _is_external(self, folder: str) -> bool:
         return not self._options.allow_external and not self.scope.is_inside(folder)
 
-    def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
-        advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True mends it there"
+    def _leave_external(self, folder: str, faults: list[Fault]) -> None:
+        advice = f"it lies outside the dataset, at {files.realpath(folder)}: allow_external=True repairs it there"
         self.left += [Unrepaired(fault, advice) for fault in faults]
 
     def _plan_document(self, plan: LevelPlan, handled: set[str]) -> None:
@@ -258,123 +253,129 @@ class Repair:
         handled.add(path)
         mended = plan.scope.repaired_document(faults)
         if mended is None:
-            self.left += [Unrepaired(fault, "no data file tells what it should say") for fault in faults]
+            self.left += [Unrepaired(fault, "no data file implies its content") for fault in faults]
             return
         plan.document, how = mended
         self.actions.append(Action(HEADER, path, summarize_faults(faults), how))
 
     def _plan_file(self, rebuilding: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
-        head, num_sound = self._probed.get(faults[0].path, (None, 0))
+        header, num_sound = self._probed.get(faults[0].path, (None, 0))
         file = BrokenFile(plan, shard, faults, plan.scope.repairer(), num_sound)
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)
         if plan.scope.check(decode=True) is None or out_of_reach is not None:
             if out_of_reach == "file.dangling" and self._options.quarantine:
                 self._set_aside(plan, shard, faults)
             else:
-                self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
-        elif file.repairer is not None and head is not None:
+                self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "the expected content of the file is unknown")) for fault in faults]
+        elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
-            self._mend(file, REWRITE, file.mend(head), _PROOF[head.is_compressed])
+            self._add_rewrite(file, REWRITE, file.rewrite_spec(header), _PROOF[header.is_compressed])
         elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
-            self._mend(file, CUT, file.mend(), "all blocks stay as they are")
+            self._add_rewrite(file, CUT, file.rewrite_spec(), "all blocks stay unchanged")
         else:
             rebuilding, doubt = self._sure(rebuilding, file)
             if not self._plan_rebuild(rebuilding, file):
                 self._plan_loss(rebuilding, file, doubt)
 
-    def _mend(self, file: BrokenFile, verb: str, spec: MendSpec, how: str) -> None:
+    def _add_rewrite(self, file: BrokenFile, verb: str, spec: RewriteSpec, how: str) -> None:
         file.plan.specs.append(spec)
         self.actions.append(Action(verb, spec.path, summarize_faults(file.faults), how))
 
     def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
-        """Find out what files of a coarser level are made anew from; None where there is no finer one, or nothing says how."""
-        made = find_provenance(layer, scope, self._options.method)
-        if made is None or not _is_described(made.finer, self._by_path):
+        """Return how files of a coarser level are rebuilt; None without a finer level or a known method."""
+        provenance = find_provenance(layer, scope, self._options.method)
+        if provenance is None or not _is_described(provenance.finer, self._by_path):
             return None
-        lost = (shard for shard, faults in self._broken_shards(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
-        found = plan_rebuild(scope, made, lost)
+        lost = (shard for shard, faults in self._broken_shards(provenance.finer).items() if any(fault.kind == "file.lost" for fault in faults))
+        found = plan_rebuild(scope, provenance, lost)
         return Rebuild(found, scope.target(found.coarser.box, f"{scope.folder}/"))
 
     def _sure(self, rebuilding: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
-        """Check whether it is known how a file is made; None where it is not, and why."""
+        """Return the rebuilding of a file, or None and the reason why its method is uncertain."""
         if rebuilding is None:
             return None, ""
-        made = rebuilding.made
-        if not made.is_known:
-            return None, "nothing says how the mag was made: give method="
-        if file.num_sound and not self._differs(file) and not made.is_noted and file.path not in self._compared:
+        provenance = rebuilding.provenance
+        if not provenance.is_known:
+            return None, "the method that made the mag is unknown: set method="
+        if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.path not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
         if not self._compared.get(file.path, True):
-            return None, f"its sound blocks are not what the finer mag gives by {made.method}: that may hold less than was there"
-        return replace(rebuilding, basis=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
+            return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
+        return replace(rebuilding, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
 
     def _plan_rebuild(self, rebuilding: Rebuild | None, file: BrokenFile) -> bool:
-        """Rebuild a file of a coarser level from the finer one, if that is sound."""
-        is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved  # nothing of its own would be lost
+        """Plan the rebuilding of a file from the finer level; return False if that is not safe."""
+        is_good = (
+            self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
+        )  # salvage may rebuild from salvaged sources, if the file has no intact block to lose
         if rebuilding is None or not all(map(is_good, rebuilding.base.sources(file.shard))):
             return False
-        is_noted, differs = rebuilding.made.is_noted, self._differs(file)
-        how = f"from mag {rebuilding.made.finer.name}, {rebuilding.basis}"
-        if file.repairer is not None and file.num_sound and not is_noted and not differs:  # what it has is as good as what can be made: only the rest is made
-            if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):  # blocks that are stored otherwise cannot be put between its own
+        is_recorded, differs = rebuilding.provenance.is_recorded, self._differs(file)
+        how = f"from mag {rebuilding.provenance.finer.name}, {rebuilding.basis}"
+        if (
+            file.repairer is not None and file.num_sound and not is_recorded and not differs
+        ):  # its intact blocks are as good as rebuilt ones, so only the others are rebuilt
+            if any(
+                fault.kind == "file.block_type" for fault in self._by_path[file.path]
+            ):  # its blocks have another compression, so rebuilt blocks do not fit between them
                 return False
             self._saved.add(file.path)
-            remade = file.mend(salvage=True, remake=rebuilding.spec(file.shard))
-            self._mend(file, REBUILD, remade, f"{how}; its {file.num_sound} sound blocks stay; the old one is set aside")
+            rewritten = file.rewrite_spec(salvage=True, rebuild=rebuilding.spec(file.shard))
+            self._add_rewrite(file, REBUILD, rewritten, f"{how}; its {file.num_sound} sound blocks stay; the old file is set aside")
             return True
         reason = summarize_faults(file.faults)
         for path in dict.fromkeys(fault.path for fault in file.faults):
             is_file, said = files.isfile(path), how
-            if files.lexists(path) and (not is_file or not is_noted or differs):
-                said += "; the old one is set aside"
+            if files.lexists(path) and (not is_file or not is_recorded or differs):
+                said += "; the old file is set aside"
                 if is_file:
-                    file.plan.copied_aside.append((path, reason))
+                    file.plan.quarantined_copies.append((path, reason))
                 else:
-                    file.plan.aside.append((path, file.shard, reason))
+                    file.plan.quarantined.append((path, file.shard, reason))
             self._saved.add(path)
             self.actions.append(Action(REBUILD, path, reason, said))
         file.plan.specs.append(rebuilding.spec(file.shard))
         return True
 
     def _is_readable(self, path: str) -> bool:
-        """Tell whether a file can be read, or will be, with zeros for what it has lost."""
+        """Return whether a file is readable, or will be, with zeros for lost blocks."""
         return path in self._salvaged or self._is_saved(path)
 
     def _is_saved(self, path: str) -> bool:
-        """Tell whether a file is sound, or will be before coarser ones are made of it."""
+        """Return whether a file is intact, or will be before coarser files are rebuilt from it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
     def _plan_loss(self, rebuilding: Rebuild | None, file: BrokenFile, doubt: str) -> None:
-        """Do what can be done about a file that nothing can be made from."""
+        """Plan what to do about a file that cannot be rebuilt."""
         num_sound, total = file.num_sound, 0 if file.repairer is None else file.repairer.num_chunks
         if file.has("pyramid.differs"):
-            self.left += [Unrepaired(fault, doubt or "it is not clear how the mag was made: give method=") for fault in file.faults]
+            self.left += [Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=") for fault in file.faults]
         elif file.has("file.lost"):
-            self.left += [Unrepaired(fault, doubt or "bring it back from a backup") for fault in file.faults]
+            self.left += [Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.repairer is not None:
-            remake, become = None, "ZEROS"
+            rebuild, become = None, "ZEROS"
             if rebuilding is not None and all(map(self._is_readable, rebuilding.base.sources(file.shard))):
-                remake, become = rebuilding.spec(file.shard), f"what the mended mag {rebuilding.made.finer.name} gives"
+                rebuild, become = rebuilding.spec(file.shard), f"those computed from the repaired mag {rebuilding.provenance.finer.name}"
             how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.add(file.path)
-            self._mend(file, SALVAGE, file.mend(salvage=True, remake=remake), how)
+            self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=rebuild), how)
         elif self._options.quarantine:
             self._set_aside(file.plan, file.shard, file.faults)
         else:
-            can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
-            advice = f"{doubt}; else bring it back" if doubt else "bring it back"
-            advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
+            can = f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; " if num_sound else ""
+            advice = f"{doubt}; else restore it" if doubt else "restore it"
+            advice += f" from a backup; {can}quarantine=True sets the file aside, and its voxels then read as zeros"
             self.left += [Unrepaired(fault, advice) for fault in file.faults]
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
         for path in dict.fromkeys(fault.path for fault in faults):
-            plan.aside.append((path, shard, summarize_faults(faults)))
-            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), "its voxels read as ZEROS from now on"))
+            plan.quarantined.append((path, shard, summarize_faults(faults)))
+            self.actions.append(Action(QUARANTINE, path, summarize_faults(faults), "its voxels then read as ZEROS"))
 
-    # ------------------------------------------------------------------ doing
+    # ------------------------------------------------------------------ execute
 
     def phases(self) -> Generator[Phase, str, None]:
-        """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last."""
+        """Execute the plan layer by layer, under the locks of its mags, finest mag first; the dataset JSON comes last."""
         for layer in self.scope.layers:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 yield from self._repair_layer(layer)
@@ -403,56 +404,55 @@ class Repair:
 
 
 class RepairWork(Work[RepairReport]):
-    """Checks, decides and mends."""
+    """Check, plan and repair."""
 
     def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
         self._staged, self._options, self._dry_run = staged, options, dry_run
 
     def phases(self) -> Generator[Phase, str, RepairReport]:
-        """Check all files, look for what can be saved of broken ones, and mend."""
         report = yield from self._staged.phases()
         repair = Repair(self._staged, report, self._options)
         path = self._staged.scope.path
-        yield Phase(repair.probe_job(), f"looking for what can be saved of {path}")
+        yield Phase(repair.probe_job(), f"probing broken files of {path}")
         repair.plan()
         if not self._dry_run:
             yield from repair.phases()
         return RepairReport(path, self._dry_run, tuple(repair.actions), tuple(repair.left))
 
 
-def _comparisons(scope: LevelScope, made: Provenance, broken: set[str]) -> Iterator[Task]:
-    """Compare the sound chunks of the broken shards of a level with what the finer one gives."""
+def _comparisons(scope: LevelScope, provenance: Provenance, broken: set[str]) -> Iterator[Task]:
+    """Yield tasks that compare the intact chunks of broken shards with the finer level."""
     stored = {path for shard in scope.shards() for path in scope.paths_of(shard)}
     check = scope.check(decode=True)
-    for spec in recompute_specs(scope, made, broken - stored):
+    for spec in recompute_specs(scope, provenance, broken - stored):
         path = spec.coarser.shard_path(spec.shard)
         if path in stored & broken and files.isfile(path):
             yield replace(spec, check=check).task()
 
 
 def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
-    """Tell whether a level can be opened, or will be when its document is mended."""
+    """Return whether a level opens, or will when its document is repaired."""
     faults = by_path.get(scope.document, [])
     return scope.check(decode=False) is not None and not any(fault.kind == "header.unreadable" for fault in faults)
 
 
 _PROOF = {
     True: "all blocks decode by the mag's header",
-    False: "its size is exactly that of the mag's raw files and not that of its own header; raw blocks have no other proof",
+    False: "its size is exactly that of the mag's raw files, not that of its own header; raw blocks allow no other check",
 }
 _ADVICE = {
     "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
     "header.unreadable": "make it readable",
     "file.block_type": "wkwdask compress stores all files of the mag alike",
-    "file.size_changed": "if the change was meant, build_pyramid(update=True) brings coarser mags up to date",
+    "file.size_changed": "if the change was intended, build_pyramid(update=True) updates coarser mags",
     "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
     "folder.unreadable": "make it readable",
     "folder.dangling": "is its disk mounted?",
     "folder.no_folder": "quarantine=True sets it aside",
     "name.unread": "rename it if it is a data file of this mag",
-    "mag.missing": "is its disk mounted? drop_missing=True takes it off the JSON",
+    "mag.missing": "is its disk mounted? drop_missing=True removes it from the JSON",
     "mag.twice": "compare the two, and remove one",
     "job.interrupted": "run the same command again, or remove the folder",
-    "pyramid.differs": "rebuild_differing=True makes such files anew; build_pyramid(update=True) does where wkwdask made the mag",
+    "pyramid.differs": "rebuild_differing=True rebuilds such files, as build_pyramid(update=True) does for mags that wkwdask made",
     "json.box_smaller": "grow_box=True makes the box larger",
 }

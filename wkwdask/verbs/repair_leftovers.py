@@ -1,4 +1,4 @@
-"""Clearing away what processes left that have ended."""
+"""Removal of the leftovers of processes that have ended: locks, temporaries, job folders and unpublished copies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LeftoverRepair:
-    """What is to be cleared away."""
+    """Planned removal of leftovers."""
 
     def __init__(self, scope: Scope, options: RepairOptions) -> None:
         self._scope = scope
@@ -37,7 +37,7 @@ class LeftoverRepair:
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Decide about what processes left; gives the paths of all that is dealt with."""
+        """Decide about all leftovers; return the paths that are handled."""
         handled: set[str] = set()
         for fault in faults:
             if not self._options.allow_external and not self._scope.is_inside(fault.path):
@@ -46,21 +46,21 @@ class LeftoverRepair:
                 self._leftover(FINISH, fault, handled, "its mags are complete")
             elif fault.kind == "job.refused":
                 self._refused[dirname(fault.path)].append(fault.path)
-                self._leftover(REMOVE, fault, handled, f"{fault.found}; with all that the job had built")
+                self._leftover(REMOVE, fault, handled, f"{fault.found}; removes all that the job has built")
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
             elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
-                self.left.append(Unrepaired(fault, "look before you remove it; remove_copies=True does, where the layer has every voxel that it holds"))
+                self.left.append(Unrepaired(fault, "inspect it before you remove it; remove_copies=True removes it if the layer has all of its voxels"))
             elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
-                self.left.append(Unrepaired(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
+                self.left.append(Unrepaired(fault, "the layer lacks some of its voxels, or has errors: it may be the only complete copy"))
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
-                self.left.append(Unrepaired(fault, f"somebody may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
+                self.left.append(Unrepaired(fault, f"a process may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
             elif fault.kind.startswith("leftover."):
                 self._leftover(REMOVE, fault, handled)
         return handled
 
     def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[Task]:
-        """Give the tasks that find out whether a layer has all that mags hold that were to replace its own."""
+        """Yield the tasks that check whether a layer contains all voxels of the copies that were to replace its mags."""
         for fault in faults:
             layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
             if layer is not None:
@@ -85,20 +85,20 @@ class LeftoverRepair:
         return next((layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None)
 
     def _has_errors(self, path: str, faults: Iterable[Fault]) -> bool:
-        """Tell whether anything of the layer that a path lies in is missing or broken."""
+        """Return whether any file of the layer around a path is missing or broken."""
         layer = self._layer_of(path)
         folders = [] if layer is None else [layer.folder, *(scope.folder for scope in layer.mags)]
         return any(fault.severity == "error" and any(fault.path.startswith(f"{folder}/") for folder in folders) for fault in faults)
 
     def _may_be_written(self, fault: Fault) -> bool:
-        """Tell whether the writer of a left-over may still be alive: that of our own in a mag is not, once the mag's lock is held."""
+        """Return whether the writer of a leftover may still run. Our own temporaries in a mag have no writer once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
         is_known = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
         return not is_known and age_seconds(fault.path) < self._options.older_than_seconds
 
     def _mag_of(self, path: str) -> str | None:
-        """Name the mag that a file lies in, None where it lies in none."""
+        """Return the mag folder around a file, None outside of mags."""
         folders = (scope.folder for layer in self._scope.layers for scope in layer.mags)
         return next((folder for folder in folders if path.startswith(f"{folder}/")), None)
 
@@ -108,19 +108,19 @@ class LeftoverRepair:
         layer = self._layer_of(fault.path)
         owner = self._scope.path if layer is None else layer.folder
         self._cleaned.add(owner)
-        if not fault.kind.startswith("job."):  # these are for the job that holds the locks to end
+        if not fault.kind.startswith("job."):  # the job that holds the locks ends these
             self._removed[owner].append(fault.path)
 
     def has_work(self, folder: str) -> bool:
-        """Tell whether anything is to be done in a layer's folder, or in that of the dataset."""
+        """Return whether the folder of a layer or dataset contains anything to remove."""
         return folder in self._cleaned
 
     def mags(self, folder: str) -> set[str]:
-        """Name the mags in which something is removed: their locks must be held."""
+        """Return the mags in which files are removed, whose locks must be held."""
         return {mag for mag in map(self._mag_of, self._removed.get(folder, [])) if mag is not None}
 
     def remove_locks(self, folder: str) -> None:
-        """Remove locks that dead jobs left in a layer: one that cannot be read would keep any job from starting."""
+        """Remove the locks of dead jobs in a layer. An unreadable lock would keep any job from starting."""
         locks = [path for path in self._removed.get(folder, []) if is_lock(basename(path))]
         if locks:
             with guarded(folder):
@@ -128,7 +128,7 @@ class LeftoverRepair:
                     remove_stale_lock(path)
 
     def remove_refused(self, folder: str) -> None:
-        """Remove the folders of jobs whose records are refused: no other job can start before that."""
+        """Remove the folders of jobs with refused records, before which no other job can start."""
         if self._refused.get(folder):
             with guarded(folder):
                 refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}
@@ -136,14 +136,14 @@ class LeftoverRepair:
                     files.remove_tree(path)
 
     def remove(self, folder: str) -> None:
-        """Remove what else is left in a layer or dataset, locks aside."""
+        """Remove all other leftovers of a layer or dataset, except for locks."""
         for path in self._removed.get(folder, []):
             if not is_lock(basename(path)):
                 _remove(path)
 
 
 def _is_copy(fault: Fault) -> bool:
-    """Tell whether a left-over may hold a mag of other software."""
+    """Return whether a leftover may be a mag of other software."""
     return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and files.isdir(fault.path))
 
 

@@ -1,4 +1,4 @@
-"""Checking what is stored: the jobs that read files and compare coarser levels with finer ones, and what they find."""
+"""Verification: jobs that read stored files and compare coarser levels with finer ones, and the report of all faults."""
 
 from __future__ import annotations
 
@@ -34,27 +34,26 @@ _SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec:
-    """Check a group of files."""
+    """Task that checks a group of files."""
 
     level: str
     """Key of their level."""
     check: FileCheck
-    """How."""
     files: tuple[Any, ...]
-    """Which, as the level lists them."""
+    """The files, in the format's own listing."""
 
     def task(self) -> Task:
         what = f"{len(self.files)} files of {self.check.folder} from {self.files[0]} on"
         return Task(f"check of {what}", f"check {self.level} {self.files[0]}", CheckSpec.run, self)
 
     def run(self) -> Result:
-        """Read the files; the value of the result is what was found."""
+        """Read the files; the value of the result is their :class:`Findings`."""
         return Result((), value=self.check.check_files(self.files))
 
 
 @dataclass(frozen=True, slots=True)
 class MagFindings:
-    """What was found of one mag."""
+    """Findings of a verification in one mag."""
 
     layer: str
     """Name of its layer."""
@@ -63,29 +62,29 @@ class MagFindings:
     folder: str
     """Its folder."""
     files: int
-    """Data files."""
+    """Number of data files."""
     nbytes: int
-    """Their bytes."""
+    """Size of the data files."""
     blocks: int
-    """Blocks that were decoded."""
+    """Number of decoded blocks."""
     largest: int | None
-    """Largest value of a segmentation, None where it was not looked for."""
+    """Largest value of a segmentation, None if it was not determined."""
     compared: int = 0
-    """Files that were compared with the finer mag."""
+    """Number of files that were compared with the finer mag."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a check found."""
+    """Report of a verification."""
 
     path: str
-    """What was checked."""
+    """Path that was checked."""
     decoded: bool
     """Whether all blocks were decoded."""
     mags: tuple[MagFindings, ...]
     """The mags, layer by layer, finest first."""
     faults: tuple[Fault, ...]
-    """All that is wrong: errors first."""
+    """Errors, warnings and notes, in this order."""
     seconds: float
     """Wall time."""
 
@@ -101,16 +100,16 @@ class VerifyReport:
 
     @property
     def files(self) -> int:
-        """Data files that were checked."""
+        """Number of checked data files."""
         return sum(mag.files for mag in self.mags)
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Size of the checked data files."""
         return sum(mag.nbytes for mag in self.mags)
 
     def count(self, severity: str) -> int:
-        """Count the faults of a severity, those that are not listed one by one too."""
+        """Count the faults of a severity, including those that are summed up in others."""
         return sum(1 + fault.more for fault in self.faults if fault.severity == severity)
 
     def kinds(self) -> Counter[str]:
@@ -122,7 +121,7 @@ class VerifyReport:
 
     @property
     def verdict(self) -> str:
-        """All of it in one line."""
+        """Summary in one line."""
         blocks = sum(mag.blocks for mag in self.mags)
         if not self.decoded:
             how = "headers, tables, names and JSON; no block was decoded"
@@ -143,7 +142,7 @@ class VerifyReport:
         return "\n".join([*lines, self.verdict])
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {
             "path": self.path, "sound": self.is_sound, "errors": self.count(ERROR), "warnings": self.count(WARNING), "decoded": self.decoded,
             "seconds": round(self.seconds, 3),
@@ -153,7 +152,7 @@ class VerifyReport:
 
 
 class Verification(Work["VerifyReport"]):
-    """A check of stored files, and of coarser levels by finer ones."""
+    """Verification of stored files, and of coarser levels against finer ones."""
 
     def __init__(self, one: ArrayFormat, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
         self.format = one
@@ -179,7 +178,7 @@ class Verification(Work["VerifyReport"]):
         return self._report()
 
     def _file_job(self) -> FlatJob:
-        """Make the job that reads the files."""
+        """Return the job that reads the files."""
         checks = [(scope, check, scope.files()) for scope in self._levels if (check := scope.check(decode=self._decode)) is not None]
 
         def tasks() -> Iterator[Task]:
@@ -196,19 +195,19 @@ class Verification(Work["VerifyReport"]):
         self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(findings, faults=())
 
     def _pyramid_job(self) -> FlatJob:
-        """Make the job that compares coarser levels with finer ones; broken files are left out."""
+        """Return the job that compares coarser levels with finer ones, without broken files."""
         broken = {fault.path for fault in self._faults if fault.severity == "error"}
         tasks: list[Task] = []
         for layer in self.scope.layers if self._pyramid else ():
             for scope in (scope for scope in layer.mags if finer_levels(layer, scope)):
-                made = find_provenance(layer, scope, self._method)
-                if made is None or not broken.isdisjoint((scope.document, made.finer.document)):
-                    what = "nothing says how it was made" if made is None else f"a {basename(scope.document)} is broken"
+                provenance = find_provenance(layer, scope, self._method)
+                if provenance is None or not broken.isdisjoint((scope.document, provenance.finer.document)):
+                    what = "its method is not recorded" if provenance is None else f"a {basename(scope.document)} is broken"
                     self._faults.append(Fault("pyramid.unknown", scope.folder, what))
                     continue
-                if made.is_noted:
+                if provenance.is_recorded:
                     self._says_how.add(scope.folder)
-                tasks += [spec.task() for spec in recompute_specs(scope, made, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
+                tasks += [spec.task() for spec in recompute_specs(scope, provenance, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
         return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
 
     def _take_differences(self, spec: RecomputeSpec, result: Result) -> None:
@@ -219,12 +218,11 @@ class Verification(Work["VerifyReport"]):
             one = found.listed[0]
             what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
             expected = f"{one.first}, the {spec.method} of mag {spec.finer.box.mag}"
-            graver = ERROR if folder in self._says_how else ""  # by its own word the level is another one; else the method may be
+            graver = ERROR if folder in self._says_how else ""  # without a recorded method the method may differ, not the voxels
             x, y, z = (a + o for a, o in zip(one.voxel, spec.origin, strict=True))
             self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=graver))
 
     def _report(self) -> VerifyReport:
-        """Say what was found."""
         self._faults += self.scope.conclude(self.found)
         mags = []
         for scope in self._levels:
@@ -238,12 +236,12 @@ class Verification(Work["VerifyReport"]):
 def lay_out_verification(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
 ) -> Verification:
-    """Find out what is to be checked."""
+    """Plan a verification."""
     one = format_of(url) or default_format()
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:
-        raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
+        raise ValueError(f"pyramid must be True, False or a fraction from 0 to 1, got {pyramid!r}")
     return Verification(one, one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
 
 
@@ -254,11 +252,11 @@ _JOB_KINDS = {
     JobState.REFUSED: "job.refused",
     JobState.DEAD: "job.dead",
 }
-UNREADABLE_LOCK = "a lock that cannot be read"
+UNREADABLE_LOCK = "unreadable lock"
 
 
 def job_leftovers(folder: str, *, has_levels: bool) -> Iterator[Fault]:
-    """Find what jobs left in the folder of an image, or of what holds images."""
+    """Yield the leftovers of jobs in the folder of an image or container."""
     with files.scandir(folder) as scanned:
         locks = sorted(entry.path for entry in scanned if is_lock(entry.name))
     for path in locks:
