@@ -124,11 +124,11 @@ def test_the_voxel_size(tmp_path, sections):
         ({"value_range": (0, float("inf"))}, "a lower and a higher number, both finite"),
         ({"value_range": (float("nan"), 5)}, "a lower and a higher number, both finite"),
         ({"value_range": (5,)}, "value_range must be two numbers"),
-        ({"layer": ".."}, r"a layer's name is made of .*; got '\.\.'"),
-        ({"layer": "../../evil"}, "a layer's name is made of"),
-        ({"layer": "a/b"}, "a layer's name is made of"),
-        ({"layer": ""}, "a layer's name is made of"),
-        ({"layer": "a\n"}, "a layer's name is made of"),
+        ({"layer": ".."}, r"a layer name consists of .*; got '\.\.'"),
+        ({"layer": "../../evil"}, "a layer name consists of"),
+        ({"layer": "a/b"}, "a layer name consists of"),
+        ({"layer": ""}, "a layer name consists of"),
+        ({"layer": "a\n"}, "a layer name consists of"),
         ({"on_error": "ignore"}, 'on_error must be "fail" or "fill"'),
         ({"existing": "maybe"}, "existing must be"),
         ({"bounding_box": (100, 0, 0, 5, 5, 5)}, "lies outside of the source"),
@@ -152,9 +152,9 @@ def test_images_do_not_become_other_images(tmp_path, sections, name):
 def test_layers_with_other_names(tmp_path, sections):
     """A layer that is there may be called anything; a new one may not, whatever makes it."""
     wkwdask.convert(sections, tmp_path / "ds", layer="em_2.a$@-", **OPTIONS)
-    with pytest.raises(ValueError, match=r"a layer's name is made of .*; got 'my layer'"):
+    with pytest.raises(ValueError, match=r"a layer name consists of .*; got 'my layer'"):
         wkwdask.convert(sections, tmp_path / "ds" / "my layer" / "1", **OPTIONS)
-    with pytest.raises(ValueError, match=r"a layer's name is made of .*; got 'my layer'"):
+    with pytest.raises(ValueError, match=r"a layer name consists of .*; got 'my layer'"):
         wkwdask.to_wkw(np.ones((1, 8, 8, 8), np.uint8), tmp_path / "ds" / "my layer" / "1")
     (tmp_path / "ds" / "em_2.a$@-").rename(tmp_path / "ds" / "my layer")
     path = tmp_path / "ds" / FILE_NAME

@@ -214,7 +214,7 @@ def test_another_mag_and_another_name(dataset, tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged", mag="2-2-1"), put(whole(dataset, mag="2-2-1"), INSIDE))
     wkwdask.merge(dataset / "seg" / "2-2-1", path, dataset / "corrected" / "2-2-1")
     np.testing.assert_array_equal(whole(dataset, "corrected", "2-2-1"), whole(tmp_path / "merged", mag="2-2-1"))
-    with pytest.raises(MissingError, match="no blocks of mag 1; there are some of 2-2-1"):
+    with pytest.raises(MissingError, match="no blocks of mag 1, but of 2-2-1"):
         wkwdask.merge(dataset, path, tmp_path / "other", layer="seg", mag=1)
     with pytest.raises(MissingError, match="has no mag 4"):
         wkwdask.merge(dataset, write_annotation(tmp_path / "coarse.zip", {"4": BLOCKS}), tmp_path / "other", layer="seg")
@@ -226,7 +226,7 @@ def test_several_volume_layers(dataset, tmp_path):
     wkwdask.merge(dataset, path, tmp_path / "merged")
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
     path = write_annotations(tmp_path / "annotation.zip", {"a": {"1": BLOCKS}, "b": {"1": BLOCKS}})
-    with pytest.raises(ValueError, match="several volume annotations, of which 0 were made on layer seg"):
+    with pytest.raises(ValueError, match="several volume annotations, 0 of them made on layer seg"):
         wkwdask.merge(dataset, path, tmp_path / "other")
 
 
@@ -248,7 +248,7 @@ def test_what_is_refused(dataset, tmp_path):
         (tmp_path / "nothing.zip", MissingError, "no such file"),
         (tmp_path / "text.zip", CorruptError, "text.zip: not readable as zip"),
         (tmp_path / "damaged.zip", CorruptError, r"damaged.zip:1/z\d/y\d/x\d.wkw"),
-        (tmp_path / "large", UnsupportedError, r"files of 2\^3 blocks do not tell which"),
+        (tmp_path / "large", UnsupportedError, r"files of 2\^3 blocks do not show which"),
         (zipped("other.zip", {"notes.txt": "mine"}), MissingError, "no volume annotation"),
         (zipped("zarr.zip", {"volumeAnnotationData/1/.zarray": "{}"}), UnsupportedError, "are Zarr"),
         (zipped("headless.zip", {"1/z0/y0/x0.wkw": b"WKW"}), MissingError, "header.wkw"),

@@ -278,7 +278,7 @@ def test_what_is_no_mapping(dataset, tmp_path):
         (FormatError, r"x\.hdf5: not readable as HDF5 file", written("x.hdf5", "nothing")),
         (FormatError, r"other\.h5: has no list of integers segment_to_agglomerate, as agglomerate files have; it holds data", tmp_path / "other.h5"),
         (FormatError, r"x\.nml: not readable as NML", written("x.nml", "nothing")),
-        (FormatError, r"y\.nml: begins with <html>", written("y.nml", "<html/>")),
+        (FormatError, r"y\.nml: the root element is <html>", written("y.nml", "<html/>")),
         (FormatError, r"z\.nml: .* NML: KeyError: 'z', in node 1", written("z.nml", '<things><thing><nodes><node x="1" y="2"/></nodes></thing></things>')),
         (UnsupportedError, r"x\.txt: a mapping is read from", written("x.txt", "1,2")),
         (MissingError, "no such file", tmp_path / "absent.csv"),

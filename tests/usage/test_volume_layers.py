@@ -55,5 +55,5 @@ def test_no_such_volume_layer(dataset, annotation, tmp_path):
     with pytest.raises(MissingError, match=r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., made on layer other; Volume 1"):
         wkwdask.merge(dataset, annotation, tmp_path / "merged", volume_layer="Volume 2")
     both = write_annotations(tmp_path / "both.zip", {"a": {"1": {(0, 0, 0): block(7)}}, "b": {"1": {(0, 0, 0): block(8)}}})
-    with pytest.raises(ValueError, match=r"of which 0 were made on layer seg; name one with volume_layer=: Volume 0 .*Volume 1"):
+    with pytest.raises(ValueError, match=r"0 of them made on layer seg; name one with volume_layer=: Volume 0 .*Volume 1"):
         wkwdask.merge(dataset, both, tmp_path / "merged")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, card, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
-from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import (
     FILE_NAME,
     LayerRecord,
@@ -481,7 +481,7 @@ def _segment_id(value: int, layer: str, category: str) -> int:
 def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag, StoredArray]:
     """Open the mags in a layer's folder, except the known ones."""
     layer = make_layer(folder, name)
-    return {mag: wkw_volume(layer, mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
+    return {mag: layer.volume(mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
 
 
 def _entries_of(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.opening import is_readable
 from wkwdask.formats.record_paths import external_location
-from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource, wkw_volume
+from wkwdask.formats.webknossos.dataset import listed_layer, read_datasource
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_metadata import attachments_of, axes_of, dtype_of, mappings_of, other_format, transformations_of, type_text, view_of
 from wkwdask.formats.wkw.folder import count_files
@@ -194,7 +194,7 @@ class Layer:
 
         self._check_current()
         stored = stored_layer(self.dataset, self.name)
-        volume = wkw_volume(stored)
+        volume = stored.volume()
         if volume.dtype.kind not in "iu":
             raise TypeError(f"{volume.folder}: values are {volume.dtype.name}, expected integer ids")
         # Name the layer and not the folder of its mag: this limits the search to the layer's box in this dataset.
@@ -341,7 +341,7 @@ def _small_volume(layer: Layer) -> StoredArray | None:
     stored = stored_layer(layer.dataset, layer.name)
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
-            volume = wkw_volume(stored, mag)
+            volume = stored.volume(mag)
             (x, y, z), edge = volume.box.size, volume.chunk_shape[0]
             is_small = edge * (x * y + x * z + y * z) * volume.num_channels * volume.dtype.itemsize <= _MOST_NBYTES
             return volume if is_small else None

@@ -1,8 +1,15 @@
-"""Annotations as WEBKNOSSOS exports them: volumes, what a mag is with blocks of them in the place of its own, and the nodes of an NML.
+"""Annotations exported by WEBKNOSSOS: volume layers, a mag merged with them, and the nodes of an NML.
 
-A volume annotation is a zip with an NML and ``data*.zip`` in it, such a ``data*.zip``, or either of them unpacked. The data hold mags of WKW with files of
-one block, ``1/z0/y0/x0.wkw``, and only of blocks that somebody changed; of many mags there is but a header. A block that is stored counts as a whole, zeros
-included.
+A volume annotation is a zip file that contains an NML and ``data*.zip``, or one of the ``data*.zip``, packed or unpacked. The data are WKW mags with files
+of one block, such as ``1/z0/y0/x0.wkw``, and only changed blocks are stored; many mags consist of a header only. A stored block replaces the block of the
+layer completely, zeros included::
+
+    export.zip
+      annotation.nml          <volume location="data_0_Volume.zip" name="Volume" fallbackLayer="segmentation"/>
+      data_0_Volume.zip
+        1/header.wkw
+        1/z3/y2/x7.wkw        the changed block (7, 2, 3) of mag 1
+        2-2-1/header.wkw      a mag without blocks
 """
 
 from __future__ import annotations
@@ -42,46 +49,43 @@ _BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(
 _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
 
-_Stored = tuple[Mag, npt.NDArray[np.int64]]
-"""A mag, and the indices of its stored blocks."""
+_StoredMag = tuple[Mag, npt.NDArray[np.int64]]
+"""A mag and the indices of its stored blocks, shape (n, 3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationMag:
-    """One mag of an annotation. Small to pickle: which blocks there are is looked up where it is needed."""
+    """One mag of an annotation. Small to pickle: the list of blocks is read where it is needed."""
 
     file: ArchiveFile
-    """Where its files are."""
+    """Archive or folder that contains the mag."""
     folder: str
-    """Its folder there."""
+    """Path of the mag in the archive."""
     mag: Mag
-    """The mag."""
     header: WkwHeader
-    """What its ``header.wkw`` says."""
     state: tuple[int, int]
-    """Size and time of the archive when it was opened."""
+    """Size and modification time of the archive when it was opened."""
     last_known: int = 0
-    """Ids above are moved by ``moved_by``."""
+    """Largest id of the layer; larger ids are new and shifted by ``moved_by``."""
     moved_by: int = 0
-    """What is added to new ids."""
+    """Offset added to new ids, so that ids of several annotations do not collide."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name of the mag in error messages."""
         return f"{self.file.name}:{self.folder}"
 
     def _open(self) -> Folder | Zip:
-        """Open the archive."""
         if self.file.state != self.state:
             raise IncompleteWriteError(f"{self.file.name}: was replaced while it was read")
         return self.file.open()
 
     def blocks(self) -> npt.NDArray[np.int64]:
-        """Give the indices of the stored blocks, shape (n, 3), ordered by z."""
+        """Return the indices of the stored blocks, shape (n, 3), sorted by z."""
         return _contents(self.file, self._open())[self.folder][1]
 
     def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
-        """Give the indices of the stored blocks that touch a box, shape (n, 3)."""
+        """Return the indices of the stored blocks that touch a box, shape (n, 3)."""
         blocks, step = self.blocks(), self.header.block_len
         low = [a // step for a in box.topleft]
         high = [-(-b // step) for b in box.bottomright]
@@ -93,6 +97,7 @@ class AnnotationMag:
     def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Decode one stored block."""
         name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
+        # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and is not read into memory as a whole.
         most = 2 * self.header.block_nbytes + self.header.smallest_data_offset
         raw = self._open().read(name, most)
         source = f"{self.file.name}:{name}"
@@ -108,20 +113,20 @@ class VolumeLayer:
     """One volume layer of an annotation."""
 
     member: str
-    """Its ``data*.zip``."""
+    """Path of its ``data*.zip`` in the export."""
     name: str | None = None
-    """What its NML calls it."""
+    """Name in the NML; None if the NML does not list it."""
     fallback: str | None = None
-    """Layer of the dataset that it was made on, where its NML says so."""
+    """Layer of the dataset that it was drawn on (``fallbackLayer``); None if unknown."""
 
     def __str__(self) -> str:
         file = basename(self.member)
-        called = file if self.name is None else f"{self.name} ({file})"
-        return called if self.fallback is None else f"{called}, made on layer {self.fallback}"
+        label = file if self.name is None else f"{self.name} ({file})"
+        return label if self.fallback is None else f"{label}, made on layer {self.fallback}"
 
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
-    """Open one volume layer of an annotation."""
+    """Open one volume layer of an annotation, and return its mags with a note on the layers that are not used."""
     file, note = _data_file(ArchiveFile(local_path(url)), fallback, volume_layer)
     opened = file.open()
     contents = _contents(file, opened)
@@ -130,18 +135,18 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, vo
         if len(blocks):
             header = parse_header(opened.read(f"{folder}/header.wkw", HEADER_NBYTES)[:HEADER_NBYTES], f"{file.name}:{folder}/header.wkw", is_data_file=False)
             if header.file_len != 1:
-                raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not tell which blocks were annotated, expected 1")
+                raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not show which blocks were annotated, expected 1")
             mags.append(AnnotationMag(file, folder, mag, header, file.state))
     return mags, note
 
 
 def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None) -> tuple[ArchiveFile, str]:
-    """Find what holds the mags, and say what else there is."""
+    """Find the archive that contains the mags, and return it with a note on other volume layers."""
     opened = file.open()
     names = list(opened.names())
     if any(_BLOCK.fullmatch(name) for name in names):
         if volume_layer is not None:
-            raise ValueError(f"{file.name}: is one volume layer without a name; leave volume_layer= out")
+            raise ValueError(f"{file.name}: is a single volume layer without a name; leave volume_layer= out")
         return file, ""
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
     note = ""
@@ -149,14 +154,14 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
         layers = _volume_layers(opened, names, inner, file)
         chosen = _chosen(layers, fallback, volume_layer, file)
         inner = [chosen.member]
-        left = "; ".join(str(layer) for layer in layers if layer is not chosen)
-        note = f"{file.path}: used volume layer {chosen}; left out {left}" if left else ""
+        others = "; ".join(str(layer) for layer in layers if layer is not chosen)
+        note = f"{file.path}: used volume layer {chosen}; left out {others}" if others else ""
     if not inner:
-        what = "its volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
+        what = "the volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
         raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
     found = ArchiveFile(f"{file.path}/{inner[0]}") if files.isdir(file.path) else ArchiveFile(file.path, inner[0])
     if not any(_BLOCK.fullmatch(name) for name in found.open().names()) and any(True for _ in found.open().names()):
-        raise UnsupportedError(f"{found.name}: its data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
+        raise UnsupportedError(f"{found.name}: the data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
     return found, note
 
 
@@ -167,14 +172,14 @@ def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str |
         return found[0]
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
-        raise ValueError(f"{file.path}: several volume annotations, of which {len(found)} were made on layer {fallback}; name one with volume_layer=: {listed}")
+        raise ValueError(f"{file.path}: several volume annotations, {len(found)} of them made on layer {fallback}; name one with volume_layer=: {listed}")
     if not found:
         raise MissingError(f"{file.path}: no volume layer {volume_layer!r}; there are {listed}")
     raise ValueError(f"{file.path}: {len(found)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
 
 
 def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], file: ArchiveFile) -> list[VolumeLayer]:
-    """List the volume layers, with what an NML says about them."""
+    """List the volume layers, with name and fallback layer from the NML."""
     described = {}
     for name in names:
         if name.endswith(".nml"):
@@ -185,17 +190,17 @@ def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], fil
     return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
 
 
-def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Stored]:
-    """List the mags and their blocks; of a zip that stays open, once."""
+def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _StoredMag]:
+    """List the mags and their blocks; the list of a zip file is cached with the open file."""
     if isinstance(opened, Folder):
         return _listed(file, opened.names())
     if opened.index is None:
         opened.index = _listed(file, opened.names())
-    index: dict[str, _Stored] = opened.index
+    index: dict[str, _StoredMag] = opened.index
     return index
 
 
-def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Stored]:
+def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _StoredMag]:
     found: dict[str, list[tuple[int, int, int]]] = {}
     mags: dict[str, Mag] = {}
     for name in names:
@@ -215,18 +220,18 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Stored]:
 
 
 def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
-    """Find one mag of an annotation, None where it holds no blocks at all."""
+    """Return one mag of an annotation, or None if the annotation has no blocks at all."""
     found = next((mag for mag in mags if mag.mag == wanted), None)
     if found is None and mags:
-        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are some of {', '.join(str(mag.mag) for mag in mags)}")
+        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}, but of {', '.join(str(mag.mag) for mag in mags)}")
     return found
 
 
-_FARTHEST = 2**53
+_FARTHEST = 2**53  # larger coordinates are not exact in float64
 
 
 def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read where the nodes of all trees are."""
+    """Read the nodes of all trees of an NML: number of the tree, shape (n,), and voxel of mag 1, shape (n, 3)."""
     trees: list[int] = []
     positions: list[tuple[float, float, float]] = []
     root, number = None, -1
@@ -241,24 +246,31 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
             elif element.tag == "thing":
                 element.clear()
     if root is None or root.tag != "things":
-        raise FormatError(f"{path}: begins with <{'' if root is None else root.tag}>, expected <things>, as an NML does")
+        raise FormatError(f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> of an NML")
     places = np.array(positions, np.float64).reshape(-1, 3)
-    far = np.flatnonzero(~(np.abs(places) < _FARTHEST).all(axis=1))  # not a number is not less either
+    far = np.flatnonzero(~(np.abs(places) < _FARTHEST).all(axis=1))  # also true for nan
     if len(far):
-        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in places[far[0]])}, which no volume reaches")
+        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in places[far[0]])}, outside of any volume")
     return np.array(trees, np.int64), np.floor(places).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class MergedVolume:
-    """A mag, and annotations on it: a block that one of them stores is taken from the last that does, zeros included."""
+    """A mag merged with annotations: each block comes from the last annotation that stores it, zeros included, or else from the mag.
+
+    Later annotations replace earlier ones block by block::
+
+        base          a b c d
+        annotation 1  . B . D
+        annotation 2  . . . E
+        merged        a B c E
+    """
 
     base: StoredArray
-    """The mag."""
     annotations: tuple[AnnotationMag, ...]
-    """The annotations, the strongest last."""
+    """Annotations in order; a later one replaces blocks of earlier ones."""
     box: BoundingBox
-    """Where there are data; outside of the base's own box, only those of annotations."""
+    """Box of the result [voxels of the mag]; outside of the base's box, only annotations have voxels."""
 
     dtype = delegate_to("base", "dtype")
     num_channels = delegate_to("base", "num_channels")
@@ -279,11 +291,11 @@ class MergedVolume:
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that change when the base or an annotation holds something else."""
+        """Values that change when the contents of the base or of an annotation change."""
         return ("merged", *self.base.content_token, self.annotations, self.box)
 
     def moved(self, shift: Vec3) -> MergedVolume:
-        """Stay in place: what is merged is written as WKW, whose files count from voxel 0, too."""
+        """Return self: a merge is written as WKW, whose file grid starts at voxel 0 too."""
         assert not any(shift)
         return self
 
@@ -293,6 +305,7 @@ class MergedVolume:
             return 0
         wanted = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
         stored = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(wanted)]
+        # Everything before the last block that covers the whole request is overwritten, so it need not be read.
         covering = [number for number, (annotation, index) in enumerate(stored) if _block_box(annotation, index).contains(wanted)]
         stored = stored[max(covering, default=0) :]
         nonzero = 0 if covering else self._read_base(out, wanted, first_channel, fill_zeros=fill_zeros or bool(stored))
@@ -308,7 +321,7 @@ class MergedVolume:
         return nonzero
 
     def _read_base(self, out: npt.NDArray[Any], wanted: BoundingBox, first_channel: int, *, fill_zeros: bool) -> int:
-        """Fill an array from the base, with zeros outside of its box as far as the whole goes beyond that."""
+        """Fill an array from the base, with zeros outside of the base's box."""
         inside = wanted if self.box == self.base.box else wanted.intersection(self.base.box)
         if inside == wanted:
             return self.base.read_into(out, wanted.topleft, first_channel, fill_zeros=fill_zeros)
@@ -317,12 +330,13 @@ class MergedVolume:
             return 0
         return self.base.read_into(part_of_array(out, inside, wanted.topleft), inside.topleft, first_channel)
 
-    def touched(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
-        """Tell which cells that a box touches hold voxels of annotated blocks."""
+    def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
+        """Mark the cells of a grid, within a box, that contain voxels of annotated blocks."""
         ranges = cell_range(box, cell_shape)
         found = cell_map(box, cell_shape, self.name)
         for annotation in self.annotations:
             step = annotation.header.block_len
+            # Cells and blocks nest. Visit the larger of the two, so that many blocks in one cell count once.
             for row in np.unique(annotation.blocks_in(box) * step // np.maximum(cell_shape, step), axis=0).tolist():
                 edges = np.maximum(cell_shape, step)
                 first = [max(t, n * edge) // c - r.start for t, n, edge, c, r in zip(box.topleft, row, edges, cell_shape, ranges, strict=True)]
@@ -331,16 +345,16 @@ class MergedVolume:
         return found
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
-        return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
+        """Mark the cells that have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
+        return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.annotated_cells(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for."""
+        """Return the states of the stored files that a box touches; each annotation adds one row for every file that it has blocks for."""
         inside = box.intersection(self.box)
         return np.concatenate([self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)])
 
     def stored_states(self) -> States:
-        """Look at all stored files that the box touches."""
+        """Return the states of all stored files that the box touches."""
         return np.concatenate([self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)])
 
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:

@@ -1,7 +1,7 @@
-"""Dataset, layer, mag: from what a user names to the folder of one mag, and back to the record in ``datasource-properties.json``.
+"""Resolve a path to a dataset, a layer or a mag, and find its record in ``datasource-properties.json``.
 
-A dataset that is opened by its JSON lists no folder. Of layers whose mags are Zarr arrays or N5 datasets, as the webknossos library writes them, places and
-boxes are those of the JSON.
+A dataset with a JSON is opened without listing folders. Layers stored as Zarr or N5, as the webknossos library writes them, take paths and boxes of their
+mags from the JSON too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def read_datasource(folder: str) -> DataSource | None:
-    """Read the ``datasource-properties.json`` of a folder, None where there is none."""
+    """Read the ``datasource-properties.json`` of a folder; None if there is none."""
     path = f"{folder}/{FILE_NAME}"
     try:
         with files.open_stream(path) as file:
@@ -48,11 +48,11 @@ def read_datasource(folder: str) -> DataSource | None:
 
 
 def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
-    """Change the ``datasource-properties.json`` of a folder; it appears whole, and no process that honours the lock overwrites what another one wrote.
+    """Apply a change to the ``datasource-properties.json`` of a folder, atomically and under a lock; ``new`` is the document if there is no file yet.
 
-    Other software does not honour the lock: what it writes between the reading and the writing here, which are milliseconds apart, is lost.
+    Other software ignores the lock: a change that it makes in the milliseconds between read and write is lost.
     """
-    path = files.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
+    path = files.realpath(f"{folder}/{FILE_NAME}")  # versioned metadata are symbolic links, which are kept
     if not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such folder")
     check_datasource_writable(folder)
@@ -65,7 +65,7 @@ def _document(folder: str) -> dict[str, Any] | None:
 
 
 def check_datasource_writable(folder: str) -> None:
-    """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it."""
+    """Raise PermissionError if the ``datasource-properties.json`` of a folder, or the target of its link, cannot be replaced."""
     changed = dirname(files.realpath(f"{folder}/{FILE_NAME}"))
     if files.isdir(changed) and not files.is_writable(changed):
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
@@ -73,34 +73,33 @@ def check_datasource_writable(folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DatasetLayer:
-    """What a dataset knows of a layer: the container of its image."""
+    """Container of a layer's image: its dataset, and its record in the JSON."""
 
     dataset_folder: str | None = None
-    """Where ``datasource-properties.json`` is, None where there is none."""
+    """Folder of ``datasource-properties.json``; None if there is none."""
     datasource: DataSource | None = None
-    """What it says."""
     record: LayerRecord | None = None
-    """What it says about this layer, None where it does not know it."""
+    """Record of this layer; None if the JSON does not list it."""
     allow_external: bool = False
-    """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
+    """Whether files outside of the dataset may be written and deleted through its paths and links."""
 
     @property
     def data_format(self) -> str:
-        """How the layer is stored."""
+        """Storage format of the layer, as the JSON names it."""
         return "wkw" if self.record is None else self.record.data_format
 
     def readable(self, layer: Image, mag: Mag | None) -> Image:
-        """Give what reads the layer: of one that the JSON says is N5 or Zarr, the arrays."""
+        """Return the image that reads the layer: its arrays if it is stored as N5 or Zarr."""
         return open_arrays(layer, mag) if is_arrays_layer(layer) else layer
 
 
 def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
-    """Make the image of a layer on disk: a folder of mags, with or without a record in a JSON."""
+    """Return the image of a folder of mags, with its record if the JSON lists it."""
     return _image(folder, name, DatasetLayer(dataset_folder, datasource, None if datasource is None else datasource.layer(name), allow_external))
 
 
 def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None) -> Image:
-    """Make the image of a layer that a JSON lists; mags without a path are in the folder of its name."""
+    """Return the image of a layer that the JSON lists; mags without a path are in the folder named after the layer."""
     return _image(folder or f"{dataset_folder}/{record.name}", record.name, DatasetLayer(dataset_folder, datasource, record))
 
 
@@ -111,7 +110,7 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
 
 
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
-    """List the mags: those of the JSON, else the subfolders that hold a mag."""
+    """Yield the mags: those that the JSON lists, or else the subfolders that contain a mag."""
     if layer.record is not None:
         for entry in layer.record.mags:
             yield _level(layer_folder, name, layer, entry.mag, _listed_folder(layer_folder, layer.dataset_folder, entry.mag, entry.path))
@@ -127,7 +126,7 @@ def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level
 
 
 def mag_from_name(name: str) -> Mag | None:
-    """Give the mag that a folder is named as, None where its name is none."""
+    """Parse the name of a folder as a mag; None if it is not one."""
     try:
         return Mag.parse(name)
     except ValueError:
@@ -139,9 +138,9 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 
 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
-    """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
+    """Return the folder of a mag that the JSON lists: its path, or else the existing one of the two conventional names (``2`` and ``2-2-2``)."""
     if path is not None:
-        # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
+        # A remote mag keeps its URL and raises when it is opened, so that the local mags stay readable.
         return path if is_remote(path) else local_path(path if "://" in path else join(str(dataset_folder), path))
     for name in (mag.name, mag.long_name):
         if files.isdir(f"{layer_folder}/{name}"):
@@ -157,24 +156,19 @@ def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folde
     return open_mag(local_path(folder), None if layer.record is None else layer.record.bounding_box, mag)
 
 
-def wkw_volume(layer: Image, mag: Mag | None = None) -> StoredArray:
-    """Open a mag of a layer in WKW, by default the finest one with files."""
-    return layer.volume(mag)
-
-
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
-    """Give a layer that has other mags than its JSON lists."""
+    """Return a layer with other mags than its JSON lists."""
     return replace(layer, listing=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
 
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
-    """Find out what a path is: a dataset, a layer, or one mag."""
+    """Resolve a path to a dataset, a layer or one mag."""
     located = _located(local_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
-    """Find out whether a local path is that of a layer, or of one of its mags, that the JSON of a dataset lists as Zarr or N5; None where not."""
+    """Resolve a local path that the JSON of a dataset lists as a layer in Zarr or N5, or as a mag of one; None if no JSON does."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
         datasource = read_datasource(dataset)
@@ -189,13 +183,13 @@ def find_listed_arrays(path: str) -> ResolvedUrl | None:
 
 
 def dataset_above(layer_folder: str) -> str | None:
-    """Name the dataset in whose folder that of a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    """Return the parent folder of a layer if it has a JSON, even one that does not list the layer."""
     folder = dirname(layer_folder)
     return folder if files.isfile(f"{folder}/{FILE_NAME}") else None
 
 
 def with_external(layer: Image) -> Image:
-    """Give a layer that may be written where it lies outside of its dataset."""
+    """Return a layer whose files outside of the dataset may be written."""
     return replace(layer, container=replace(layer.container, allow_external=True))
 
 
@@ -217,7 +211,7 @@ def _located(path: str) -> ResolvedUrl:
 
 
 def _locate_mag(path: str) -> ResolvedUrl:
-    """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
+    """Find the layer of a mag's folder: by the paths in the JSON of its layer or dataset, or else by the names of the folders."""
     listed = listed_mag(path)
     if listed is not None:
         return ResolvedUrl(path, listed[:1], listed[1])
@@ -230,7 +224,7 @@ def _locate_mag(path: str) -> ResolvedUrl:
 
 
 def listed_mag(path: str) -> tuple[Image, Mag] | None:
-    """Find the mag in a folder that the JSON of a dataset beside or above it lists, and its layer."""
+    """Find the layer and the mag of a folder that a JSON in the parent folder, or above it, lists."""
     parent, real = dirname(path), files.realpath(path)
     for dataset in (parent, dirname(parent)):
         datasource = read_datasource(dataset)
@@ -242,7 +236,7 @@ def listed_mag(path: str) -> tuple[Image, Mag] | None:
 
 
 def _layer_above(path: str) -> Image:
-    """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
+    """Return the layer of a folder, with its record if a JSON in the folder or above it lists it."""
     for folder in (path, dirname(path)):
         datasource = read_datasource(folder)
         found = layer_in(folder, datasource, path) if datasource is not None else None
@@ -252,7 +246,7 @@ def _layer_above(path: str) -> Image:
 
 
 def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Image | None:
-    """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name."""
+    """Find the layer whose mags are in a folder: by the paths in the JSON, because layers can be renamed, or else by the name of the folder."""
     real = files.realpath(layer_folder)
     for record in datasource.layers:
         layer = listed_layer(dataset_folder, datasource, record)
@@ -263,23 +257,23 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
 
 
 def metadata_paths(found: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
-    """Name the records that lead to a mag, those that are not there included: where one of them changes, something else may be meant."""
+    """List the metadata files that were searched to resolve a path, missing ones included: a change of any may resolve it differently."""
     layer_folder = found.path if found.mag is None else dirname(found.path)
     folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
     return [f"{volume.name}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
 
 
 FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
-"""How a layer is stored that is opened here, by what the JSON calls it."""
+"""Formats that are opened as arrays, by their name in the JSON (``dataFormat``)."""
 
 
 def is_arrays_layer(layer: Image) -> bool:
-    """Tell whether the JSON says that a layer is stored as Zarr or N5."""
+    """Check whether the JSON lists a layer as Zarr or N5."""
     return layer.container is not None and layer.container.data_format in FORMATS
 
 
 def open_arrays(layer: Image, only: Mag | None = None) -> Image:
-    """Open a layer that is stored as Zarr or N5."""
+    """Open the arrays of a layer stored as Zarr or N5."""
     record: LayerRecord = layer.container.record
     stored, levels = FORMATS[record.data_format], []
     for mag, folder in layer.mags.items():
@@ -296,15 +290,15 @@ def open_arrays(layer: Image, only: Mag | None = None) -> Image:
 
 
 def _entry_of(record: LayerRecord, mag: Mag) -> dict[str, Any]:
-    """Find what the JSON says of a mag."""
+    """Return the entry of a mag in the JSON, or an empty dict."""
     items = record.entry.get("mags")
     return next((item for item in items if Mag.parse(item["mag"]) == mag), {}) if isinstance(items, list) else {}
 
 
 def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequence[int], names: Sequence[str] | None) -> str:
-    """Say which axis of a mag's array is which: by ``axisOrder``, else by the names that the array has, else in the order c, x, y, z.
+    """Return the letters of the axes of a mag's array: by ``axisOrder``, or else by the names in the array, or else in the order c, x, y, z.
 
-    ``axisOrder`` has an index for each axis: into ``shape`` of Zarr, and into ``dimensions`` of N5. An axis c that is not listed comes first.
+    ``axisOrder`` maps each axis to its index in ``shape`` (Zarr) or ``dimensions`` (N5). A channel axis that it does not list comes first.
     """
     order = item.get("axisOrder")
     if order is None:
@@ -329,10 +323,10 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
 
 
 def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: str) -> tuple[int, int]:
-    """Say which channels of an array belong to a layer: the first one and their number."""
+    """Return the first channel of an array that belongs to a layer, and the number of channels."""
     first = item.get("channelIndex") or 0
-    is_said = record.entry.get("numChannels") is not None or record.num_channels > 1 or "channelIndex" in item
-    count = record.num_channels if is_said else stored
+    is_stated = record.entry.get("numChannels") is not None or record.num_channels > 1 or "channelIndex" in item
+    count = record.num_channels if is_stated else stored
     if not is_whole_number(first) or not 0 <= first <= stored - count:
         raise CorruptError(f"{source}: expected channels {first!r} to {first!r} + {count} by channelIndex and numChannels, found {stored} in the array")
     return int(first), count

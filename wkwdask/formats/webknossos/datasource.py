@@ -1,6 +1,7 @@
-"""``datasource-properties.json``: the record of a WEBKNOSSOS dataset, and edits of it, one field or one layer at a time.
+"""Parse and edit ``datasource-properties.json``, the metadata of a WEBKNOSSOS dataset.
 
-Text in, records out; an edit gives a changed copy of a document and keeps everything that it does not name. Opens nothing.
+Parsing turns text into records. An edit (``with_...``, ``without_...``) returns a changed copy of a document and keeps every field that it does not name.
+This module opens no file.
 """
 
 from __future__ import annotations
@@ -27,69 +28,65 @@ FILE_NAME = "datasource-properties.json"
 
 _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
-_LARGEST = 1 << 53  # a box of more has no place that JavaScript can name
-_CHANNELS = {"uint24": 3}  # the one class of several channels that files without numChannels have
-_LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
-_NO_PATH = re.compile("[\0\ud800-\udfff]")  # what no file system takes
+_MAX_COORDINATE = 1 << 53  # the browser holds coordinates as doubles, exact up to here
+_CHANNELS = {"uint24": 3}  # the only class of several channels in files without numChannels
+_LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # the rule of WEBKNOSSOS
+_NO_PATH = re.compile("[\0\ud800-\udfff]")  # not allowed in a path by any file system
 
 
 @dataclass(frozen=True, slots=True)
 class MagRecord:
-    """One mag of a layer as the JSON lists it."""
+    """Record of one mag in the JSON."""
 
     mag: Mag
-    """The mag."""
     path: str | None
-    """Its folder, relative to the dataset, absolute or a URL; None where the JSON leaves it to the convention."""
+    """Folder of the mag, relative to the dataset, absolute or a URL; None for the conventional folder."""
     cube_length: int | None = None
-    """Edge of a file [voxels], None where it is not said."""
+    """Edge length of a file [voxels]; None if not stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRecord:
-    """One layer as the JSON lists it."""
+    """Record of one layer in the JSON."""
 
     name: str
-    """Name of the layer."""
     category: str
     """``"color"`` or ``"segmentation"``."""
     bounding_box: BoundingBox
-    """Where the layer has data [voxels of mag 1]."""
+    """Box of the layer [voxels of mag 1]."""
     element_class: str
-    """Bits of all channels together, such as ``"uint8"`` or ``"uint24"``."""
+    """Type with the bits of all channels together, such as ``"uint8"`` or ``"uint24"``."""
     num_channels: int
-    """Values per voxel."""
     data_format: str
-    """``"wkw"``, ``"zarr3"`` and so on."""
+    """Storage format, such as ``"wkw"`` or ``"zarr3"``."""
     mags: tuple[MagRecord, ...]
     """All mags, finest first."""
     attributes: dict[str, Any]
-    """What it says about itself that stays true where the layer is copied: the largest id, how it is shown."""
+    """Fields that stay true for a copy of the layer, such as the largest id and view settings."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False)
-    """All that the JSON says about it."""
+    """The complete entry in the JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """A whole ``datasource-properties.json``."""
+    """Contents of a ``datasource-properties.json``."""
 
     name: str
-    """Name of the dataset."""
     voxel_size_nm: tuple[float, float, float] | None
-    """Edge lengths of a mag-1 voxel along x, y, z [nm], None where the file does not say."""
+    """Edge lengths of a mag-1 voxel along x, y, z [nm]; None if not stated."""
     layers: tuple[LayerRecord, ...]
-    """All layers, in the order of the file."""
+    """Valid layers, in the order of the file."""
     document: dict[str, Any]
-    """The parsed JSON, with everything that is not understood here."""
+    """The parsed JSON, including unknown fields."""
     invalid_layers: tuple[InvalidLayer, ...] = ()
-    """Layers that cannot be used."""
+    """Layers that cannot be used because their entries are invalid."""
     voxel_size: tuple[float, float, float] | None = None
-    """The voxel size as the file states it [``unit``]."""
+    """Voxel size as stated in the file [``unit``]."""
     unit: str = "nanometer"
-    """Unit of the voxel size, by its long name."""
+    """Long name of the unit of the voxel size."""
 
     def layer(self, name: str) -> LayerRecord | None:
-        """Find a layer by its name, None where there is none."""
+        """Return the layer of a name, or None; raise the error of an invalid one."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -100,7 +97,10 @@ class DataSource:
 
 
 def parse_datasource(content: str | bytes, source: str) -> DataSource:
-    """Read the text of a ``datasource-properties.json``, in its current or a legacy form."""
+    """Parse the text of a ``datasource-properties.json``, in its current or legacy form.
+
+    An invalid layer is set aside in ``invalid_layers``, so that the others stay usable. Any other invalid field raises.
+    """
     document = parse_object(content, source)
     problems = Problems()
     voxel_size = _voxel_size(document.get("scale"), problems)
@@ -132,23 +132,23 @@ def _name_of(entry: Any) -> str | None:
 
 
 def format_datasource(document: dict[str, Any]) -> str:
-    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits."""
+    """Format a document like WEBKNOSSOS does; numbers keep the digits that were read."""
     return format_json(document)
 
 
 def check_layer_name(name: str) -> None:
-    """Make sure that a new layer can have a name: WEBKNOSSOS knows no other ones, and some lead out of the dataset.
+    """Raise ValueError for a layer name that WEBKNOSSOS does not accept; some of these would also lead out of the dataset.
 
     Examples
     --------
     >>> check_layer_name("em_2.aligned")
     """
     if not _LAYER_NAME.fullmatch(name):
-        raise ValueError(f"a layer's name is made of letters a-z and A-Z, digits, _, $, @, - and, after the first of them, dots; got {name!r}")
+        raise ValueError(f"a layer name consists of letters a-z and A-Z, digits, _, $, @, - and, after the first character, dots; got {name!r}")
 
 
 def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
-    """Make the document of a dataset without layers."""
+    """Return the document of a new dataset without layers."""
     return {
         "id": {"name": name, "team": ""},
         "scale": {"factor": [float(length) for length in voxel_size_nm], "unit": "nanometer"},
@@ -158,7 +158,7 @@ def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
 
 
 def largest_segment_id(attributes: dict[str, Any]) -> int | None:
-    """Read the largest id that a layer says it has, None where it does not; ids that JavaScript cannot hold stand in a string."""
+    """Return the stated largest id of a layer, or None. An id beyond 2^53 - 1, which JavaScript cannot hold, is stored as a string."""
     value = attributes.get("largestSegmentId")
     if isinstance(value, dict):
         value = value.get("value")
@@ -169,12 +169,12 @@ def largest_segment_id(attributes: dict[str, Any]) -> int | None:
 
 
 def format_segment_id(value: int) -> int | dict[str, str]:
-    """Write an id as a layer states it."""
+    """Format an id for ``largestSegmentId``."""
     return value if value <= _JAVASCRIPT_INTEGER else {"customJsonEncoding": "bigint", "value": str(value)}
 
 
 def _voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
-    """Read the size of a voxel and its unit, by its long name."""
+    """Parse voxel size and unit (long name)."""
     if value is None:
         return None
     unit, factor = (value.get("unit", "nanometer"), value.get("factor")) if isinstance(value, dict) else ("nanometer", value)
@@ -221,7 +221,7 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Check whether a name is that of one folder in another: the folders of layers are found by their names."""
+    """Check whether a layer name is also a valid folder name, because folders of layers are found by name."""
     return name not in ("", ".", "..") and "/" not in name and not _NO_PATH.search(name)
 
 
@@ -238,7 +238,7 @@ def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     except (KeyError, TypeError, ValueError):
         problems.add(path, "topLeft (three whole numbers), width, height and depth", value)
         return None
-    if max(map(abs, (*box.topleft, *box.size))) > _LARGEST:
+    if max(map(abs, (*box.topleft, *box.size))) > _MAX_COORDINATE:
         problems.add(path, "numbers of at most 2^53", value)
         return None
     return box
@@ -261,7 +261,7 @@ def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagR
 
 
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Find the entry of a layer."""
+    """Return the entry of a layer in a document."""
     entries = document.get("dataLayers")
     named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     for entry in named:
@@ -271,7 +271,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-    """Save what can be saved of a document that is broken."""
+    """Split a broken document into its valid fields, its valid layers, and all other entries."""
     if not isinstance(document, dict):
         return {}, [], []
     head = {key: value for key, value in document.items() if key != "dataLayers"}
@@ -286,7 +286,7 @@ def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
 
 
 def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
-    """Keep of a broken layer what its files do not say: all but its box and mags."""
+    """Return a broken layer's entry without box and mags, which can be restored from its files."""
     kept = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
     if kept.get("category") not in ("color", "segmentation"):
         kept.pop("category", None)
@@ -294,24 +294,24 @@ def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
-    """Find a layer's entry, and how its list of mags and their mag are called there."""
+    """Return the keys of the list of mags and of a mag in it (``mags``, ``mag``, or the legacy form), and the layer's entry."""
     entry = layer_entry(document, layer)
     return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)
 
 
 def with_scale(document: Document, factor: Sequence[float], unit: str) -> Document:
-    """Set the size of a voxel of mag 1."""
+    """Set the size of a mag-1 voxel."""
     lengths = [float(length) for length in factor]
     if nm_per_unit(unit) is None:
-        raise ValueError(f"unit must be a unit of length such as nanometer, micrometer or mm, got {unit!r}")
+        raise ValueError(f"unit must be a unit of length, such as nanometer, micrometer or mm, got {unit!r}")
     if len(lengths) != 3 or not all(0 < length < float("inf") for length in lengths):
-        raise ValueError(f"the voxel size is three positive numbers (x, y, z), got {factor!r}")
+        raise ValueError(f"the voxel size must be three positive numbers (x, y, z), got {factor!r}")
     before = document.get("scale")
     return {**document, "scale": {**(before if isinstance(before, dict) else {}), "factor": lengths, "unit": unit_name(unit)}}
 
 
 def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Document:
-    """Set what a layer says about itself, or take away what becomes None."""
+    """Set fields of a layer; remove those set to None."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
     for name, value in fields.items():
@@ -323,7 +323,7 @@ def with_fields(document: Document, layer: str, fields: dict[str, Any]) -> Docum
 
 
 def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
-    """Set where a layer has data [voxels of mag 1]."""
+    """Set the box of a layer [voxels of mag 1]."""
     before = layer_entry(document, layer).get("boundingBox")
     return with_fields(document, layer, {"boundingBox": {**(before if isinstance(before, dict) else {}), **_box_entry(box)}})
 
@@ -334,12 +334,12 @@ def _box_entry(box: BoundingBox) -> dict[str, Any]:
 
 
 def with_largest_id(document: Document, layer: str, value: int | None) -> Document:
-    """Set the largest id of a segmentation, or take the field away."""
+    """Set the largest id of a segmentation; remove the field for None."""
     return with_fields(document, layer, {"largestSegmentId": None if value is None else format_segment_id(value)})
 
 
 def with_entry(document: Document, entry: dict[str, Any]) -> Document:
-    """Add a layer."""
+    """Add the entry of a layer."""
     check_layer_name(entry["name"])
     layers = document.get("dataLayers") or []
     _check_free(layers, entry["name"])
@@ -347,13 +347,13 @@ def with_entry(document: Document, entry: dict[str, Any]) -> Document:
 
 
 def without_layer(document: Document, layer: str) -> Document:
-    """Take a layer off the list."""
-    gone = layer_entry(document, layer)
-    return {**document, "dataLayers": [entry for entry in document["dataLayers"] if entry is not gone]}
+    """Remove a layer from the list."""
+    removed = layer_entry(document, layer)
+    return {**document, "dataLayers": [entry for entry in document["dataLayers"] if entry is not removed]}
 
 
 def with_new_name(document: Document, old: str, new: str, moved: Callable[[str], str]) -> Document:
-    """Give a layer another name, wherever the document speaks of it."""
+    """Rename a layer, also in view settings and paths."""
     check_layer_name(new)
     _check_free(document.get("dataLayers") or [], new)
     changed = with_paths(document, moved)
@@ -374,7 +374,7 @@ def _rename_in_view(view: dict[str, Any], old: str, new: str) -> None:
 
 
 def with_paths(document: Document, moved: Callable[[str], str]) -> Document:
-    """Change the paths of mags and attachments."""
+    """Map the paths of mags and attachments."""
     changed = copy.deepcopy(document)
     for entry in changed.get("dataLayers") or []:
         for holder in path_holders(entry):
@@ -383,7 +383,7 @@ def with_paths(document: Document, moved: Callable[[str], str]) -> Document:
 
 
 def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
-    """Go through all parts of a layer's entry that hold a path."""
+    """Yield all parts of a layer's entry that contain a path."""
     if not isinstance(entry, dict):
         return
     attachments = entry.get("attachments")
@@ -395,7 +395,7 @@ def path_holders(entry: Any) -> Iterator[dict[str, Any]]:
 
 
 def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]) -> Document:
-    """Say where mags of a layer are, in the current form, which has a place for that."""
+    """Set the paths of mags; a legacy list, which has no field for paths, is converted to the current form."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
     if "mags" not in entry and "wkwResolutions" in entry:
@@ -410,7 +410,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
 
 
 def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Give the document of a dataset without layers that is like another one: its scale and whatever else is said of all layers."""
+    """Return the document of a dataset without layers that keeps all other fields, such as the scale."""
     changed = copy.deepcopy(document)
     identity = changed.get("id")
     changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}
@@ -419,7 +419,7 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
-    """Add mags to a layer, or replace them; everything else is kept."""
+    """Add or replace mags of a layer, each given as mag, path and edge length of a file [voxels]."""
     changed = copy.deepcopy(document)
     key, mag_key, entry = _mag_entries(changed, layer)
     legacy = key == "wkwResolutions"
@@ -437,7 +437,7 @@ def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int
 
 
 def without_mags(document: Document, layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
-    """Take mags off a layer; everything else is kept."""
+    """Remove mags from a layer, and the layer with its last mag unless ``keep_layer``."""
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
     for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
@@ -449,7 +449,7 @@ def without_mags(document: Document, layer: str, mags: Sequence[Mag], *, keep_la
 
 
 class NewLayer(NamedTuple):
-    """What a record says of the voxels of a layer."""
+    """Category, box, type and channels of a layer."""
 
     category: str
     box: BoundingBox
@@ -458,9 +458,9 @@ class NewLayer(NamedTuple):
 
 
 def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Add a layer without mags, or set the box and type of one that is there; everything else is kept.
+    """Add a layer without mags, or set box and type of an existing one.
 
-    Attributes go to a new layer; of one that is there only the largest id grows.
+    ``attributes`` apply to a new layer; an existing layer keeps its own, except that its largest id never decreases.
     """
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
@@ -481,7 +481,7 @@ def with_layer(document: dict[str, Any], name: str, new: NewLayer, attributes: d
 
 
 def with_view_configuration(document: Document, layer: str | None, values: dict[str, Any]) -> Document:
-    """Set how WEBKNOSSOS shows a layer, or the dataset, by default, or take away what becomes None; everything else is kept."""
+    """Set default view settings of a layer, or of the dataset for None; remove those set to None."""
     changed = copy.deepcopy(document)
     entry = changed if layer is None else layer_entry(changed, layer)
     before = entry.get("defaultViewConfiguration")
@@ -494,4 +494,4 @@ def with_view_configuration(document: Document, layer: str | None, values: dict[
 
 def _check_free(layers: Sequence[Any], name: str) -> None:
     if any(isinstance(entry, dict) and entry.get("name") == name for entry in layers):
-        raise ExistsError(f"{FILE_NAME} has a layer {name!r} already")
+        raise ExistsError(f"{FILE_NAME} already has a layer {name!r}")

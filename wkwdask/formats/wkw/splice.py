@@ -103,7 +103,7 @@ class _Splice:
             return None
         if self._box.size != self._target.shard_shape and not self._target.keeps_files:
             return None
-        if isinstance(self._source, MergedVolume) and self._source.touched(self._box, self._target.shard_shape).any():
+        if isinstance(self._source, MergedVolume) and self._source.annotated_cells(self._box, self._target.shard_shape).any():
             return None
         x, y, z = (n - s // file_len for n, s in zip(self._shard, self._shift, strict=True))
         file = open_if_stored(file_path(self._stored.folder, (x, y, z)), self._before)
@@ -136,16 +136,16 @@ class _Splice:
         inside = cell_box(cube, shape, self._box).intersection(self._box)
         before = [n - s // edge for n, s in zip(cube, self._shift, strict=True)]
         file, path = (None, "") if inside.is_empty else self._source_file(before, edge)
-        touched = self._touched(inside, cube, edge)
+        annotated = self._annotated(inside, cube, edge)
         if file is None and path:
             self._absent.append(path)
-        if file is None and touched is None:
+        if file is None and annotated is None:
             self._next += edge**3
             return
         first_code = int(morton.encode([n * edge % self._before.file_len for n in before])[0])
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
         whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
-        for first, last, kind in self._runs(cube, edge, inside, touched, whole):
+        for first, last, kind in self._runs(cube, edge, inside, annotated, whole):
             if kind == _OUTSIDE:
                 self._next += last - first  # start_stretch() fills the gap with zeros
             elif kind == _INSIDE and file is not None:
@@ -159,24 +159,24 @@ class _Splice:
         path = file_path(self._stored.folder, (x, y, z))
         return open_if_stored(path, self._before), path
 
-    def _touched(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
+    def _annotated(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
         """Return a mask, in Morton order, of the blocks of a cube that an annotation changes; None if there are none."""
         if inside.is_empty or not isinstance(self._source, MergedVolume):
             return None
         step = self._before.block_len
-        found = self._source.touched(inside, (step,) * 3)
+        found = self._source.annotated_cells(inside, (step,) * 3)
         if not found.any():
             return None
-        touched = np.zeros((edge,) * 3, np.bool_)
+        annotated = np.zeros((edge,) * 3, np.bool_)
         low = [t // step - n * edge for t, n in zip(inside.topleft, cube, strict=True)]
-        touched[tuple(slice(a, a + n) for a, n in zip(low, found.shape, strict=True))] = found
+        annotated[tuple(slice(a, a + n) for a, n in zip(low, found.shape, strict=True))] = found
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
-        in_order: npt.NDArray[np.bool_] = touched[tuple(blocks.T)]
+        in_order: npt.NDArray[np.bool_] = annotated[tuple(blocks.T)]
         return in_order
 
-    def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
+    def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, annotated: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
         """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end, kind."""
-        if touched is None and inside.volume == (edge * self._before.block_len) ** 3:
+        if annotated is None and inside.volume == (edge * self._before.block_len) ** 3:
             return [(0, edge**3, whole)]
         step = self._before.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
@@ -184,8 +184,8 @@ class _Splice:
         covered = np.minimum(low + step, inside.bottomright) - np.maximum(low, inside.topleft)
         cut = _OUTSIDE if whole == _OUTSIDE else _CUT
         kinds = np.where((covered <= 0).any(axis=1), _OUTSIDE, np.where((covered == step).all(axis=1), whole, cut))
-        if touched is not None:
-            kinds[touched] = _CUT
+        if annotated is not None:
+            kinds[annotated] = _CUT
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 

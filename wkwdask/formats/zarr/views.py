@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, axis_letters, format_document, group_document, is_view, raw_codecs
 from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
@@ -206,7 +205,7 @@ def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
         if is_remote(layer.mags[one]):
             raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; zarr.json files are written beside local files only")
         with contextlib.suppress(MissingError):
-            volume = wkw_volume(layer, one)
+            volume = layer.volume(one)
             if not volume.box.is_empty:
                 found[one] = volume
     if not found:

@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
-from wkwdask.formats.webknossos.dataset import locate, wkw_volume
+from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
 from wkwdask.formats.webknossos.place import mag_place
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
@@ -106,7 +106,7 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
 
 
 def _with_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
-    source = wkw_volume(move.image, move.level.mag)
+    source = move.image.volume(move.level.mag)
     for annotation in annotations:
         _check_type(annotation, source)
     scans = [_scan(annotation, source) for annotation in annotations]
@@ -133,7 +133,7 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the merge."""
-    move, source = merge.move, wkw_volume(merge.move.image, merge.move.level.mag)
+    move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
     place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
