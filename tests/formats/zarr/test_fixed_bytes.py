@@ -96,7 +96,7 @@ def test_function_of_a_session():
     again = stored.open()
     np.testing.assert_array_equal(again[...], stored.voxels)  # reading needs no function
     before = stored.chunks()
-    with pytest.raises(UnsupportedError, match=r"the header 'session:length_header' \(a function that had no name"):
+    with pytest.raises(UnsupportedError, match=r"the header 'session:length_header' \(a function without a name"):
         again[:2] = 1
     assert stored.chunks() == before  # and nothing was written
 
@@ -128,7 +128,7 @@ def test_registered_function_that_is_gone(monkeypatch):
     monkeypatch.setattr(headers, "_registered", {})
     again = stored.open()
     np.testing.assert_array_equal(again[...], stored.voxels)
-    with pytest.raises(UnsupportedError, match="the header 'length', which this process does not know"):
+    with pytest.raises(UnsupportedError, match="the header 'length', which is not registered in this process"):
         again[:2] = 1
 
 
@@ -334,9 +334,9 @@ def test_json_pickle_and_equality(codec):
 
 
 def test_compressor_behind_is_warned_of():
-    with pytest.warns(wkwdask.errors.HeaderWarning, match="'offset' stands before 'gzip', which then compresses its bytes too"):
+    with pytest.warns(wkwdask.errors.HeaderWarning, match="'offset' comes before 'gzip', which compresses its bytes too"):
         Stored([wkwdask.offset_codec(prefix=CUSTOM), GzipCodec()], fill=False)
-    with pytest.warns(wkwdask.errors.HeaderWarning, match="'pad' stands before 'gzip'"):
+    with pytest.warns(wkwdask.errors.HeaderWarning, match="'pad' comes before 'gzip'"):
         stored = Stored([wkwdask.pad_codec(padding=CUSTOM), GzipCodec()], shards=(6, 10), fill=False)
     with pytest.warns(wkwdask.errors.HeaderWarning, match="put 'pad' last"):
         stored.open()
@@ -352,7 +352,7 @@ def test_what_may_stand_behind():
 @pytest.mark.parametrize(
     ("dtype", "endian", "options", "warned"),
     [
-        ("uint16", "big", {}, "'bytes' stores chunks big-endian, and the header 'tiff' of the codec 'offset' says 'little'"),
+        ("uint16", "big", {}, "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' states 'little'"),
         ("float32", "little", {"byteorder": "big"}, "give header_options={'byteorder': 'little'}"),
         ("uint16", "big", {"byteorder": "big"}, ""),
         ("uint8", "big", {}, ""),  # has none

@@ -123,9 +123,9 @@ def test_what_it_says_of_itself():
 REFUSED = [
     # codecs, message
     ([{"name": "bytes", "configuration": {"endian": "big"}}], "expected the codecs transpose, bytes, and a compressor or none"),
-    ([{"name": "transpose", "configuration": {"order": [0, 1]}}, {"name": "bytes"}], r"must turn all axes round, such as \[2, 1, 0\], got \[0, 1\]"),
+    ([{"name": "transpose", "configuration": {"order": [0, 1]}}, {"name": "bytes"}], r"must reverse all axes, such as \[2, 1, 0\], got \[0, 1\]"),
     ([{"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes", "configuration": {"endian": "little"}}], 'must have "endian": "big"'),
-    ([{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}, {"name": "crc32c"}], "N5 has no compression that Zarr calls 'crc32c'"),
+    ([{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}, {"name": "crc32c"}], "N5 has no equivalent of the Zarr codec 'crc32c'"),
 ]
 
 

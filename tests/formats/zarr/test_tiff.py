@@ -139,12 +139,12 @@ def test_uncompressed_dynamic_is_the_prefix():
 @pytest.mark.parametrize(
     ("compression", "encoded", "message"),
     [
-        ("zlib", gzip.compress(b"voxels", mtime=0), "1f 8b 08 00, expected a zlib stream: these are gzip's; TIFF's Deflate is a zlib stream"),
+        ("zlib", gzip.compress(b"voxels", mtime=0), "1f 8b 08 00, expected a zlib stream: this is gzip; TIFF's Deflate is a zlib stream"),
         ("zlib", bytes(54), "a chunk begins with 00 00 00 00, expected a zlib stream"),
         ("zlib", b"\x78", "expected a zlib stream"),
         ("zstd", zlib.compress(b"voxels"), "expected 28 b5 2f fd of zstd"),
-        ("lzma", lzma.compress(b"voxels", format=lzma.FORMAT_ALONE), "expected fd 37 7a 58 5a 00 of lzma, as numcodecs.lzma makes with format 1 (xz)"),
-        ("none", gzip.compress(b"voxels", mtime=0), "encoded bytes, expected 54: a compressor stands before, say which one with compression="),
+        ("lzma", lzma.compress(b"voxels", format=lzma.FORMAT_ALONE), "expected fd 37 7a 58 5a 00 of lzma, which numcodecs.lzma writes with format 1 (xz)"),
+        ("none", gzip.compress(b"voxels", mtime=0), "encoded bytes, expected 54: if it is compressed, name the compressor with compression="),
         ("gzip", gzip.compress(b"voxels", mtime=0), "compression 'gzip', expected one of none, zlib, lzma, zstd"),
     ],
     ids=["gzip as zlib", "zeros as zlib", "one byte", "zlib as zstd", "lzma alone", "gzip as none", "gzip"],
@@ -155,7 +155,7 @@ def test_what_is_no_tiff_compression(compression, encoded, message):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="a TIFF header of this chunk has 110 bytes, expected at most 100: give a larger offset"):
+    with pytest.raises(ValueError, match="a TIFF header of this chunk has 110 bytes, expected at most 100: choose a larger offset"):
         tiff_header(bytes(54), ChunkLayout((6, 9), np.dtype("uint8"), 100))
     with pytest.raises(ValueError, match="of a compressed chunk of 2 planes, expected 'tall'"):
         tiff_header(zlib.compress(bytes(108)), ChunkLayout((2, 6, 9), np.dtype("uint8"), 512), compression="zlib", stack="pages")
@@ -166,18 +166,18 @@ def test_refused():
     [
         (((6, 9), "bool"), {}, TypeError, "TIFF has no type for bool; .*: cast to uint8"),
         (((6, 9), "datetime64[s]"), {}, TypeError, "TIFF has no type for datetime64"),
-        (((9,), "uint8"), {}, ValueError, r"a chunk of shape \(9,\): say with axes="),
-        (((2, 2, 6, 9), "uint8"), {}, ValueError, "say with axes="),
+        (((9,), "uint8"), {}, ValueError, r"a chunk of shape \(9,\): axes= must name its axes"),
+        (((2, 2, 6, 9), "uint8"), {}, ValueError, "axes= must name its axes"),
         (((6, 9), "uint8", "native"), {}, ValueError, "byteorder 'native', expected 'little' or 'big'"),
         (((6, 9), "uint8"), {"axes": "xy"}, ValueError, "axes 'xy', expected y and x"),
-        (((6, 9), "uint8"), {"axes": "zyx"}, ValueError, "expected one length of 1 or more for each"),
+        (((6, 9), "uint8"), {"axes": "zyx"}, ValueError, "expected a length of at least 1 for each"),
         (((2, 2, 6, 9), "uint8"), {"axes": "zzyx"}, ValueError, "axes 'zzyx'"),
-        (((0, 9), "uint8"), {}, ValueError, "expected one length of 1 or more"),
+        (((0, 9), "uint8"), {}, ValueError, "expected a length of at least 1"),
         (((6, 9), "uint8"), {"stack": "volume"}, ValueError, "stack 'volume', expected one of pages, imagej, tall"),
         (((3, 6, 9), "int16"), {"stack": "imagej"}, UnsupportedError, "ImageJ stacks of int16 zyx"),
         (((2, 3, 6, 9), "uint8"), {"stack": "imagej", "axes": "czyx"}, UnsupportedError, "expected the order t, z, c"),
         (((2, 6, 9, 3), "uint16"), {"stack": "imagej", "axes": "zyxs"}, UnsupportedError, "or RGB of uint8"),
-        (((1 << 16, 1 << 15), "uint16"), {}, UnsupportedError, "expected less than 4294967296: smaller chunks would fit"),
+        (((1 << 16, 1 << 15), "uint16"), {}, UnsupportedError, "expected less than 4294967296: choose smaller chunks"),
         (((1, 1 << 32), "uint8"), {}, UnsupportedError, "too large for TIFF"),
     ],
 )

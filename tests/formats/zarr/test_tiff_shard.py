@@ -90,7 +90,7 @@ def test_parts_that_are_no_tiles(shape, tile, axes, message):
 
 
 def test_compressed_stack_in_one_chunk():
-    with pytest.raises(ValueError, match="a tile of TIFF lies in one plane"):
+    with pytest.raises(ValueError, match="a TIFF tile lies in one plane"):
         _stored((3, 32, 48), (3, 32, 48), (3, 32, 48), compression="zstd")
 
 
@@ -101,5 +101,5 @@ def test_refused():
         wkwdask.tiff_shard_codec((16, 16), byteorder="native")
     with pytest.raises(ValueError, match="divisible"):
         _stored((16, 20))
-    with pytest.raises(UnsupportedError, match="is not read from metadata"):
+    with pytest.raises(UnsupportedError, match="cannot be created from metadata"):
         TiffShardCodec.from_dict({"name": "sharding_indexed"})

@@ -1,8 +1,8 @@
-"""Headers of chunks that depend on the encoded bytes: functions, and the names under which ``zarr.json`` mentions them.
+"""Header functions for the codecs ``offset`` and ``pad``, and the names by which ``zarr.json`` refers to them.
 
-In: the encoded bytes of a chunk and its layout. Out: a header of exactly the promised length. A name is looked up among the headers of this package, those that
-were registered in this process, and the entry points ``wkwdask.headers`` of what is installed; a name that nobody knows is an error when a chunk is written,
-never a header of zeros. Nothing that stands in a ``zarr.json`` is ever imported or run. Does not know zarr.
+A header function gets the encoded bytes of a chunk and returns a header of exactly the promised length. ``zarr.json`` stores its name only. The name is looked
+up among the headers of wkwdask, those registered in this process, and the entry points ``wkwdask.headers`` of installed packages. An unknown name is an error
+when a chunk is written, never a header of zeros. No text of a ``zarr.json`` is ever imported or executed. Does not import zarr.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ if TYPE_CHECKING:
     import numpy as np
 
 ENTRY_POINTS = "wkwdask.headers"
-_SESSION = "session:"  # a function without a name of its own is stored as this and what it was called
+_SESSION = "session:"  # prefix of the stored name of a function that was never registered; no later process can find it
 _BUILT_IN = {"n5": f"{__name__}:n5_header", "tiff": "wkwdask.formats.zarr.codecs.tiff:tiff_header"}
 _registered: dict[str, Callable[..., bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """What a header may depend on besides the encoded bytes."""
+    """Properties of a chunk on which a header may depend, besides its encoded bytes."""
 
     shape: tuple[int, ...]
-    """Elements of the chunk along each axis, as they are stored: after a ``transpose``."""
+    """Shape of the chunk as stored, after a ``transpose``."""
     dtype: np.dtype[Any]
-    """Type of an element; the byte order is that of the codec ``bytes``, which is not known here."""
+    """Type of an element; its stored byte order is that of the codec ``bytes``, which is unknown here."""
     header_nbytes: int
-    """How long the header is to be [bytes]."""
+    """Required length of the header in bytes."""
 
 
 def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Give a name to a function that makes the headers of chunks, so that arrays which were written with it can be written again later.
+    """Register a function that makes chunk headers under a name.
 
-    The name is stored in the metadata of an array (``offset_codec(offset, header=name)``), the function is not: each process that writes such an array
-    registers it, or finds it as an entry point ``wkwdask.headers`` of an installed package. Reading needs neither.
+    The metadata of an array store the name (``offset_codec(offset, header=name)``), not the function. Each process that writes such an array must register
+    the function again, or find it as an entry point ``wkwdask.headers`` of an installed package. Reading needs neither.
 
     Parameters
     ----------
     name : str
-        What ``zarr.json`` says. A name that was registered before gets the new function; ``"tiff"`` and ``"n5"`` are taken.
+        Name in ``zarr.json``. Registering a name again replaces its function. ``"tiff"`` and ``"n5"`` are reserved.
     function : callable
-        Takes the encoded bytes of a chunk, or these and a record with ``shape``, ``dtype`` and ``header_nbytes``; keyword arguments are those of
-        ``header_options=``. Gives exactly as many bytes as the codec's offset.
+        Called with the encoded bytes of a chunk, or with the bytes and a record with ``shape``, ``dtype`` and ``header_nbytes``, and with
+        ``header_options=`` as keyword arguments. Must return exactly as many bytes as the offset of the codec.
 
     Returns
     -------
     callable
-        The function.
+        ``function``, unchanged.
 
     Raises
     ------
     ValueError
-        The name is empty or taken.
+        The name is empty or reserved.
     TypeError
-        The function is none.
+        ``function`` is not callable.
 
     Examples
     --------
@@ -71,17 +71,17 @@ def register_header(name: str, function: Callable[..., bytes]) -> Callable[..., 
     b'\\x04\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
     """
     if not isinstance(name, str) or not name:
-        raise ValueError(f"a header's name is some text, got {name!r}")
+        raise ValueError(f"the name of a header must be a non-empty text, got {name!r}")
     if name in _BUILT_IN:
-        raise ValueError(f"the header {name!r} is one of wkwdask's own ({', '.join(sorted(_BUILT_IN))}): take another name")
+        raise ValueError(f"the header {name!r} is built into wkwdask ({', '.join(sorted(_BUILT_IN))}): choose another name")
     if not callable(function):
-        raise TypeError(f"the header {name!r} is to be a function of the encoded bytes, got {function!r}")
+        raise TypeError(f"the header {name!r} must be a function of the encoded bytes, got {function!r}")
     _registered[name] = function
     return function
 
 
 def find_header(name: str) -> Callable[..., bytes] | None:
-    """Look for the function of a name: wkwdask's own, those of this process, those of installed packages."""
+    """Return the function of a name: built in, registered in this process, or of an installed package; None if there is none."""
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
@@ -94,32 +94,31 @@ def find_header(name: str) -> Callable[..., bytes] | None:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header that is made anew for each chunk, as the metadata of an array mention it."""
+    """Header that is computed for each chunk, as the metadata of an array refer to it."""
 
     name: str
-    """Registered name."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keyword arguments of the function, all of them JSON."""
+    """Keyword arguments of the function, JSON values only."""
     function: Callable[..., bytes] | None = field(default=None, compare=False, repr=False)
-    """The function where it travels with the array: none for wkwdask's own."""
+    """Function that is pickled with the array, to workers that never registered it; None for built-in ones."""
 
     @classmethod
     def named(cls, name: str, options: Mapping[str, Any] | None = None) -> Header:
-        """Refer to a header by its name, with its function where this process has registered one."""
+        """Return the header of a name, with its function if this process has registered it."""
         return cls(name, dict(options or {}), _registered.get(name))
 
     @classmethod
     def of_function(cls, function: Callable[..., bytes], options: Mapping[str, Any] | None = None) -> Header:
-        """Refer to a function: by its registered name, else by a name that can be read, and written with in this session only."""
+        """Return the header of a function, under its registered name; an array with an unregistered one can be written in this session only."""
         if not callable(function):
-            raise TypeError(f"a header is to be a function of the encoded bytes, got {function!r}")
+            raise TypeError(f"a header must be a function of the encoded bytes, got {function!r}")
         names = [name for name, known in _registered.items() if known is function]
         called = getattr(function, "__qualname__", type(function).__qualname__)
         return cls(names[0] if names else f"{_SESSION}{called}", dict(options or {}), function)
 
     @classmethod
     def from_json(cls, value: Any) -> Header:
-        """Read a name, or an object with a name and options."""
+        """Parse a name, or an object with a name and options."""
         known = isinstance(value, dict) and set(value) <= {"name", "options"} and isinstance(value.get("options", {}), dict)
         name = value.get("name") if known else value
         if not isinstance(name, str) or not name:
@@ -127,17 +126,16 @@ class Header:
         return cls.named(name, value.get("options") if known else None)
 
     def to_json(self) -> str | dict[str, Any]:
-        """Give what :meth:`from_json` reads."""
         return {"name": self.name, "options": dict(self.options)} if self.options else self.name
 
     def resolve(self) -> Callable[..., bytes]:
-        """Give the function."""
+        """Return the function; raises UnsupportedError if it is unknown in this process."""
         function = self.function or find_header(self.name)
         if function is None:
-            hint = " (a function that had no name when the array was made)" if self.name.startswith(_SESSION) else ""
+            hint = " (a function without a name when the array was created)" if self.name.startswith(_SESSION) else ""
             raise UnsupportedError(
-                f"chunks of this array begin with the header {self.name!r}{hint}, which this process does not know; "
-                f"before it writes, say wkwdask.register_header({self.name!r}, function)"
+                f"chunks of this array begin with the header {self.name!r}{hint}, which is not registered in this process; "
+                f"before writing, call wkwdask.register_header({self.name!r}, function)"
             )
         return function
 
@@ -146,14 +144,14 @@ class Header:
         function = self.resolve()
         made = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
         if not isinstance(made, (bytes, bytearray, memoryview)):
-            raise TypeError(f"the header {self.name!r} gave {type(made).__name__}, expected bytes")
+            raise TypeError(f"the header {self.name!r} returned {type(made).__name__}, expected bytes")
         if len(made) != layout.header_nbytes:
-            raise ValueError(f"the header {self.name!r} gave {len(made)} bytes, expected {layout.header_nbytes}, the length that the array's metadata promise")
+            raise ValueError(f"the header {self.name!r} returned {len(made)} bytes, expected {layout.header_nbytes} according to the metadata of the array")
         return bytes(made)
 
 
 def _takes_layout(function: Callable[..., bytes]) -> bool:
-    """Tell whether a function has a second positional parameter that must be given."""
+    """Return whether a function has a second required positional parameter, the layout."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -162,10 +160,10 @@ def _takes_layout(function: Callable[..., bytes]) -> bool:
 
 
 def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
-    """Make the header of an N5 block in default mode: mode 0, number of dimensions, and the block's size with x first, all big-endian.
+    """Return the header of an N5 block in default mode: mode 0, number of dimensions, and the block size with x first, all big-endian.
 
-    Chunks are stored with their last axis fastest, and N5 names the fastest dimension first; a zarr array whose axes are N5's own order has a ``transpose``
-    before ``bytes``, and its chunks come here turned already.
+    Zarr stores the last axis fastest, and N5 lists the fastest axis first, so the shape is reversed. An array with the axis order of N5 has a ``transpose``
+    before ``bytes``; its shape arrives here already transposed.
 
     Notes
     -----
@@ -173,5 +171,5 @@ def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
     """
     count = len(layout.shape)
     if layout.header_nbytes != 4 + 4 * count:
-        raise ValueError(f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected is one of {layout.header_nbytes}")
+        raise ValueError(f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset")
     return struct.pack(f">HH{count}I", 0, count, *reversed(layout.shape))

@@ -1,7 +1,7 @@
-"""The Zarr v3 codec ``n5_default``: chunks that are stored as N5 blocks in default mode, whole or cut off at the upper ends.
+"""Zarr v3 codec ``n5_default``: chunks are N5 blocks in default mode, whole or truncated at the upper ends of the array.
 
-As registered in zarr-extensions (``codecs/n5_default``): the only codec of an array, with the codecs inside it that N5 means without saying so: a full
-transpose, ``bytes`` with the highest byte first, and one compressor or none. Loaded by zarr-python through an entry point.
+Follows ``codecs/n5_default`` of zarr-extensions. It is the only codec of an array; its inner codecs state what N5 implies: a transpose that reverses all axes,
+big-endian ``bytes``, and at most one compressor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class N5DefaultCodec(ArrayBytesCodec):
     """N5 blocks as chunks of a Zarr array whose axes are those of the N5 dataset, x first."""
 
     documents: tuple[str, ...]
-    """The codecs inside, as JSON."""
+    """Inner codecs as JSON, which is hashable."""
     is_fixed_size = False
 
     def __init__(self, *, codecs: Iterable[Mapping[str, Any] | Any]) -> None:
@@ -43,12 +43,10 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     @property
     def num_axes(self) -> int:
-        """Axes of the array."""
         return len(json.loads(self.documents[0])["configuration"]["order"])
 
     @property
     def compression(self) -> Compression:
-        """How blocks are compressed."""
         found = from_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
         assert found is not None
         return found
@@ -82,7 +80,11 @@ class N5DefaultCodec(ArrayBytesCodec):
         return input_byte_length + header_nbytes(len(chunk_spec.shape))
 
     def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        """Decode a block; what it lacks of its chunk is filled, what it has beyond is left out."""
+        """Decode a block and fit it to its chunk.
+
+        Writers differ at the upper ends of an array: Java and z5 truncate blocks, tensorstore and zarr pad them. A truncated block is completed with the
+        fill value; values beyond the chunk are dropped.
+        """
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
         data = memoryview(chunk_data.to_bytes())
         block = decode_block(data, dtype, self.compression, SOURCE, num_axes=len(chunk_spec.shape))
@@ -105,24 +107,24 @@ class N5DefaultCodec(ArrayBytesCodec):
 
 
 def _as_object(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
-    """Give a codec as JSON; one may be written as its name alone."""
+    """Return a codec as a JSON object; it may be a name alone."""
     if isinstance(codec, str):
         return {"name": codec}
     return dict(codec) if isinstance(codec, Mapping) else dict(codec.to_dict())
 
 
 def _check_codecs(codecs: list[dict[str, Any]]) -> None:
-    """Make sure that codecs are those of an N5 block."""
+    """Check that the inner codecs are those of an N5 block."""
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
         raise ValueError(f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}")
     order = (codecs[0].get("configuration") or {}).get("order")
     if not isinstance(order, (list, tuple)) or list(order) != list(range(len(order)))[::-1]:
-        raise ValueError(f"{CODEC_NAME}: transpose must turn all axes round, such as [2, 1, 0], got {order!r}")
+        raise ValueError(f"{CODEC_NAME}: transpose must reverse all axes, such as [2, 1, 0], got {order!r}")
     if _endian(codecs[1]) not in (None, "big"):
         raise ValueError(f'{CODEC_NAME}: bytes must have "endian": "big", got {_endian(codecs[1])!r}')
     if len(codecs) == 3 and from_zarr_codec(codecs[2]) is None:
-        raise ValueError(f"{CODEC_NAME}: N5 has no compression that Zarr calls {names[2]!r}")
+        raise ValueError(f"{CODEC_NAME}: N5 has no equivalent of the Zarr codec {names[2]!r}")
 
 
 def _endian(codec: Mapping[str, Any]) -> Any:

@@ -1,10 +1,10 @@
-"""The codec ``offset``, a header of fixed length before each chunk, and what it has in common with ``pad``. Loaded where a ``zarr.json`` names it.
+"""Zarr v3 codec ``offset``: a header of fixed length before each chunk; and the base class that it shares with ``pad``.
 
-In: encoded bytes of a chunk. Out: the same with the bytes around them, and back without a copy. What these bytes are (zeros, a literal, a header made for each
-chunk) is the same for both; they differ in what their configuration calls them.
+Encoding adds the fixed bytes, decoding removes them without a copy. The fixed bytes are zeros, a literal, or a header that a function computes for each chunk.
+The two codecs differ only in the keys of their configuration.
 
-Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form ``codecs/pad`` (commit 6ca3baa); ``header`` and ``strict`` are
-additions.
+Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form ``codecs/pad`` (commit 6ca3baa). The keys ``header`` and ``strict``
+are extensions of wkwdask.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
 
 
-_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # what these add leaves the bytes where they are, or is itself meant to stand outside
+_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # codecs that may follow: they leave the fixed bytes where they are, or are meant to be outermost
 _MAX_FRAMES = 4
 _CODEC_LIST_NAMES = ("codecs_parsed_partial", "codecs_parsed", "codecs")
-_MAX_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
+_MAX_ZEROS = 1 << 26  # [bytes]; a crafted zarr.json must not allocate more than 64 MiB
 _SHOWN_NBYTES = 16
 
 
 def warn_of_neighbours(codec: Any, dtype: Any) -> None:
-    """Warn where a compressor follows, whose bytes then begin files; and where a TIFF header says another byte order than the codec ``bytes`` gives chunks."""
+    """Warn if a later codec compresses the fixed bytes, or if a TIFF header and the codec ``bytes`` have different byte orders."""
     before, behind = _neighbours(codec)
-    odd = [one for one in map(_name_of, behind) if one not in _HARMLESS]
-    if odd:
+    compressors = [one for one in map(_name_of, behind) if one not in _HARMLESS]
+    if compressors:
         warnings.warn(
-            f"the codec {codec.name!r} stands before {odd[0]!r}, which then compresses its bytes too: what is stored begins with those of {odd[0]!r}; "
-            f"put {codec.name!r} last",
+            f"the codec {codec.name!r} comes before {compressors[0]!r}, which compresses its bytes too: stored chunks begin with the bytes of "
+            f"{compressors[0]!r}; put {codec.name!r} last",
             HeaderWarning,
             stacklevel=3,
         )
@@ -54,15 +54,17 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
         found = getattr(endian, "value", endian)
         if found not in (None, said):
             warnings.warn(
-                f"the codec 'bytes' stores chunks {found}-endian, and the header 'tiff' of the codec {codec.name!r} says {said!r}: "
-                f"TIFF readers see other values; give header_options={{'byteorder': {found!r}}}",
+                f"the codec 'bytes' stores {found}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {said!r}: "
+                f"TIFF readers see wrong values; set header_options={{'byteorder': {found!r}}}",
                 HeaderWarning,
                 stacklevel=3,
             )
 
 
 def _neighbours(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Give the codecs before and behind one."""
+    """Return the codecs before and after one in its chain."""
+    # zarr-python does not pass a codec its chain, neither on validation nor on evolution. The frames of the callers hold it: this function is called by
+    # warn_of_neighbours (1), which a method of the codec calls (2), which zarr-python calls (3).
     for codecs in _codec_lists(sys._getframe(3)):
         for n, one in enumerate(codecs):
             if one is codec:
@@ -71,7 +73,7 @@ def _neighbours(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _codec_lists(frame: FrameType | None) -> Any:
-    """Give the lists of codecs that the next frames know."""
+    """Yield the lists of codecs among the local variables of a frame and its callers."""
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return
@@ -86,31 +88,31 @@ def _codec_lists(frame: FrameType | None) -> Any:
 def _name_of(codec: Any) -> str:
     try:
         return str(codec.to_dict()["name"])
-    except Exception:  # a codec of somebody else that cannot say: its class then
+    except Exception:  # a third-party codec without metadata
         return type(codec).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedBytesCodec(BytesBytesCodec):
-    """Bytes of a fixed length at one end of a chunk."""
+    """Codec that adds bytes of a fixed length at one end of a chunk."""
 
-    is_fixed_size = True
+    is_fixed_size = True  # zarr-python requires it of codecs in the index of a shard
     name: ClassVar[str]
-    """What ``zarr.json`` calls the codec."""
+    """Name of the codec in ``zarr.json``."""
     size_key: ClassVar[str]
-    """Key of the length."""
+    """Configuration key of ``nbytes``."""
     literal_key: ClassVar[str]
-    """Key of the literal bytes."""
+    """Configuration key of ``literal``."""
     more_keys: ClassVar[tuple[str, ...]] = ()
-    """Keys of what only this codec has."""
+    """Further configuration keys."""
 
     nbytes: int
     literal: bytes | None = None
-    """The bytes that are written, None for zeros or where a header is made for each chunk."""
+    """Bytes to write; None for zeros, or with a ``header``."""
     header: Header | None = None
-    """Makes the bytes of each chunk."""
+    """Function that computes the bytes of each chunk."""
     strict: bool = False
-    """Whether reading checks that the stored bytes are those that would be written."""
+    """Whether reading compares the stored bytes with those that would be written."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.nbytes, int) or isinstance(self.nbytes, bool) or self.nbytes < 0:
@@ -124,7 +126,7 @@ class FixedBytesCodec(BytesBytesCodec):
 
     @property
     def at_start(self) -> bool:
-        """Whether the bytes stand before the chunk's own."""
+        """Whether the fixed bytes precede the data."""
         return True
 
     @classmethod
@@ -160,7 +162,6 @@ class FixedBytesCodec(BytesBytesCodec):
         return {"name": self.name, "configuration": configuration}
 
     def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
-        """Stay as it is; a codec behind this one that hides the bytes is warned of, and one before it that turns those of numbers another way."""
         warn_of_neighbours(self, array_spec.dtype)
         return self
 
@@ -208,17 +209,17 @@ class FixedBytesCodec(BytesBytesCodec):
         return bytes(self.nbytes)
 
     def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
-        """Compare stored bytes with those that would be written."""
+        """Raise CorruptError if the stored fixed bytes differ from those that would be written."""
         try:
             expected = self._fixed_bytes(data, chunk_spec)
-        except (TypeError, ValueError) as error:  # a function of headers that does not like what is stored
+        except (TypeError, ValueError) as error:  # the header function rejects the stored data
             raise CorruptError(f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}") from error
         if found == expected:
             return
         n = next(n for n in range(self.nbytes) if found[n] != expected[n])
         raise CorruptError(
             f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has {found[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
-            f"expected {expected[n : n + _SHOWN_NBYTES].hex(' ')}: {self._kind()} is not the one of this array"
+            f"expected {expected[n : n + _SHOWN_NBYTES].hex(' ')}: {self._kind()} of another array"
         )
 
 
@@ -242,7 +243,7 @@ def decode_base64(text: Any, where: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetCodec(FixedBytesCodec):
-    """Put ``offset`` bytes before a chunk, skip them when it is read.
+    """Prepend ``offset`` bytes to each chunk, and skip them on reading.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The codec ``pad``: bytes of fixed length at either end of each chunk. Loaded by zarr-python where a ``zarr.json`` names it."""
+"""Zarr v3 codec ``pad``: bytes of fixed length at either end of each chunk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wkwdask.formats.zarr.codecs.offset import FixedBytesCodec
 
 @dataclass(frozen=True, kw_only=True)
 class PadCodec(FixedBytesCodec):
-    """Put ``nbytes`` bytes before or after a chunk, skip them when it is read; two of them make a header and a footer.
+    """Add ``nbytes`` bytes before or after each chunk, and skip them on reading; two of them make a header and a footer.
 
     Notes
     -----
@@ -33,5 +33,4 @@ class PadCodec(FixedBytesCodec):
 
     @property
     def at_start(self) -> bool:
-        """Whether the bytes stand before the chunk's own."""
         return self.location == "start"

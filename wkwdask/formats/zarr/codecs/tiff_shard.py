@@ -1,9 +1,13 @@
-"""Shards that are TIFF files, for readers that know none of our codecs.
+"""Codec for shards that are also TIFF files, readable without any codec of wkwdask.
 
-A standard shard (``sharding_indexed``) whose index stands at its end may begin with any bytes, since the index says where each inner chunk is. Here these
-bytes are a TIFF header, and the inner chunks are its strips or tiles. In the metadata the codec calls itself ``sharding_indexed``, which is all that a reader
-needs: every Zarr v3 reader opens such an array, and tifffile and others open its files. The price: the header exists only while this codec writes. An array
-that is opened again writes standard shards, which are read as well by everybody, but are no TIFF files.
+A standard shard (``sharding_indexed``) with its index at the end may begin with any bytes, because the index states the offset of each inner chunk. Here it
+begins with a TIFF header, and the inner chunks are the strips or tiles of the image::
+
+    | TIFF header | inner chunk | inner chunk | ... | index |
+                    strip or tile
+
+The metadata name the codec ``sharding_indexed``, so every Zarr v3 reader opens the array, and any TIFF reader its files. The price: only this codec writes TIFF
+headers. An array that is opened again writes standard shards, which all Zarr readers read, but which are no TIFF files.
 
 Source: Zarr v3, codec ``sharding_indexed`` version 1.0, "Binary shard format"; TIFF 6.0, section 15 (tiles).
 """
@@ -30,22 +34,22 @@ SHARD_COMPRESSIONS = ("none", "zlib", "zstd")
 
 @dataclass(frozen=True, kw_only=True)
 class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
-    """Write a shard as a TIFF file with the shard's index behind it."""
+    """Codec that writes a shard as a TIFF file, followed by the index of the shard."""
 
     is_fixed_size = False
 
     chunk_shape: tuple[int, ...]
-    """Inner chunk: a strip or tile."""
+    """Shape of an inner chunk: a strip or tile."""
     compression: str = "none"
     """One of ``SHARD_COMPRESSIONS``."""
     level: int | None = None
-    """Of the compression; its own default where none is given."""
+    """Compression level; None for the default of the compressor."""
     byteorder: str = "little"
     axes: str | None = None
     codecs: tuple[Any, ...] = field(init=False, repr=False, compare=False)
     """Codecs of an inner chunk."""
     reader: ShardingCodec = field(init=False, repr=False, compare=False)
-    """zarr-python's own codec of such shards."""
+    """zarr-python's codec of standard shards, which reads."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", self._inner_codecs())
@@ -65,11 +69,11 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Refuse: metadata do not say that shards are TIFF files; zarr-python reads them with its own codec."""
-        raise UnsupportedError(f"a TIFF shard codec is not read from metadata, where it is called {data.get('name')!r}")
+        """Raise UnsupportedError: the metadata are those of a standard shard, which zarr-python reads with its own codec."""
+        raise UnsupportedError(f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the metadata of a standard shard with its index at the end."""
+        """Return the metadata of a standard shard with its index at the end."""
         return {
             "name": "sharding_indexed",
             "configuration": {
@@ -112,6 +116,6 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
 
 
 def _index(start: int, lengths: list[int]) -> bytes:
-    """Give the index of a shard whose inner chunks stand behind each other in C order: offset and length of each, 64-bit little-endian."""
+    """Return the index of a shard with contiguous inner chunks in C order: offset and length of each, 64-bit little-endian."""
     ends = start + np.cumsum(lengths, dtype="<u8")
     return np.column_stack([ends - np.asarray(lengths, "<u8"), np.asarray(lengths, "<u8")]).astype("<u8").tobytes()

@@ -1,7 +1,12 @@
-"""The codec ``wkw`` of Zarr 3: a chunk is one WKW data file, with its header, jump table and blocks.
+"""Zarr v3 codec ``wkw``: a chunk is one WKW data file, with its header, jump table and blocks.
 
-Arrays have the axes z, y, x or c, z, y, x. A part of a chunk is read by its header, the part of the table that it needs, and its blocks, which compiled
-kernels decode many at once, without the GIL. What is read is checked as in ``wkwdask.formats.wkw.stored_file``.
+Arrays have the axes z, y, x or c, z, y, x. A partial read fetches the header, the needed pages of the jump table, and the blocks::
+
+    | header 16 B | jump table: end of each block, Morton order | block | block | ...
+                    `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
+
+Blocks in an aligned cube are contiguous in Morton order, so a page is one byte range of the table. Compiled kernels decode a batch of blocks without the GIL.
+All input is checked as in :mod:`wkwdask.formats.wkw.stored_file`.
 """
 
 from __future__ import annotations
@@ -41,18 +46,18 @@ if TYPE_CHECKING:
     from wkwdask.kernels.blocks.locate import Located
 
 SOURCE = "<chunk>"
-"""What errors call it while it is not known which one it is."""
-_MAX_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
-_GAP_NBYTES = 64 << 10  # reading across a smaller gap costs less than another request
+"""Placeholder for the name of a chunk in errors, see :func:`named_errors`."""
+_MAX_REQUESTS = 8  # concurrent requests per chunk; zarr reads several chunks at the same time
+_GAP_NBYTES = 64 << 10  # a smaller gap between two byte ranges is read too, because another request costs more
 _BATCH_NBYTES = 8 << 20
-_FEW_BLOCKS = 8  # are decoded at once; more are, in a thread
-_PAGE_LEN = 32
-_ANY_NBYTES = 1 << 62
+_FEW_BLOCKS = 8  # up to this many blocks are decoded in the event loop: a thread costs more
+_PAGE_LEN = 32  # [blocks] longest edge of a page of the jump table
+_ANY_NBYTES = 1 << 62  # the size of a file is unknown here
 
 
 @dataclass(frozen=True)
 class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ignore[misc, unused-ignore]
-    """Chunks are WKW data files."""
+    """Codec whose chunks are WKW data files."""
 
     block_len: int = 32
     compression: str = "lz4hc"
@@ -85,7 +90,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         raise NotImplementedError
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> WkwHeader:
-        """Give the header of a mag whose files are the chunks."""
+        """Return the header of a mag whose files are the chunks."""
         edge = shape[-1] if shape else 0
         if len(shape) not in (3, 4) or set(shape[-3:]) != {edge} or edge % self.block_len:
             raise ValueError(
@@ -96,7 +101,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return make_header(dtype, num_channels, block_len=self.block_len, file_len=edge // self.block_len, block_type=block_type, any_length=True)
 
     def _header_of(self, raw: Any, spec: ArraySpec) -> WkwHeader:
-        """Read the header of a stored file, and make sure that it is of this array."""
+        """Parse the header of a stored file, and check that it belongs to this array."""
         header = parse_header(bytes(raw[:HEADER_NBYTES]), SOURCE, is_data_file=True)
         self._header(spec.shape, spec.dtype.to_native_dtype()).check_same_mag(header, SOURCE)
         return header
@@ -109,7 +114,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
     def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
-        """Decode a part of a file that is in memory."""
+        """Decode a box of a file that is in memory."""
         memory = bytes_of(chunk_data)
         raw: Any = memory.data
         header = self._header_of(raw, spec)
@@ -121,7 +126,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             _check_sizes(found, header, page.first)
             for first, last, _, _ in _batches(found):
                 blocks = found.blocks[first:last]
-                blocks[:, START] = blocks[:, OFFSET]
+                blocks[:, START] = blocks[:, OFFSET]  # the memory is the whole file, not the joined byte ranges of a batch
                 _decode(memory, blocks, header, out, page.first)
         return out
 
@@ -150,7 +155,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
             return await self._decode_selected(byte_getter, selection, chunk_spec)
 
     def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
-        """Decode a part for pipelines of zarr that know no event loop."""
+        """Decode a selection for zarr's synchronous codec pipeline, without an event loop."""
         read: NDBuffer | None = run_to_completion(self._decode_partial_single(BlockingGetter(byte_getter), selection, chunk_spec))
         return read
 
@@ -159,8 +164,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         edge = spec.shape[-1]
         if box.is_empty:
             return _buffer(_empty_array(spec, box)[rest], spec)
-        in_memory = hasattr(getter, "shard_dict")  # of a chunk inside a shard, where some versions of zarr give whole ones only
-        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # far away, one long request costs less than many
+        in_memory = hasattr(getter, "shard_dict")  # a chunk inside a shard; some versions of zarr ignore byte ranges here
+        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # on remote storage, one long request costs less than many
         if in_memory or is_large_part or edge <= self.block_len:
             data = await getter.get(spec.prototype)
             array = None if data is None else await run_in_thread(getter, self._decode_box, data, spec, box)
@@ -169,11 +174,12 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return None if array is None else _buffer(array[rest], spec)
 
     async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
-        """Read and decode the blocks of a box; None where there is no file."""
-        wanted = self._header(spec.shape, spec.dtype.to_native_dtype())
-        pages = list(_table_pages(wanted, box))
+        """Read and decode the blocks of a box; None if the file is absent."""
+        expected = self._header(spec.shape, spec.dtype.to_native_dtype())
+        pages = list(_table_pages(expected, box))
         page, count = pages[0]
-        with_table = wanted.is_compressed and page.first == 0  # header and table follow each other
+        # the table follows the header: one request fetches the header and a first page
+        with_table = expected.is_compressed and page.first == 0
         head = await get(getter, spec, 0, sum(table_range(0, count)) if with_table else HEADER_NBYTES)
         if head is None:
             return None
@@ -202,15 +208,17 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
 @dataclass(frozen=True, slots=True)
 class _TablePage:
-    """An aligned cube of blocks, which is one stretch of the jump table."""
+    """Aligned cube of blocks, which is one byte range of the jump table."""
 
     first: int
+    """Number of its first block in Morton order."""
     corner: Vec3
-    """Its lowest block along x, y, z."""
+    """Lowest block along x, y, z."""
     edge: int
+    """Edge length in blocks."""
 
     def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> Located:
-        """Find the blocks of a box in it, and where they go in an array of that box."""
+        """Return the blocks of a box that lie in this page, and their places in an array of that box."""
         step = header.block_len
         low, high = [], []
         for axis in range(3):
@@ -221,7 +229,7 @@ class _TablePage:
 
 
 def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePage, int]]:
-    """Give the cubes of blocks that hold a box, with the number of their blocks: the smallest that holds it, or several of a fixed size."""
+    """Yield the pages that cover a box, with their numbers of blocks: the smallest page that contains it, or several of the largest size."""
     step = header.block_len
     edge = 1
     while edge < min(header.file_len, _PAGE_LEN) and any(
@@ -236,7 +244,7 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
 
 
 def _batches(found: Located) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
-    """Go through batches of blocks: the first, the one behind the last, byte ranges, and the bytes of all."""
+    """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in bytes."""
     for (first, first_range, nbytes), (last, last_range, _) in pairwise(found.batches.tolist()):
         yield first, last, found.ranges[first_range:last_range], nbytes
 
@@ -256,7 +264,7 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
 
 
 def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
-    """Refuse stored lengths that LZ4 cannot have, before memory is taken on their word."""
+    """Raise CorruptError for stored sizes that LZ4 cannot produce, before memory is allocated for them."""
     if not header.is_compressed:
         return
     for n in (found.smallest, found.largest):
@@ -269,7 +277,7 @@ def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
 
 
 def _empty_array(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
-    """Make an array for a box, axes (c,) z, y, x."""
+    """Return an uninitialised array of a box, axes (c,) z, y, x."""
     return np.empty((*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("="))
 
 
@@ -282,11 +290,11 @@ def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
     return spec.prototype.nd_buffer.from_numpy_array(np.asarray(array, spec.dtype.to_native_dtype()))
 
 
-# -------------------------------------------------------------------------------------------- what is selected, and the bytes of it
+# -------------------------------------------------------------------------------------------- selections and byte ranges
 
 
 def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
-    """Find the box around a selection.
+    """Return the bounding box of a selection, and the selection relative to it.
 
     Examples
     --------
@@ -311,7 +319,7 @@ def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, 
 
 
 def _axis_span(one: Any, length: int) -> tuple[int, int, Any]:
-    """Give the interval of one axis, and what is selected of it."""
+    """Return the interval of a selection along one axis, and the selection relative to it."""
     if isinstance(one, slice):
         chosen = range(length)[one]
         if not chosen:
@@ -332,7 +340,7 @@ def _axis_span(one: Any, length: int) -> tuple[int, int, Any]:
 
 
 class BlockingGetter:
-    """What chunks are read from, without an event loop: coroutines that use it never wait."""
+    """Byte getter that reads synchronously: a coroutine that awaits only its methods never suspends."""
 
     def __init__(self, getter: Any) -> None:
         self._getter, self.store, self.path = getter, getattr(getter, "store", None), getattr(getter, "path", None)
@@ -340,13 +348,12 @@ class BlockingGetter:
             self.shard_dict = getter.shard_dict
 
     async def get(self, prototype: Any, byte_range: Any = None) -> Any:
-        """Read bytes."""
         return self._getter.get_sync(prototype=prototype, byte_range=byte_range)
 
 
 @contextlib.contextmanager
 def named_errors(getter: Any) -> Iterator[None]:
-    """Put the name of a chunk into errors about what is stored: zarr tells it where parts of chunks are read."""
+    """Put the path of a chunk into errors about its content; zarr passes it to partial reads only."""
     try:
         yield
     except (FormatError, UnsupportedError) as error:
@@ -357,26 +364,26 @@ def named_errors(getter: Any) -> Iterator[None]:
 
 
 def is_local(getter: Any) -> bool:
-    """Tell whether pieces of files can be read for nothing, so that memory is reused piece by piece."""
+    """Return whether a chunk is a local file, so that many small reads are cheap."""
     return isinstance(getattr(getter, "store", None), LocalStore)
 
 
 def run_to_completion(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits."""
+    """Run a coroutine that never suspends, without an event loop."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         return end.value
-    raise RuntimeError("a chunk was read without an event loop, and waited for something")
+    raise RuntimeError("a read without an event loop was suspended")
 
 
 async def run_in_thread(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that takes a while: beside the event loop, where there is one."""
+    """Call a slow function: in a thread if there is an event loop."""
     return function(*arguments) if isinstance(getter, BlockingGetter) else await asyncio.to_thread(function, *arguments)
 
 
 async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
-    """Read byte ranges, some at once, into one piece of memory."""
+    """Read byte ranges into one buffer; the columns of ``ranges`` are offset in the file, offset in the buffer, and size."""
     rows = ranges.tolist()
     if len(rows) == 1:
         return await _get_all(getter, spec, rows[0][0], rows[0][2])
@@ -393,13 +400,13 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
 async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
     data = await _get_array(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
-        found = "is gone" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
+        found = "was removed" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
         raise TruncatedError(f"{SOURCE}: {found}, expected {nbytes} bytes from byte {offset} on")
     return data
 
 
 async def get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
-    """Read some bytes of a chunk, fewer where it ends before; None where there is none."""
+    """Read a byte range of a chunk, shorter if the chunk ends before; None if the chunk is absent."""
     data = await _get_array(getter, spec, offset, nbytes)
     return None if data is None else data.tobytes()
 
@@ -412,14 +419,14 @@ async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> 
 
 
 def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
-    """Give the memory of a buffer, as compiled loops take it: they are compiled for memory that may be written, and only read it."""
+    """Return the memory of a buffer as a writeable array: the kernels are compiled for writeable arrays only, although they do not write it."""
     array: npt.NDArray[np.uint8] = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
     return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
 
 
 class _Memory:
-    """Memory of an array that cannot be written, without that mark."""
+    """Read-only memory, declared as writeable by the array interface."""
 
     def __init__(self, array: npt.NDArray[np.uint8]) -> None:
-        self._array = array  # which keeps it
+        self._array = array  # keeps the memory alive
         self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}

@@ -1,4 +1,4 @@
-"""The chunk key encoding ``wkw`` of Zarr 3: chunks are the data files of a WKW mag."""
+"""Zarr v3 chunk key encoding ``wkw``: chunks have the file names of a WKW mag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEY = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw", re.ASCII)
 
 @dataclass(frozen=True)
 class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore]
-    """Names chunks ``z{z}/y{y}/x{x}.wkw``, for arrays with the axes z, y, x or c, z, y, x, whose channels are in one chunk."""
+    """Keys ``z{z}/y{y}/x{x}.wkw`` for arrays with the axes z, y, x or c, z, y, x, with all channels in one chunk."""
 
     name: ClassVar[str] = "wkw"
 
@@ -23,7 +23,7 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         return {"name": self.name}
 
     def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
-        """Name a chunk.
+        """Return the key of a chunk.
 
         Examples
         --------
@@ -31,7 +31,7 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         'z2/y1/x0.wkw'
         """
         if len(chunk_coords) not in (3, 4) or any(chunk_coords[:-3]):
-            raise ValueError(f"chunks named as WKW files lie along z, y, x, with all channels in one chunk; got chunk {chunk_coords}")
+            raise ValueError(f"chunk key encoding wkw: expected chunk numbers along z, y, x, with all channels in one chunk, got {chunk_coords}")
         z, y, x = chunk_coords[-3:]
         return f"z{z}/y{y}/x{x}.wkw"
 
