@@ -285,11 +285,11 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
     ("options", "message"),
     [
         ({}, "offset is missing, expected the length of the header in bytes"),
-        ({"header": "n5"}, "no offset"),
+        ({"header": "n5"}, "offset is missing"),
         ({"offset": 4, "prefix": CUSTOM}, "'prefix' has 16 bytes, expected 4"),
         ({"offset": -4}, "'offset' is -4"),
         ({"offset": 16, "prefix": CUSTOM, "header": "tiff"}, "got prefix and header, expected one of them"),
-        ({"offset": 16, "prefix": CUSTOM, "prefix_func": length_header}, "prefix and prefix_func are given"),
+        ({"offset": 16, "prefix": CUSTOM, "prefix_func": length_header}, "got prefix and prefix_func, expected one of them"),
         ({"offset": 16, "header_options": {"compression": "zlib"}}, "header_options= without a header"),
         ({"prefix": "TVk"}, "prefix is not base64"),
     ],
@@ -353,7 +353,7 @@ def test_what_may_stand_behind():
     ("dtype", "endian", "options", "warned"),
     [
         ("uint16", "big", {}, "'bytes' stores big-endian chunks, and the header 'tiff' of the codec 'offset' states 'little'"),
-        ("float32", "little", {"byteorder": "big"}, "give header_options={'byteorder': 'little'}"),
+        ("float32", "little", {"byteorder": "big"}, "set header_options={'byteorder': 'little'}"),
         ("uint16", "big", {"byteorder": "big"}, ""),
         ("uint8", "big", {}, ""),  # has none
     ],

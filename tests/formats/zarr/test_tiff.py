@@ -169,7 +169,7 @@ def test_refused():
         (((9,), "uint8"), {}, ValueError, r"a chunk of shape \(9,\): axes= must name its axes"),
         (((2, 2, 6, 9), "uint8"), {}, ValueError, "axes= must name its axes"),
         (((6, 9), "uint8", "native"), {}, ValueError, "byteorder 'native', expected 'little' or 'big'"),
-        (((6, 9), "uint8"), {"axes": "xy"}, ValueError, "axes 'xy', expected y and x"),
+        (((6, 9), "uint8"), {"axes": "xy"}, ValueError, "axes 'xy', expected any of t, z, c, then y and x"),
         (((6, 9), "uint8"), {"axes": "zyx"}, ValueError, "expected a length of at least 1 for each"),
         (((2, 2, 6, 9), "uint8"), {"axes": "zzyx"}, ValueError, "axes 'zzyx'"),
         (((0, 9), "uint8"), {}, ValueError, "expected a length of at least 1"),
