@@ -501,7 +501,7 @@ def interrupted(dataset):
 
     with regions_of(8), dask.config.set(scheduler="synchronous"), pytest.raises(TruncatedError) as caught:
         wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
-    assert caught.value.__notes__[-1].startswith("what was finished is kept: the same call goes on from there")
+    assert caught.value.__notes__[-1].startswith("finished work is kept: the same call resumes")
     assert sorted(name for name in os.listdir(dataset / "color") if not name.startswith(".wkwdask-job-")) == ["1"]
     assert len(os.listdir(dataset / "color")) == 2
     return repair
@@ -543,7 +543,7 @@ def test_an_interrupted_pyramid_of_other_settings(dataset, interrupted, options,
     interrupted()
     before = states(dataset)
     for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
-        with pytest.raises(ResumeError, match=f'made with other settings: {difference}. Give the same settings, or existing="overwrite"'):
+        with pytest.raises(ResumeError, match=f'made with other settings: {difference}; use the same settings, or existing="overwrite"'):
             verb(dataset, existing=existing, **{**SAME, **options})
     assert states(dataset) == before
     wkwdask.build_pyramid(dataset, existing="overwrite", **{**SAME, **options})
@@ -559,7 +559,7 @@ def test_another_mag_can_be_built_beside_an_interrupted_pyramid(dataset, interru
 
 def test_an_interrupted_pyramid_whose_source_was_replaced(dataset, interrupted):
     wkwdask.write(dataset / "color" / "1", OFFSET, voxels(seed=2), existing="overwrite", **OPTIONS)
-    with pytest.raises(ResumeError, match=r"made with other settings: the source was replaced\. Give the same"):
+    with pytest.raises(ResumeError, match=r"made with other settings: the source was replaced; use the same"):
         wkwdask.build_pyramid(dataset, **SAME)
     wkwdask.build_pyramid(dataset, existing="overwrite", **SAME)
     np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1")[0], largest(voxels(seed=2), BoundingBox(OFFSET, SHAPE), Mag(2, 2, 1)))
@@ -619,11 +619,11 @@ def test_what_cannot_be_resumed(dataset):
     """Mags of others, and some mags of several."""
     wkwdask.build_pyramid(dataset, **SAME)
     (dataset / "color" / "2-2-1" / ".wkwdask.json").unlink()
-    with pytest.raises(ResumeError, match=r"2-2-1: is there, without a journal of a job that could be resumed; existing=\"overwrite\""):
+    with pytest.raises(ResumeError, match=r"2-2-1: exists, without a journal of a job that could be resumed; existing=\"overwrite\""):
         wkwdask.build_pyramid(dataset, existing="resume", **SAME)
     wkwdask.build_pyramid(dataset, existing="overwrite", **SAME)
     shutil.rmtree(dataset / "color" / "4-4-2")
-    with pytest.raises(ResumeError, match=r"4-4-2: is not there, but other mags of the job are"):
+    with pytest.raises(ResumeError, match=r"4-4-2: is missing, but other mags of the job exist"):
         wkwdask.build_pyramid(dataset, existing="resume", **SAME)
 
 

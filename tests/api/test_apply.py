@@ -288,7 +288,7 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
     assert message.startswith("2 tasks failed; all tasks that do not depend on them are done:")
     assert "(32, 32, 32) + (32, 26, 13) in mag 1, computed by" in message
     assert "ArithmeticError: no result for (64, 32, 32) (box (64, 32, 32) + (19, 26, 13) in mag 1)" in message
-    assert "what was finished is kept" in failed.value.__notes__[-1]
+    assert "finished work is kept" in failed.value.__notes__[-1]
     assert not target.exists()
     calls = []
 

@@ -282,7 +282,7 @@ def test_going_on_does_not_compute_again_what_is_there(tmp_path, region):
         report = wkwdask.to_wkw(flaky.array(32), folder, existing="resume", **where)
     assert set(made[:2]).isdisjoint(flaky.made)
     assert len(flaky.made) == 2
-    assert "2 files had been finished before; the array is believed to be the same, since its place, shape and type are" in report.note
+    assert "2 files had been finished before; the array is assumed to be the same, because its place, shape and type are" in report.note
     assert (wkwdask.read(folder, region_of((32, 0, 0), new.shape)) == 1).all()
     assert not leftovers(tmp_path)
 

@@ -323,7 +323,7 @@ def test_mags_that_someone_else_made(folder, known):
         if path.parent.name != "1":
             path.unlink()
     before = states(folder)
-    with pytest.raises(ResumeError, match="is there, without a journal of a job that could be resumed"):
+    with pytest.raises(ResumeError, match="exists, without a journal of a job that could be resumed"):
         CASE.build(folder, existing="resume")
     with pytest.raises(ExistsError):
         CASE.build(folder)
@@ -336,7 +336,7 @@ def test_mags_that_someone_else_made(folder, known):
 def test_some_mags_are_there(folder, known):
     go_on(folder)
     shutil.rmtree(folder / "seg" / CASE.mags[1])
-    with pytest.raises(ResumeError, match="is not there, but other mags of the job are"):
+    with pytest.raises(ResumeError, match="is missing, but other mags of the job exist"):
         CASE.build(folder, existing="resume")
     with pytest.raises(ExistsError):
         CASE.build(folder)

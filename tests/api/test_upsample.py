@@ -337,7 +337,7 @@ def interrupt(folder, num_tasks=9):
     stop = stopping(folder.parent / "log", num_tasks, error)
     with stop, rechunks_of(16), dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="disk is full"):
         wkwdask.upsample(folder, source="4-4-2", file_len=4)
-    assert any("the same call goes on from there" in note for note in error.__notes__)
+    assert any("the same call resumes" in note for note in error.__notes__)
 
 
 def test_an_interrupted_job_is_that_of_its_settings(tmp_path, undisturbed):

@@ -135,7 +135,7 @@ def test_resume(dataset, call):
     assert err.count("\n") == 1  # one line, with its notes
     assert err.startswith("error: ")
     assert "x2.wkw" in err
-    assert "what was finished is kept: the same call goes on from there, --overwrite starts anew" in err
+    assert "finished work is kept: the same call resumes, --overwrite starts over" in err
     repair()
     code, _, err = call(*command, "--method", "mean", "--resume")
     assert code == 1
@@ -156,7 +156,7 @@ def test_resume(dataset, call):
     assert "--overwrite" in err
     code, _, err = call(*command, "--resume", "--overwrite")
     assert code == 2
-    assert "--resume goes on with a run, --overwrite starts anew: give one of them" in err
+    assert "--resume goes on with a run, --overwrite starts over: give one of them" in err
 
 
 def test_an_interrupted_run_is_forgotten(dataset, call):

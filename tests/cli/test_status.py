@@ -43,7 +43,7 @@ def test_an_interrupted_job(interrupted):
     assert job["state"] == "can_go_on"
     shown = _status(interrupted)
     assert shown.returncode == 3
-    assert "the same command goes on with it" in shown.output
+    assert "the same command resumes it" in shown.output
     assert f"7/{job['total']} tasks" in shown.output
     assert "ETA" not in shown.output
     assert "to_wkw: finished" in shown.output  # what mag 1 was made by

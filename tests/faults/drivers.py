@@ -40,7 +40,7 @@ from wkwdask.verbs import image_import, rechunk
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
 ENVIRONMENT = {**os.environ, "WKWDASK_PROGRESS": "off", "PYTHONPATH": os.pathsep.join(_PATHS)}
 KILLS = int(os.environ.get("WKWDASK_KILLS", "0"))  # more of everything, for a night; 0 is what a test chooses itself
-RESUME_NOTE = "what was finished is kept"
+RESUME_NOTE = "finished work is kept"
 NOTHING_TO_UPDATE = "nothing to do"
 
 

@@ -348,7 +348,7 @@ def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
     assert re.search(rf"region .*: TruncatedError: {first}: .*\d", err)
     assert re.search(rf"region .*: CorruptError: {second}: block 0 at byte {at}", err)
     assert err.startswith("error: 2 tasks failed; all tasks that do not depend on them are done:")
-    assert "what was finished is kept" in err
+    assert "finished work is kept" in err
     assert [name for name in os.listdir(dataset / "color") if not name.startswith(".")] == ["1"]
     (root,) = (dataset / "color").glob(".wkwdask-job-*")
     assert len(read_failures(str(root))) == 2

@@ -332,7 +332,7 @@ def test_an_error_of_a_task_comes_through(tmp_path, array, scheduler, request):
     if scheduler in ("synchronous", "threads"):
         assert any(note.startswith("while working on region") for note in notes)
     assert [name for name in os.listdir(folder / "color") if not name.startswith(".wkwdask-job-")] == ["1"]  # no lock either
-    kept = any("what was finished is kept: the same call goes on from there" in note for note in notes)
+    kept = any("finished work is kept: the same call resumes" in note for note in notes)
     assert sum(name.startswith(".wkwdask-job-") for name in os.listdir(folder / "color")) == kept
 
 

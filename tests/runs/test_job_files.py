@@ -226,7 +226,7 @@ def test_a_damaged_file_is_named(tmp_path):
     path = tmp_path / "scratch" / "a.pieces"
     path.write_bytes(path.read_bytes()[: second.offset + 20])
     read_scratch(first, np.dtype("uint16"))
-    with pytest.raises(CorruptError, match=rf"a.pieces: byte {second.offset}: 20 bytes are not the"):
+    with pytest.raises(CorruptError, match=rf"a.pieces: byte {second.offset}: 20 bytes do not decode to"):
         read_scratch(second, np.dtype("uint16"))
 
 

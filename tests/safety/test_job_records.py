@@ -366,9 +366,9 @@ def test_status_shows_what_is_refused(case):
     root = make_job(dataset / "color", published(f"{victim}/color/1"))
     shown = CliRunner().invoke(COMMAND, ["status", str(dataset)])
     assert shown.exit_code == 3
-    assert "refused; wkwdask repair removes it" in shown.output
+    assert "its records are rejected; wkwdask repair removes it" in shown.output
     assert f"{root}/publish.json: names '{victim}/color/1'" in shown.output
-    with pytest.raises(LockedError, match="its records cannot be read, or name what is not in the dataset"):
+    with pytest.raises(LockedError, match="its records cannot be read, or name paths outside the dataset"):
         wkwdask.open_dataset(dataset).rename_layer("color", "colour")
 
 

@@ -165,7 +165,7 @@ def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path)
         path.write_bytes(whole[:-1])
         with pytest.raises(TruncatedError) as caught:
             wkwdask.build_pyramid(folder, mags=[2])
-        assert any("what was finished is kept" in note for note in caught.value.__notes__)
+        assert any("finished work is kept" in note for note in caught.value.__notes__)
         path.write_bytes(whole)
         with dask.config.set(scheduler="threads", num_workers=1000):
             again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))

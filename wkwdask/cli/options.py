@@ -68,7 +68,7 @@ def resume_options(replaced: str) -> Decorator:
         @functools.wraps(command)
         def run(*args: Any, resume: bool, overwrite: bool, **options: Any) -> Any:
             if resume and overwrite:
-                raise click.UsageError("--resume goes on with a run, --overwrite starts anew: give one of them")
+                raise click.UsageError("--resume goes on with a run, --overwrite starts over: give one of them")
             return command(*args, existing="overwrite" if overwrite else "resume" if resume else "error", **options)
 
         return run

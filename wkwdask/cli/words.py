@@ -35,8 +35,8 @@ def on_command_line(text: str) -> str:
 
     Examples
     --------
-    >>> on_command_line('existing="overwrite" starts anew; choose one with layer=, or build_pyramid(update=True)')
-    '--overwrite starts anew; choose one with --layer, or wkwdask pyramid --update'
+    >>> on_command_line('existing="overwrite" starts over; choose one with layer=, or build_pyramid(update=True)')
+    '--overwrite starts over; choose one with --layer, or wkwdask pyramid --update'
     """
     text = _LIST.sub(lambda found: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), found[0]), text)
     text = _CALL.sub(lambda found: f"wkwdask {_VERBS[found[1]]} {found[2]}".rstrip(), text)

@@ -404,7 +404,7 @@ class Components:
         return states
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
-        return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts anew')
+        return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts over')
 
     def region_box(self, region: Vec3) -> BoundingBox:
         """Give the voxels of a region that are read, in the coordinates of the target."""

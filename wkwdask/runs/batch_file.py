@@ -1,7 +1,7 @@
-"""The job arrays that do the tasks of a job: ``batch.json``, and the tasks of one round in one file.
+"""Job arrays that run the tasks of a job: ``batch.json``, and a task file for each round.
 
-An element reads its own groups alone. Tasks of a group are pickled together, so that what they have in common is stored once. Reading a pickle runs
-what it says: a group is only read where it is signed by the user that reads it, for just this place in this round of this job.
+Each element reads only its own groups of tasks. The tasks of a group are pickled together, so that shared parts are stored once. Unpickling runs arbitrary
+code, so a group is loaded only if it carries the user's own signature for this place in this round of this job.
 """
 
 from __future__ import annotations
@@ -31,42 +31,43 @@ _JOB_ID = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One array and the job that comes after it."""
+    """One job array, and the dependent job that follows it."""
 
     array: str
+    """Id of the array."""
     finish: str
     """Id of the dependent job."""
     tasks: int
-    """Tasks that were handed out."""
+    """Number of tasks."""
     elements: int
-    """Elements of the array."""
+    """Number of array elements."""
     journaled: int
-    """Tasks that the journals told of before."""
+    """Tasks in the journals before."""
     time: float
-    """When it was submitted [seconds since the epoch]."""
+    """Submission time [seconds since the epoch]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is submitted, and how."""
+    """Submitted command and its arrays."""
 
     arguments: tuple[str, ...]
-    """The command, without the name of the program."""
+    """Command line, without the program name."""
     folder: str
-    """Where it was given."""
+    """Working directory of the command."""
     script: str
     """Text of the batch script, which ends by running its arguments."""
     logs: str
-    """Folder of what the jobs print."""
+    """Folder for the output of the jobs."""
     size: ArraySize = field(default_factory=ArraySize)
-    """What the user asked for."""
+    """Size requested by the user."""
     options: tuple[str, ...] = ()
     """Further options of ``sbatch``."""
     rounds: tuple[Round, ...] = ()
 
     @property
     def planned_workers(self) -> int | None:
-        """Tasks that will run at once, None where the plan decides."""
+        """Number of concurrent tasks; None if the plan decides."""
         return None if self.size.elements is None else self.size.elements * (self.size.cpus or 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def _round(value: dict[str, Any]) -> Round:
 
 
 def read_batch(root: str) -> Batch | None:
-    """Read what was submitted for a job, None where it is over or nothing was."""
+    """Read the batch record of a job; None if nothing was submitted or the job is over."""
     path = f"{root}/{BATCH_NAME}"
     record = read_job_record(path)
     if record is None:
@@ -102,12 +103,12 @@ def read_batch(root: str) -> Batch | None:
 
 
 def write_batch(root: str, batch: Batch) -> None:
-    """Write what was submitted for a job; the file appears whole."""
+    """Publish the batch record of a job."""
     publish_bytes(f"{root}/{BATCH_NAME}", format_job_record(batch.to_json()))
 
 
 class HandedToSlurm(BaseException):
-    """Not an error: the batch system goes on with the job, and nothing is left to do for this process."""
+    """Control flow, not an error: SLURM continues the job, and this process is done."""
 
     def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
         super().__init__(root)
@@ -120,7 +121,7 @@ _INDEX_SUFFIX = ".index"
 
 
 def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
-    """Write tasks down; the file appears whole, and its index after it."""
+    """Write tasks in signed groups, then their index; return the number of tasks."""
     offset, index = 0, []
     waiting, key = iter(tasks), user_key(make=True)
     with NewFile(path) as file:
@@ -134,7 +135,7 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
 
 
 class ElementTasks:
-    """What one element of an array is to do."""
+    """Tasks of one array element."""
 
     def __init__(self, path: str, element: int, elements: int) -> None:
         self._path = path
@@ -152,7 +153,7 @@ class ElementTasks:
         return sum(count for _, _, count, _ in self._groups)
 
     def tasks(self) -> Iterator[Any]:
-        """Go through the tasks, a group at a time."""
+        """Iterate over the tasks, loading one group at a time."""
         for offset, nbytes, count, signed in self._groups:
             with files.open_stream(self._path) as file:
                 file.seek(offset)

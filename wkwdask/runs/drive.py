@@ -1,6 +1,6 @@
-"""The life of a job: start, phases, publication, or a state that a later call can resume.
+"""Life of a job: start, phases, and publication, or a state that a later call can resume.
 
-A verb contributes a plan: a generator of phases. It yields tasks that can run together, continues when they are done, and returns their totals.
+A verb contributes a plan: a generator of phases. It yields tasks that can run together, resumes when they are done, and returns their totals.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Phase:
     """Tasks that can run together."""
 
     job: Any
-    """The tasks: a Job. In a plan, a ResumableJob."""
+    """Job with the tasks. In a plan, a ResumableJob."""
     title: str
     failure_policy: FailurePolicy = field(default_factory=FailurePolicy)
     """Number of failures after which the phase ends."""
     here: bool = False
-    """True where tasks hold arrays and must stay in this process."""
+    """Whether tasks hold arrays and must stay in this process."""
     folder: str | None = None
     """Folder for the progress and failures of the phase; by default that of the journal."""
     is_journaled: bool = True
@@ -58,11 +58,11 @@ class Work(ABC, Generic[R]):
         """Yield the phases, each when those before it are done, and return the result."""
 
     def suspend(self, error: BaseException) -> None:
-        """End an attempt that failed."""
+        """End a failed attempt, keeping what a later one can use."""
 
 
 def drive(work: Work[R], run: Callable[..., None]) -> R:
-    """Run a work to its end; tasks run as ``wkwdask.graphs.runners.run_job`` runs them."""
+    """Run a work to its end; tasks run as in ``wkwdask.graphs.runners.run_job``."""
     done = work.start()
     if done is not None:
         return done
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class Plan(ABC):
-    """The part of a verb in a job that makes mags. :class:`WriteMags` is the rest."""
+    """Part of a verb in a job that makes mags. :class:`WriteMags` is the rest."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ class Plan(ABC):
         return []
 
     def finished_before(self, report: Report) -> Report:
-        """Accept the report of an equal job that finished before; raises ResumeError if the source has changed since."""
+        """Accept the report of an equal finished job; raises ResumeError if the source has changed since."""
         return report
 
     def check_unchanged(self) -> None:
@@ -129,7 +129,7 @@ class Plan(ABC):
 
 
 class WriteMags(Work["Report"]):
-    """A job that makes mags, new or resumed."""
+    """Job that makes mags, new or resumed."""
 
     __slots__ = ("_plan",)
 
@@ -137,7 +137,7 @@ class WriteMags(Work["Report"]):
         self._plan = plan
 
     def start(self) -> Report | None:
-        """Take the locks and create the job's folder."""
+        """Take the locks and create the job folder."""
         report = self._plan.nothing_to_do()
         if report is not None:
             return report
@@ -165,5 +165,5 @@ class WriteMags(Work["Report"]):
         return staged.publish(outcome.tallies, outcome.note)
 
     def suspend(self, error: BaseException) -> None:
-        """Keep what was finished for the next attempt."""
+        """Keep finished tasks for the next attempt."""
         self._plan.staged.suspend(error)

@@ -1,8 +1,17 @@
-"""The folder of a job: where new mags are built before they appear, what was done so far, and how the mags are published.
+"""Job folder: mags are built in it, published from it, and recovered from it after a crash.
 
-A job takes a lock for every folder that it will replace, builds beside them in a folder whose name begins with a dot, writes a publish record when
-all is complete, renames, edits the metadata, and cleans up. Killed before the record, it leaves nothing visible: where it kept a journal, the same job can
-go on later, else the next job removes what it left. Killed after the record, the next job finishes the renames.
+A job locks every folder that it will replace and builds new ones in a dot folder beside them::
+
+    layer/.1.wkwdask-lock              lock of mag 1, names the job
+    layer/.wkwdask-job-<job>/          job folder
+        owner.json                     process or SLURM job that runs it
+        plan.json                      targets, settings, decisions of the first start
+        journal-0.jsonl                finished tasks
+        1/                             mag being built
+        publish.json                   publish record, written when all mags are complete
+
+The publish record is the commit point. A job killed before it leaves nothing visible: with a journal the same job can resume, without one the next job
+removes the folder. After it, the next job in the layer completes the renames.
 """
 
 from __future__ import annotations
@@ -39,25 +48,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewMag:
-    """One mag that a job builds."""
+    """Mag that a job builds."""
 
     staged: str
-    """Name of its folder inside the job's folder."""
+    """Name of its folder in the job folder."""
     folder: str
     box: tuple[int, ...] | None = None
-    """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
+    """Box of its data for the provenance: topleft and size [voxels of the mag]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """The publication of the mags that are built in a job's folder."""
+    """Publication of the mags in a job folder."""
 
     paths: RecordPaths
-    """The job's folder, and what its records may name."""
+    """Job folder, and the paths that its records may name."""
 
     @property
     def is_prepared(self) -> bool:
-        """Whether it has begun: then only :meth:`publish` ends it."""
+        """Whether the publish record exists; then only :meth:`publish` ends the job."""
         return files.exists(self._record)
 
     @property
@@ -65,19 +74,26 @@ class Publisher:
         return f"{self.paths.root}/{RECORD_NAME}"
 
     def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
-        """Complete mags, let them last, and write down what :meth:`publish` has to do."""
+        """Complete the mags, flush them, and write the publish record."""
+        # The mark distinguishes this publication from an earlier one of the same job: a mag whose provenance carries it is already in its final place.
         mark = secrets.token_hex(8)
         for mag in mags:
             staged = f"{self.paths.root}/{mag.staged}"
             write_provenance(staged, {"job": job, "publication": mark, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in files.walk(staged, topdown=False):
-                files.fsync(folder)
+                files.fsync(folder)  # data files were flushed when they were written; this flushes their names, before the record promises them
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(self._record, format_publication(self.paths, job, mark, listed, edit))
 
     def publish(self) -> None:
-        """Do what the record says; doing it again changes nothing."""
+        """Carry out the publish record. Repeating it is harmless."""
+        # Each step can be repeated, and the order leaves a readable dataset after a crash at any point:
+        #
+        #   1. exchange each staged mag with its final folder   the mark in the provenance tells which are done
+        #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet
+        #   3. unlink plan.json                                 the folder now holds the old mags and must not look resumable
+        #   4. delete the job folder, publish.json included     until here the next job repeats from 1
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._record)
@@ -89,31 +105,33 @@ class Publisher:
         if publication.removed is None and publication.edit is not None:
             _apply(publication.edit, self._record)
         with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
-            files.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
+            files.unlink(f"{root}/{PLAN_NAME}")
             files.fsync(root)
         self.discard()
 
     def hide_removed(self) -> None:
-        """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left."""
+        """Remove mags from the metadata and move them into the job folder, so that only deleting is left."""
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None or publication.removed is None:
             return
+        # Opposite order to publish(): the metadata must never list a mag that is gone. The last line empties the record, so that a repeated call does
+        # not move a new mag of the same name that another job has published since.
         if publication.edit is not None:
             _apply(publication.edit, self._record)
         for number, folder in enumerate(publication.removed):
-            with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
+            with contextlib.suppress(FileNotFoundError):  # already moved, or listed in the metadata without a folder
                 files.rename(folder, f"{root}/{number}-{basename(folder)}")
                 files.fsync(dirname(folder))
         files.fsync(root)
         publish_bytes(self._record, format_removal(self.paths, (), None))
 
     def discard(self) -> None:
-        """Remove what was built, or what was replaced."""
+        """Delete the job folder with new or replaced mags."""
         files.remove_tree(self.paths.root)
 
 
 def _apply(edit: MetadataEdit, source: str) -> None:
-    """Change the metadata as a record says; values of a wrong kind are faults of the record, other errors are those of the change."""
+    """Apply a metadata edit; errors from values of a wrong type are reported as a damaged record."""
     try:
         edit.apply()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
@@ -121,7 +139,7 @@ def _apply(edit: MetadataEdit, source: str) -> None:
 
 
 class JobFolder:
-    """A running job's hold on the mags that it writes."""
+    """Locks and folder of a running job."""
 
     def __init__(
         self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True,
@@ -136,8 +154,8 @@ class JobFolder:
         self._datasets = tuple(datasets)
 
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job."""
-        if existing != "update":  # else it would be made again where the layer was renamed
+        """Lock the targets, complete or remove dead jobs, and create the folder or take over that of the same job."""
+        if existing != "update":  # an update must not recreate the folder of a layer that was just renamed
             files.makedirs(self.parent)
         try:
             with guarded(self.parent):
@@ -149,10 +167,12 @@ class JobFolder:
                 if before is not None:
                     check_records(self._paths(self.root))
                     check_no_links(self.root)
+                # existing="resume" of a job that began with "overwrite" may still replace its targets.
                 first_existing = existing if before is None else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 files.makedirs(self.root)
+                # Owner first: a folder with a plan but no owner would belong to nobody. The plan comes last and makes the job resumable.
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
@@ -170,35 +190,35 @@ class JobFolder:
         return None
 
     def publish(self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
-        """Let complete mags appear, then the JSON say so, and end the job."""
+        """Publish complete mags, then the metadata, and end the job."""
         publication = self._publication(self.root)
         publication.prepare(self.owner.job, mags, edit, provenance)
         try:
             publication.publish()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # past the commit point: complete the publication before stopping
             if publication.is_prepared:
                 publication.publish()
-            else:  # it was being removed, after all else was done
+            else:  # only the deletion of the job folder was left
                 publication.discard()
             raise
         finally:
             self._release()
 
     def remove(self, edit: MetadataEdit | None) -> None:
-        """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes."""
+        """Remove the targets: from the metadata, then by moving them into the job folder, which :meth:`end` deletes."""
         paths = self._paths(self.root)
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
         Publisher(paths).hide_removed()
 
     def end(self) -> None:
-        """Delete the job's folder after :meth:`remove`, as far as it is still there."""
+        """Delete the job folder after :meth:`remove`."""
         try:
             self._publication(self.root).publish()
         finally:
             self._release()
 
     def suspend(self) -> bool:
-        """End this process's work; what a later start of the same job can build on stays."""
+        """End the work of this process; return whether anything stays for a later start."""
         try:
             publication = self._publication(self.root)
             stays = publication.is_prepared or can_resume(self.root)
@@ -209,7 +229,7 @@ class JobFolder:
         return stays
 
     def discard(self) -> None:
-        """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
+        """End the job without publishing. If publication has begun, the next job in the layer completes it."""
         try:
             publication = self._publication(self.root)
             if not publication.is_prepared:
@@ -218,28 +238,30 @@ class JobFolder:
             self._release()
 
     def started_at(self) -> float:
-        """Give the time at which this process made or took over the job's folder, or an array was handed in [seconds since the epoch]."""
+        """Return when this process created or took over the folder, or submitted the job array [seconds since the epoch]."""
         batch = read_batch(self.root)
         if batch is not None:
             return batch.rounds[0].time
         return files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
 
     def _paths(self, root: str) -> RecordPaths:
-        """Let the records of a job name what this one itself may change."""
+        """Return the paths that records may name: those that this job itself may change."""
         return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
 
     def _publication(self, root: str) -> Publisher:
         return Publisher(self._paths(root))
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
+        """Lock the targets and end dead jobs; return the provenance of the mags if that completed an equal job."""
+        # Locks are taken in sorted order, so that two jobs on the same mags cannot each hold one and fail on the other. The lock is ours before the dead
+        # job is completed or removed, so no third job sees the mag unlocked in between.
         finished: set[str] = set()
         for target in sorted(self.targets):
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
             gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
-            for job in gone:  # killed before they made a folder, or after they removed it
+            for job in gone:  # killed before they created their folder, or after they deleted it
                 if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
@@ -249,7 +271,11 @@ class JobFolder:
         return None
 
     def _end_dead_job(self, parent: str, job: str, existing: str) -> set[str]:
-        """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished."""
+        """Complete or remove a dead job; return it if its mags are published."""
+        # A dead job is in one of three states:
+        #   publish record         publication began: complete it
+        #   journal, no record     resumable: leave it if it concerns other shards, refuse unless existing="overwrite" if it concerns ours
+        #   neither                nothing of value: delete it
         root = job_root(parent, job)
         check_records(self._paths(root))
         targets = targets_of(root)
@@ -268,10 +294,10 @@ class JobFolder:
         files.remove_tree(root)
         release_locks_of(job, targets)
         made = any(read_provenance(target).get("job") == job for target in self.targets)
-        return {job} if made else set()  # it was killed after its mags appeared and before its locks went
+        return {job} if made else set()  # True if it was killed between publishing its mags and releasing its locks
 
     def _clean_up(self, existing: str) -> set[str]:
-        """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
+        """End dead jobs without locks; return those that were completed."""
         finished: set[str] = set()
         for root, job in job_folders(self.parent):
             if job == self.owner.job:
@@ -279,9 +305,9 @@ class JobFolder:
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None:
                 if job_records.age_seconds(root) > job_records.OWNERLESS_SECONDS:
-                    files.remove_tree(root)  # a task that outlived its discarded job made the folder anew
+                    files.remove_tree(root)  # a task that outlived its discarded job created the folder again
             elif owner.is_gone() or not holds_locks(root, job):
-                with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
+                with contextlib.suppress(OSError):  # a dead job that cannot be completed now must not block other mags of the layer
                     finished |= self._end_dead_job(self.parent, job, existing)
         return finished
 
@@ -291,31 +317,31 @@ class JobFolder:
 
 
 def can_be_handed_over(root: str) -> bool:
-    """Tell whether a job says in its folder what another process must know to go on."""
+    """Check whether the folder of a job has the records that another process needs to continue it."""
     return files.exists(f"{root}/{PLAN_NAME}")
 
 
 def hand_over(root: str, batch: SlurmJob) -> None:
-    """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends."""
+    """Make a SLURM job the owner of a running job, so that its locks outlive this process."""
     with guarded(dirname(root)):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
-            raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed over")
+            raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed to SLURM")
         new = owner.handed_to(batch)
         for target in targets_of(root):
             locks.hand_over_locks(target, new)
         write_owner(f"{root}/{OWNER_NAME}", new)
 
 
-# ----------------------------------------------------------------------------- jobs that died
+# ----------------------------------------------------------------------------- dead jobs
 
 
 REMOVAL = "rm of "
-"""How the command of a job begins that takes mags away."""
+"""Prefix of the command of a job that removes mags."""
 
 
 def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
+    """Find interrupted removals and hide their mags; return the job folders and the mags."""
     roots: list[str] = []
     targets: list[str] = []
     if not files.isdir(parent) or (job_records.has_no_jobs(parent, ()) and not locks.locked_folders(parent)):
@@ -343,12 +369,12 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
 
 
 def end_removal(root: str) -> None:
-    """Remove what is left of a folder that :func:`find_removals` found."""
+    """Delete a folder returned by :func:`find_removals`."""
     Publisher(RecordPaths(root)).publish()
 
 
 def discard_dead_jobs(parent: str) -> None:
-    """Remove what dead jobs left in a layer that is removed, even if they could go on."""
+    """Remove all dead jobs in a layer that is removed, even resumable ones."""
     if next(job_folders(parent), None) is None:
         return
     with guarded(parent):
@@ -359,12 +385,12 @@ def discard_dead_jobs(parent: str) -> None:
 
 
 def discard_interrupted(root: str) -> None:
-    """Remove what an interrupted job left."""
+    """Remove an interrupted job."""
     parent = dirname(root)
     with guarded(parent):
         state = dict(job_records.job_states(parent)).get(root)
         if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
-            raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
+            raise LockedError(f"{root}: {state.value}: only interrupted jobs are removed")
         _discard(root, basename(root).removeprefix(basename(job_root(parent, ""))))
 
 

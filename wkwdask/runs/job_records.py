@@ -1,4 +1,4 @@
-"""What stands in the folder of a job: who runs it, what it writes, and whether it can go on. Nothing is changed here."""
+"""Records in a job folder: owner, targets, and whether the job can resume. Read-only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"
 OWNERLESS_SECONDS = 3600.0
-"""Age from which a job's folder that does not say whose it is belongs to nobody."""
+"""Age after which a job folder without an owner record is abandoned."""
 _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
     "existing": str,
     "settings": dict,
@@ -38,34 +38,34 @@ _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterruptedJob:
-    """A job that was interrupted and can go on."""
+    """Interrupted job that can resume."""
 
     job: str
     root: str
     targets: tuple[str, ...]
-    """Folders that it is to publish."""
+    """Folders that it publishes."""
     settings: dict[str, Any]
     plan: dict[str, Any]
-    """What it decided at its first start."""
+    """Decisions of its first start."""
 
 
 class JobState(Enum):
-    """What became of a job whose folder is there."""
+    """State of a job that has a folder."""
 
     RUNNING = "running, or not known to have ended on another machine"
-    UNPUBLISHED = "ended while it published its mags"
+    UNPUBLISHED = "ended during publication"
     CAN_GO_ON = "interrupted"
-    REFUSED = "its records cannot be read, or name what is not in the dataset"
+    REFUSED = "its records cannot be read, or name paths outside the dataset"
     DEAD = "ended"
 
 
 def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | None:
-    """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
+    """Find an interrupted job that writes one of some folders and blocks other jobs that do."""
     return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
 
 
 def find_interrupted_array(parent: str, targets: Sequence[str], region: ShardBox | None) -> InterruptedJob | None:
-    """Find an interrupted job that writes just these folders, or these shards of one, and goes on where that is asked for."""
+    """Find an interrupted array job on exactly these folders, or these shards of one, which resumes only on request."""
     left = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
     return next((job for job in left if job.targets == tuple(targets) and region_of(job.root) == region), None)
 
@@ -79,7 +79,7 @@ def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[Interrupte
 
 
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
-    """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
+    """List all job folders in a layer with their states."""
     for root, job in job_folders(parent):
         owner = job_owner(root)
         if owner is not None and not owner.is_gone() and holds_locks(root, job):
@@ -91,24 +91,24 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
         elif can_resume(root):
             yield root, JobState.CAN_GO_ON
         elif owner is None and age_seconds(root) <= OWNERLESS_SECONDS:
-            yield root, JobState.RUNNING  # it may be about to say whose it is
+            yield root, JobState.RUNNING  # it may be about to write its owner record
         else:
             yield root, JobState.DEAD
 
 
 def problem_of(root: str) -> str:
-    """Say why nothing is done that the records of a job say, an empty text where they can be trusted."""
+    """Return why the records of a job are rejected; empty if they can be trusted."""
     try:
-        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # that may be one with a link to the job's
+        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # the folder may be reached through a link in another dataset
     except CorruptError as error:
         return str(error)
     return ""
 
 
 def check_records(paths: RecordPaths) -> None:
-    """Make sure that the records of a job can be read, and name nothing that is not in its dataset."""
+    """Check that the records of a job are readable and name only paths in its dataset."""
     if files.islink(paths.root):
-        raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
+        raise CorruptError(f"{paths.root}: found a symbolic link, expected the folder of a job; remove the link")
     record = read_plan(paths.root)
     for target in () if record is None else record["targets"]:
         paths.target(target, PLAN_NAME)
@@ -116,7 +116,7 @@ def check_records(paths: RecordPaths) -> None:
 
 
 def job_owner(root: str) -> Owner | None:
-    """Read who runs a job, or ran it last; None where that cannot be read."""
+    """Read the owner of a job; None if it cannot be read."""
     try:
         return read_owner(f"{root}/{OWNER_NAME}")
     except LockedError:
@@ -124,12 +124,12 @@ def job_owner(root: str) -> Owner | None:
 
 
 def has_no_jobs(parent: str, targets: Sequence[str]) -> bool:
-    """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
+    """Check that a layer has no job folder, and some folders no lock."""
     return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
 
 
 def check_no_job(parent: str) -> None:
-    """Make sure that no living job works in a layer."""
+    """Raise LockedError if a living job works in a layer."""
     for root, job in job_folders(parent):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is not None and not owner.is_gone() and holds_locks(root, job):
@@ -147,7 +147,7 @@ def region_of(root: str) -> ShardBox | None:
 
 
 def age_seconds(root: str) -> float:
-    """Tell how long a folder is unchanged, 0 where it has gone meanwhile."""
+    """Return the time since a folder changed, 0 if it is gone."""
     try:
         return time.time() - files.stat(root).st_mtime
     except FileNotFoundError:
@@ -155,12 +155,12 @@ def age_seconds(root: str) -> float:
 
 
 def can_resume(root: str) -> bool:
-    """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
+    """Check whether an interrupted job has a journal entry or a submitted array."""
     return files.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or files.exists(f"{root}/{BATCH_NAME}"))
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
-    """Read what a job is to do, None where it does not say."""
+    """Read the plan of a job; None if there is none."""
     path = f"{root}/{PLAN_NAME}"
     record = read_job_record(path)
     if record is None:
@@ -177,7 +177,7 @@ def read_plan(root: str) -> dict[str, Any] | None:
 
 
 def holds_locks(root: str, job: str) -> bool:
-    """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
+    """Check whether a job holds any lock. Without one it has ended, or a user broke its locks."""
     try:
         return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
     except CorruptError:
@@ -185,18 +185,19 @@ def holds_locks(root: str, job: str) -> bool:
 
 
 def targets_of(root: str) -> list[str]:
-    """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer."""
+    """List the mags that a job writes, wherever they are."""
     record, paths = read_plan(root), RecordPaths(root)
+    # Publication deletes the plan before the publish record, which names the same mags.
     return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))
 
 
 def holds_only_jobs(folder: str) -> bool:
-    """Tell whether a folder that would become a dataset holds nothing but what jobs make there; ask it before the JSON is read, which a job may write."""
+    """Check that a folder that would become a dataset holds nothing but what jobs create. Call it before reading the JSON, which a job may write."""
     return not files.isdir(folder) or all(_is_made_by_jobs(f"{folder}/{name}") for name in files.listdir(folder) if not name.startswith("."))
 
 
 def _is_made_by_jobs(layer_folder: str) -> bool:
-    """Tell whether all that is in a layer's folder are mags of jobs that run, were interrupted, or are just ending."""
+    """Check that a layer folder holds only mags of jobs that run, were interrupted, or are ending."""
     try:
         names = [name for name in files.listdir(layer_folder) if not name.startswith(".")]
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The journal of a job: one JSON line for each finished task, in the job's folder.
+"""Journal of a job: one JSON line per finished task, in the job folder.
 
-Each process that drives the job appends to a file of its own; together they are the journal. A line that a dying process cut short is no line.
-A job that keeps a journal takes from it what an earlier start finished, and does not do that again.
+Each process that drives the job appends to a separate file, and all files together are the journal. A line cut short by a crash is ignored.
+A resumed job skips the tasks in the journal whose results still hold.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _FLUSH_SECONDS = 2.0
 
 
 class Journal:
-    """Appends lines; each is out of this process at once, and on disk within seconds."""
+    """Append-only file. Each line leaves the process at once and is flushed to disk within seconds."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._output = open_next(folder, _PREFIX, number)
-        files.fsync(folder)
+        files.fsync(folder)  # the name of the journal must survive a power failure before any line counts
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
+        # A line lost in a crash only means that its task runs again, so not every line is flushed.
         data = memoryview(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         while data:
             data = data[self._output.append(data) :]
@@ -56,7 +57,7 @@ class Journal:
 
 
 def open_next(folder: str, prefix: str, number: int | None = None, step: Callable[[], int] = lambda: 1) -> files.Output:
-    """Make a file of lines with the next free number; where another process takes that, the number goes up by a step."""
+    """Create a file of lines with the next free number. After a collision with another process, the number increases by ``step``."""
     if number is None:
         number = max((n for n, _ in files.numbered(folder, prefix, SUFFIX)), default=-1) + 1
     while True:
@@ -67,7 +68,7 @@ def open_next(folder: str, prefix: str, number: int | None = None, step: Callabl
 
 
 def read_journal(folder: str) -> Iterator[bytes]:
-    """Go through the lines of all journal files, oldest file first."""
+    """Iterate over the lines of all journal files, oldest file first."""
     for _, path in sorted(files.numbered(folder, _PREFIX, SUFFIX)):
         with files.open_stream(path) as file:
             for line in file:
@@ -76,37 +77,36 @@ def read_journal(folder: str) -> Iterator[bytes]:
 
 
 def has_journal(folder: str) -> bool:
-    """Tell whether any line was written."""
     return next(read_journal(folder), None) is not None
 
 
 class ResumableJob(Job, Protocol):
-    """A job that can tell whether results of an earlier start still hold."""
+    """Job that can check whether results of an earlier start still hold."""
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether a result is still good: what it wrote is there, or what followed from it is."""
+        """Check that the output of a result still exists, or the output that later tasks made of it."""
 
 
 @dataclass(slots=True)
 class JournaledJob:
-    """Wraps a job."""
+    """Job wrapper that writes the journal and skips finished tasks."""
 
     job: ResumableJob
     append: Callable[[dict[str, Any]], None]
     lines: InitVar[Iterable[bytes]]
-    """What the journal of an earlier start tells."""
+    """Journal of earlier starts."""
     targets: Sequence[TargetArray]
     folder: str | None = None
     nbytes_in: int = 0
-    """Voxel bytes that are read."""
+    """Voxel bytes to be read."""
     task_nbytes: int = 0
-    """Memory of a task [bytes]."""
+    """Memory of one task [bytes]."""
     num_known: int = field(default=0, init=False)
-    """Tasks that an earlier start finished."""
+    """Number of tasks that an earlier start finished."""
     _lines: dict[str, bytes] = field(init=False)
 
     def __post_init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
+        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # a third of the memory, which counts at a million tasks
 
     @property
     def num_tasks(self) -> int:
@@ -120,7 +120,7 @@ class JournaledJob:
         return self._unknown(self.job.receive(task, result))
 
     def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Hand on results that are known, and give the tasks that remain."""
+        """Yield the tasks that remain, feeding known results to the job."""
         for task in tasks:
             result = self._known(task.key)
             if result is None or not self.job.holds(task, result, self._known):
@@ -135,7 +135,7 @@ class JournaledJob:
 
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:
-    """Write down the result of a task, when it came, and what tells how fast the job is."""
+    """Return the journal entry of a result, with time and speed."""
     entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
     entry["time"] = round(time.time(), 1)
     if result.seconds:
@@ -146,19 +146,19 @@ def entry_of(key: str, result: Result) -> dict[str, Any]:
 
 
 def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
-    """Go through the tasks that a journal tells of."""
+    """Iterate over the keys of the tasks in a journal."""
     return (key for key, _, _ in _keyed(lines))
 
 
 def receipts_of(lines: Iterable[bytes], targets: Sequence[TargetArray]) -> Iterator[tuple[int, Receipt]]:
-    """Go through all receipts that a journal keeps, with the index of their target."""
+    """Iterate over all receipts in a journal, with the index of their target."""
     for _, _, line in _keyed(lines):
         result = _result_of(line, targets)
         yield from () if result is None else result.receipts
 
 
 def _result_of(line: bytes, targets: Sequence[TargetArray]) -> Result | None:
-    """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
+    """Parse the result in a line. None if it is not valid; the task then runs again."""
     try:
         with reading("a journal", "record"):
             entry = json.loads(line)
@@ -175,12 +175,12 @@ def _receipt(target: TargetArray, values: dict[str, Any]) -> Receipt:
 
 
 def entries_of(lines: Iterable[bytes]) -> dict[str, dict[str, Any]]:
-    """Give what a journal tells of each task."""
+    """Return the last entry of each task."""
     return {key: entry for key, entry, _ in _keyed(lines)}
 
 
 def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any], bytes]]:
-    """Read each line, and name it by its task; a line that the machine's end damaged is no line."""
+    """Parse lines into (task key, entry, line), skipping lines damaged by a crash."""
     for line in lines:
         try:
             entry = json.loads(line)

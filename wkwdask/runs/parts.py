@@ -1,6 +1,6 @@
-"""Shards that are written whole by one task, or in parts by several: how bricks reach them, what is joined when, and what was written so far.
+"""Shards written whole by one task, or in parts by several: assembly of bricks, joining of parts, and totals.
 
-Voxels that are there before the other voxels of their part are set aside in scratch files.
+Voxels that arrive before the rest of their part wait in scratch files.
 """
 
 from __future__ import annotations
@@ -40,23 +40,29 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 
-_GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
+_MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
 
 
 class BrickWriter:
-    """Hands the bricks of one mag to the writers of their files or parts."""
+    """Writer that distributes the bricks of one mag over its shards or parts."""
 
     def __init__(self, target: TargetArray, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
         self._brick_shape = brick_shape
         self._part = part
         self._region = region
-        self._come: Counter[Vec3] = Counter()
+        self._received: Counter[Vec3] = Counter()
         self._open: dict[Vec3, Writer] = {}
         self._receipts: list[Receipt] = []
 
     def put(self, index: Vec3, voxels: npt.NDArray[Any] | None) -> None:
-        """Write a brick: its voxels inside the target's box, shape (c, x, y, z), None where all are zero."""
+        """Write a brick: the voxels inside the target's box, shape (c, x, y, z), or None if all are zero."""
+        # A brick may cut several shards, and a shard several bricks; each intersection goes to the writer of its shard:
+        #
+        #   shard 0   |   shard 1
+        #   +-----+---|-+-----+
+        #   |  A  |  B| |  C  |     B is written in two pieces
+        #   +-----+---|-+-----+
         box = self._target.box
         brick = cell_box(index, self._brick_shape, box).intersection(box)
         for shard in cells(brick, self._target.shard_shape):
@@ -67,22 +73,22 @@ class BrickWriter:
             else:
                 writer.append(part_of_array(voxels, inside, brick.topleft), inside.topleft)
             self._close_if_whole(shard, inside)
-        if len(self._open) > 1 and sum(writer.buffered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
+        if len(self._open) > 1 and sum(writer.buffered_nbytes for writer in self._open.values()) > _MAX_BUFFERED_NBYTES:
             for writer in self._open.values():
                 writer.flush()
 
     def _close_if_whole(self, shard: Vec3, inside: BoundingBox) -> None:
         if self._region is None:
             return
-        self._come[shard] += inside.volume
-        if self._come[shard] == cell_box(shard, self._target.shard_shape, self._region).intersection(self._region).volume:
+        self._received[shard] += inside.volume
+        if self._received[shard] == cell_box(shard, self._target.shard_shape, self._region).intersection(self._region).volume:
             self._receipts.append(self._open[shard].close())
             del self._open[shard]
 
     def _writer(self, shard: Vec3) -> Writer:
         writer = self._open.get(shard)
         if writer is None:
-            if self._part is None:  # whole files come one after the other
+            if self._part is None:  # bricks of whole shards arrive shard by shard, so the one before is complete
                 self._finish()
             writer = self._open[shard] = self._target.open_part(shard, self._part)
         return writer
@@ -93,7 +99,7 @@ class BrickWriter:
             del self._open[shard]
 
     def close(self) -> list[Receipt]:
-        """Publish what is open, and give all receipts."""
+        """Publish all open shards and return all receipts."""
         self._finish()
         return self._receipts
 
@@ -104,7 +110,7 @@ class BrickWriter:
 
 @dataclass(frozen=True, slots=True)
 class JoinSpec:
-    """Join the parts of one file."""
+    """Join of the parts of one shard."""
 
     target: TargetArray
     level: int
@@ -120,12 +126,12 @@ class JoinSpec:
 
 
 def join_key(level: int, shard: Vec3) -> str:
-    """Say what a journal calls the join of a file."""
+    """Return the journal key of a join."""
     return "join {} {},{},{}".format(level, *shard)
 
 
 class ReceiptCollector:
-    """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there."""
+    """Receipts received so far. Whole shards are added to the totals; parts wait until their shard is complete."""
 
     def __init__(self, targets: Sequence[TargetArray]) -> None:
         self.targets = tuple(targets)
@@ -133,8 +139,8 @@ class ReceiptCollector:
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
 
     def take(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
-        """Take the result of a task."""
-        if isinstance(task.spec, JoinSpec):
+        """Accept the result of a task; return the joins that can start now."""
+        if isinstance(task.spec, JoinSpec):  # parts are removed only now, when the journal holds the receipt of the joined shard
             task.spec.target.remove_parts(task.spec.shard)
         joins: list[Task] = []
         for level, receipt in result.receipts:
@@ -148,7 +154,7 @@ class ReceiptCollector:
         return joins
 
     def is_there(self, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether all that an earlier start wrote is there, or the shards that it was joined into are."""
+        """Check that everything an earlier start wrote exists, or the shards it was joined into."""
         return all(self._holds(level, receipt, known) for level, receipt in result.receipts)
 
     def _holds(self, level: int, receipt: Receipt, known: Callable[[str], Result | None]) -> bool:
@@ -161,36 +167,36 @@ class ReceiptCollector:
 
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
-    """Choose the source files that count for one part of a shard: of the files that several parts read, each counts in one part alone."""
+    """Select the source files counted by one part of a shard. A file read by several parts counts in one of them only."""
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
     mine: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
     return mine
 
 
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
-    """Say that a job cannot go on because a task would read something else now than it did."""
+    """Return the error of a task whose source has changed since an earlier start."""
     return ResumeError(
-        f'{task.name}: the source has changed since the job was interrupted ({describe(states, source.shard_path)}); existing="overwrite" starts anew'
+        f'{task.name}: the source has changed since the job was interrupted ({describe(states, source.shard_path)}); existing="overwrite" starts over'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchPiece:
-    """Voxels of one chunk of an array that belong to one part."""
+    """Voxels of one chunk of an array that belong to one part, kept in a scratch file."""
 
     part: Vec3
     box: BoundingBox
     channels: tuple[int, int]
-    """Their channels, half-open."""
+    """Channels, half-open."""
     path: str
     offset: int
-    """First byte in it."""
+    """Offset in the scratch file [bytes]."""
     nbytes: int
-    """Compressed length [bytes]."""
+    """Compressed size [bytes]."""
 
 
 def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[ScratchPiece, ...]:
-    """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
+    """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
     path = f"{folder}/{name}"
     files.make_folders_below(dirname(folder), folder)
     found, offset = [], 0
@@ -215,11 +221,11 @@ def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         return np.frombuffer(lz4.block.decompress(data), dtype).reshape(shape, order="F")
     except (lz4.block.LZ4BlockError, ValueError) as error:
-        raise CorruptError(f"{piece.path}: byte {piece.offset}: {len(data)} bytes are not the {piece.box} that were set aside: {error}") from None
+        raise CorruptError(f"{piece.path}: byte {piece.offset}: {len(data)} bytes do not decode to the voxels of {piece.box}: {error}") from None
 
 
 class ShardTally:
-    """Adds up the receipts of the shards of a target."""
+    """Totals of the receipts of a target."""
 
     def __init__(self, target: TargetArray, expected: int) -> None:
         self.target = target
@@ -234,7 +240,7 @@ class ShardTally:
         self._is_known = True
 
     def add(self, receipt: Receipt) -> None:
-        """Take the receipt of a whole shard."""
+        """Add the receipt of a whole shard."""
         self._rows.extend((*receipt.shard, receipt.nbytes, receipt.mtime_ns, receipt.sources))
         self._files += receipt.files if receipt.path is not None else 0
         self._nbytes += receipt.nbytes
@@ -251,22 +257,21 @@ class ShardTally:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all receipts have come."""
+        """Whether all receipts have arrived."""
         return len(self._rows) == self.expected * FILE_RECORD_COLUMNS
 
     @property
     def shards(self) -> npt.NDArray[np.int64]:
-        """One row per shard that a receipt came for, see ``wkwdask.store.records``."""
+        """File record: one row per shard, see ``wkwdask.store.records``."""
         return np.array(self._rows, np.int64).reshape(-1, FILE_RECORD_COLUMNS)
 
     def check(self) -> None:
-        """Make sure that each shard came once."""
+        """Check that each shard was written once."""
         found = len(np.unique(self.shards[:, :3], axis=0))
         if not self.is_complete or found != self.expected:
             raise IncompleteWriteError(f"{self.target.folder}: receipts for {found} files, expected {self.expected}")
 
     def report(self, folder: str, *, whole: bool = True) -> MagReport:
-        """Say what was written."""
         voxels = self.target.box.volume if whole else self.voxels
         minimum, maximum = self._minimum, self._maximum
         if self.voxels < voxels:
@@ -278,7 +283,7 @@ class ShardTally:
 
 
 def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
-    """Add up the receipts of a target of which every shard is written."""
+    """Return the totals of a target whose shards are all written."""
     tally = ShardTally(target, math.prod(len(r) for r in cell_range(target.box, target.shard_shape)))
     for receipt in receipts:
         tally.add(receipt)
@@ -286,12 +291,12 @@ def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
 
 
 def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
-    """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before."""
+    """Return the file records of a pyramid. After the first mag, the sources are the files of the mag before."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)
         if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
-            continue  # the files of the two do not lie on one grid
+            continue  # the file grids of the two mags are not aligned
         footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
         stored = rows[n][rows[n][:, 3] > 0]
         sources = grouped_digests(stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2]))

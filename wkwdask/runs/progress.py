@@ -1,7 +1,7 @@
-"""Progress of a job: a bar on a terminal, plain lines in a batch log, nothing for what is over at once; and JSON lines in the job's folder, always.
+"""Progress of a job: a bar on a terminal, lines in a batch log, nothing for a job that ends at once, and always JSON lines in the job folder.
 
-Counting is a few additions; a thread of its own looks at the numbers now and then and shows them. A job also tells there which of its tasks failed. Each
-process that drives the job appends to files of its own. Nothing here ends a job: where a line cannot be written, there is none.
+Counting costs a few additions; a separate thread displays the numbers at intervals. Failed tasks are recorded in the job folder too. Each process that
+drives the job appends to separate files. Errors in writing a line never end a job.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _FAR = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A task that failed."""
+    """Failed task."""
 
     task: str
-    """What a journal calls it."""
+    """Journal key."""
     name: str
-    """What it works on."""
+    """Name for people."""
     reason: str
     attempts: int
     time: float
-    """When it was given up [seconds since the epoch]."""
+    """Time of the last attempt [seconds since the epoch]."""
     host: str
 
 
 class LineFile:
-    """Appends lines to a file, which is made with the first of them, as long as that works."""
+    """Append-only file of JSON lines, created with the first line. Errors are ignored."""
 
     def __init__(self, path: str, prefix: str = "") -> None:
-        """Go on with a file; with a prefix, make the next free one in a folder."""
+        """Append to a file; with a prefix, create the next free one in a folder."""
         self._path = path
         self._prefix = prefix
         self._output: files.Output | None = None
@@ -61,7 +61,6 @@ class LineFile:
         self._is_cut = False
 
     def _open(self) -> files.Output | None:
-        """Make the file; a thousand elements of an array may do that at once, so that the next number to try is a far one."""
         try:
             if self._prefix:
                 return open_next(self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_FAR))
@@ -70,7 +69,7 @@ class LineFile:
             return None
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one line, in one piece."""
+        """Append one line in a single write."""
         if not self._is_made:
             self._output = self._open()
             self._is_made = True
@@ -79,7 +78,7 @@ class LineFile:
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
         with contextlib.suppress(OSError):
-            self._is_cut = self._output.append(data) < len(data)  # a full disk: the next line begins anew
+            self._is_cut = self._output.append(data) < len(data)  # on a full disk, end the cut line before the next one
 
     def close(self) -> None:
         if self._output is not None:
@@ -88,7 +87,7 @@ class LineFile:
 
 
 def read_progress(folder: str) -> list[dict[str, Any]]:
-    """Read how far each driving process of a job came: the last line of each file, in the order in which they began."""
+    """Read the last progress line of each process that drove a job, in the order of their starts."""
     last = []
     for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX)):
         records = list(_records(path))
@@ -98,7 +97,7 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 
 
 def read_failures(folder: str) -> list[Failure]:
-    """Read which tasks of a job failed, and were not finished later."""
+    """Read the failed tasks of a job that no later attempt finished."""
     found: dict[str, Failure] = {}
     for _, path in sorted(files.numbered(folder, FAILURES, SUFFIX)):
         for record in _records(path):
@@ -115,7 +114,7 @@ def read_failures(folder: str) -> list[Failure]:
 
 
 def keep_progress(folder: str, mag: str) -> None:
-    """Copy the progress lines of a job to the first mag that it made; of very many, the last ones."""
+    """Copy the last progress lines of a job to its first mag."""
     with contextlib.suppress(OSError):
         lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, SUFFIX))])
         if lines:
@@ -135,7 +134,7 @@ def _last_lines(paths: Sequence[str]) -> list[bytes]:
 
 
 def _records(path: str) -> Iterator[dict[str, Any]]:
-    """Go through the records of a file; a line that a dying process or a full disk cut short is none."""
+    """Iterate over the records of a file, skipping lines that a crash or a full disk cut short."""
     with contextlib.suppress(FileNotFoundError), files.open_stream(path) as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
@@ -145,7 +144,7 @@ def _records(path: str) -> Iterator[dict[str, Any]]:
 
 
 def describe(record: dict[str, Any]) -> list[str]:
-    """Say how far a job is, and how fast."""
+    """Format the amount of data, speed, failures, workers and remaining time."""
     nbytes_in, nbytes_out, seconds = record["nbytes_in"], record["nbytes_out"], record["seconds"]
     moved = nbytes_in or nbytes_out
     left = seconds_left(record)
@@ -161,7 +160,7 @@ def describe(record: dict[str, Any]) -> list[str]:
 
 
 def format_line(record: dict[str, Any]) -> str:
-    """Write progress as one line of a log.
+    """Format progress as one line of a log.
 
     Examples
     --------
@@ -173,12 +172,12 @@ def format_line(record: dict[str, Any]) -> str:
 
 
 def describe_count(record: dict[str, Any]) -> str:
-    """Say how many tasks are done."""
+    """Format the number of finished tasks."""
     return f"{record['done'] + record['known']}/{record['total']} tasks"
 
 
 def seconds_left(record: dict[str, Any]) -> float | None:
-    """Tell how long the rest will take at the pace so far; None where nothing is finished."""
+    """Estimate the remaining time from the speed so far; None before the first task finishes."""
     ended = record["done"] + record["failed"]
     if not record["done"]:
         return None
@@ -197,7 +196,7 @@ def _clock(seconds: float) -> str:
 
 
 class Bar:
-    """A bar on the terminal, which goes in the end."""
+    """Progress bar on the terminal, removed at the end."""
 
     def __init__(self, title: str) -> None:
         from rich.console import Console
@@ -222,12 +221,12 @@ _PATIENCE_SECONDS = 1.0
 _BAR_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 _LONGEST_LINE_SECONDS = 60.0
-_LINES_SO_FAR = 10  # the time that has gone by so many lines gives the time to the next one
+_LINES_SO_FAR = 10  # the next line comes after a tenth of the elapsed time
 _TOTAL_SECONDS = 0.25
 
 
 class Progress:
-    """Counts finished tasks, and shows them on standard error."""
+    """Counter of finished tasks, displayed on standard error."""
 
     def __init__(self, title: str, total: int, folder: str | None = None, workers: int = 1) -> None:
         self.workers = workers
@@ -275,7 +274,7 @@ class Progress:
         self._done += 1
         self._nbytes_in += result.nbytes_in
         for _, receipt in result.receipts:
-            if receipt.part is None:  # parts are stored once more, in their shards
+            if receipt.part is None:  # parts are counted when their shard is joined
                 self._nbytes_out += receipt.nbytes
         now = time.monotonic()
         if now >= self._total_due or self._done >= self._total:
@@ -283,22 +282,22 @@ class Progress:
             self.update_total(job)
 
     def update_total(self, job: Job) -> None:
-        """See how many tasks there will be."""
+        """Read the expected number of tasks from a job."""
         self.set_total(job.num_tasks, getattr(job, "num_known", 0))
 
     def count_failure(self) -> None:
         self._failed += 1
 
     def set_total(self, total: int, known: int = 0) -> None:
-        """Correct how many tasks there will be in this start, and how many an earlier one finished."""
+        """Set the expected number of tasks of this start, and the number that earlier starts finished."""
         self._total, self._known = total, known
 
     def advance(self) -> None:
-        """Count one finished task of which nothing else is known."""
+        """Count one finished task without a result."""
         self._done += 1
 
     def record(self) -> dict[str, Any]:
-        """Say how far the job is."""
+        """Return the current numbers."""
         return {
             "time": round(time.time(), 1),
             "title": self._title,
@@ -315,9 +314,9 @@ class Progress:
         }
 
     def _look(self) -> None:
-        """Show the numbers now and then."""
-        shows = [] if self._is_quiet else [_Repeated(self._draw, _BAR_SECONDS, _PATIENCE_SECONDS) if _is_terminal() else self._repeated(self._print)]
-        shows += [self._repeated(self._write)] if self._files else []
+        """Display the numbers at intervals, in the progress thread."""
+        shows = [] if self._is_quiet else [_Periodic(self._draw, _BAR_SECONDS, _PATIENCE_SECONDS) if _is_terminal() else self._periodic(self._print)]
+        shows += [self._periodic(self._write)] if self._files else []
         while True:
             due = min(show.due for show in shows)
             if self._stop.wait(max(0.0, self._started + due - time.monotonic())):
@@ -325,8 +324,8 @@ class Progress:
             for show in shows:
                 show.look(time.monotonic() - self._started)
 
-    def _repeated(self, action: Callable[[], None]) -> _Repeated:
-        return _Repeated(action, self._interval) if self._interval else _Repeated(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
+    def _periodic(self, action: Callable[[], None]) -> _Periodic:
+        return _Periodic(action, self._interval) if self._interval else _Periodic(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
 
     def _draw(self) -> None:
         if self._bar is None:
@@ -340,7 +339,7 @@ class Progress:
         try:
             sys.stderr.write(f"{format_line(self.record())}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # nobody reads it any more
+        except (OSError, ValueError):  # standard error was closed
             self._is_quiet = True
 
     def _write(self) -> None:
@@ -350,8 +349,8 @@ class Progress:
                 file.append(record)
 
 
-class _Repeated:
-    """Something that is done now and then."""
+class _Periodic:
+    """Action repeated at intervals."""
 
     def __init__(self, action: Callable[[], None], seconds: float, first: float | None = None, longest: float | None = None) -> None:
         self.due = seconds if first is None else first
@@ -360,14 +359,14 @@ class _Repeated:
         self._longest = longest
 
     def look(self, now: float) -> None:
-        """Do it if it is due, so many seconds after the start."""
+        """Run the action if it is due; ``now`` is the time since the start [seconds]."""
         if now >= self.due:
             self._action()
             self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_SO_FAR)))
 
 
 def _chosen_seconds() -> float | None:
-    """Give the time between lines that the user chose."""
+    """Return the interval set by the user; None if unset."""
     try:
         return max(0.01, float(os.environ[SECONDS_VARIABLE]))
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Reports of finished jobs, and the room that one needs before it begins."""
+"""Reports of finished jobs, and the check of free space before a job."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MagReport:
-    """What was written to one mag."""
+    """Result of a job for one mag."""
 
     path: str
     """Folder of the mag."""
     files: int
-    """Files written; files whose voxels are all zero are not."""
+    """Files written; a file whose voxels are all zero is not written."""
     voxels: int
-    """Voxels of the box, all-zero ones too."""
+    """Voxels of the box, zeros included."""
     nbytes: int
     """Bytes stored."""
     minimum: float | int | None
-    """Smallest value, NaN aside; None for an empty box, and where blocks were copied without decoding them."""
+    """Smallest value, ignoring NaN; None for an empty box, or if blocks were copied without decoding."""
     maximum: float | int | None
-    """Largest value, NaN aside."""
+    """Largest value, ignoring NaN."""
     nonzero: BoundingBox | None
-    """Smallest box around all voxels that are not zero [voxels of the mag], None where all are zero."""
+    """Smallest box around all nonzero voxels [voxels of the mag]; None if all are zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a job did."""
+    """Result of a job."""
 
     mags: tuple[MagReport, ...]
-    """One entry per mag that was written, finest first."""
+    """One entry per mag written, finest first."""
     nbytes_in: int
-    """Voxel bytes that were read or given (decoded)."""
+    """Decoded voxel bytes read."""
     seconds: float
     """Wall time."""
     note: str = ""
-    """Anything else a user should know."""
+    """Further information for the user."""
 
     @property
     def files(self) -> int:
@@ -54,7 +54,7 @@ class Report:
 
     @property
     def voxels(self) -> int:
-        """Voxels written, all-zero ones too."""
+        """Voxels written, zeros included."""
         return sum(mag.voxels for mag in self.mags)
 
     @property
@@ -80,27 +80,12 @@ class Report:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the form that stands in the provenance of a mag."""
+        """Return the form kept in the provenance of a mag."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
-        """Read the form that stands in the provenance of a mag.
-
-        Parameters
-        ----------
-        value : dict
-            What :meth:`to_json` gave.
-        note : str
-            What a user should know now.
-        folders : sequence of str
-            Where the mags are, whatever the record says: they may have been moved or copied since.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is something else.
-        """
+        """Parse the form kept in the provenance of a mag; raises KeyError, TypeError or ValueError if it is not valid."""
         mags = [_mag_report(entry, folder) for entry, folder in zip(value["mags"], folders, strict=True)]
         nbytes_in, seconds = value["nbytes_in"], value["seconds"]
         if not isinstance(nbytes_in, int) or not isinstance(seconds, (int, float)):
@@ -120,18 +105,18 @@ def _mag_report(entry: dict[str, Any], folder: str) -> MagReport:
 
 @dataclass(frozen=True, slots=True)
 class RmReport:
-    """What was removed, or would be."""
+    """Result of a removal, or of its dry run."""
 
     files: int
-    """Files."""
+    """Number of files removed."""
     nbytes: int
-    """Their bytes."""
+    """Bytes removed."""
     paths: tuple[str, ...]
-    """The mags' folders."""
+    """Folders of the removed mags."""
     left: tuple[str, ...] = ()
-    """What was found beside them and stays."""
+    """Entries found beside them that stay."""
     note: str = ""
-    """Anything else a user should know."""
+    """Further information for the user."""
 
     def __str__(self) -> str:
         lines = [*self.paths, f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.left)]
@@ -139,7 +124,7 @@ class RmReport:
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:
-    """Make one report of several jobs that ran one after the other."""
+    """Combine the reports of consecutive jobs."""
     if len(reports) == 1:
         return reports[0]
     notes = dict.fromkeys(report.note for report in reports if report.note)
@@ -148,7 +133,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
 
 
 def counted(number: int, noun: str) -> str:
-    """Write a number with its noun.
+    """Format a number with its noun.
 
     Examples
     --------
@@ -159,7 +144,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def format_nbytes(nbytes: int) -> str:
-    """Write a number of bytes for people.
+    """Format a number of bytes with a decimal unit.
 
     Examples
     --------
@@ -175,7 +160,7 @@ def format_nbytes(nbytes: int) -> str:
 
 
 def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
-    """Compare what will be written with the free space and inodes of a file system."""
+    """Compare the size of a job's output with the free space and inodes of the file system."""
     there = folder
     while not files.exists(there):
         there = dirname(there)

@@ -1,4 +1,4 @@
-"""A job that goes on when single tasks fail: errors that may pass are tried again, the others are listed in the end."""
+"""Retries and failures: transient errors are retried, other failed tasks are listed at the end while the rest of the job continues."""
 
 from __future__ import annotations
 
@@ -24,58 +24,58 @@ if TYPE_CHECKING:
     from wkwdask.runs.progress import Progress
 
 EXIT_CODE = 3
-"""What a command exits with where some tasks failed and all others were done."""
+"""Exit code of a command in which some tasks failed and all others finished."""
 NO_RESULT = "there is no result without them"
-"""What a job says in the end that makes one thing of all its tasks."""
-_HOPELESS_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # no other task would do better
-_HOPELESS_ERRORS = (LockedError, ResumeError)
-_PASSING_CODES = (
+"""End of the error of a job whose result needs all tasks."""
+_FATAL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # every other task would fail in the same way
+_FATAL_ERRORS = (LockedError, ResumeError)
+_TRANSIENT_CODES = (
     errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ENOLCK, errno.ENOTCONN, errno.ESHUTDOWN,
     errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE,
     errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
 )  # fmt: skip
-_PASSING_ERRORS = (TimeoutError, ConnectionError)
-_PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before each further attempt
-_FAILURES_WITHOUT_SUCCESS = 8
+_TRANSIENT_ERRORS = (TimeoutError, ConnectionError)
+_PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before the second, third and fourth attempt
+_FAILURES_WITHOUT_SUCCESS = 8  # if the first tasks all fail, the settings are wrong, not the data: give up early
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What a job bears, and what it says in the end."""
+    """Limit on failed tasks, and how failures are reported."""
 
     most_failures: int = 1000
-    """With more failures than these it ends at once."""
+    """The job ends at once when more tasks than this have failed."""
     lists_always: bool = False
-    """Whether a single failure comes as a list too; else it comes as its own error."""
+    """Whether a single failure is reported as a list; otherwise its own error is raised."""
     ending: str = "all tasks that do not depend on them are done"
-    """What became of the other tasks."""
+    """Statement in the error about the other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """What an attempt gives in place of a result."""
+    """Outcome of a task that raised an error."""
 
     error: Exception
     host: str
     trace: str = ""
-    """Where it was raised, if that was in another process."""
+    """Traceback of another process; empty if raised here."""
     attempts: int = 1
-    """How often the task was tried by then."""
+    """Number of attempts so far."""
 
 
 def attempt(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt:
-    """Run a task in this process, and give its result or its error."""
+    """Run a task in this process and return its result or its error."""
     begin = time.perf_counter()
     try:
         return replace(run(task), seconds=time.perf_counter() - begin)
     except Exception as error:
-        _let_go(error)
+        _clear_frames(error)
         return FailedAttempt(error, socket.gethostname())
 
 
 def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt:
-    """Run a task for another process: an error that would not get there becomes one that does."""
+    """Run a task for another process, replacing an error that cannot be pickled."""
     outcome = attempt(run, task)
     if not isinstance(outcome, FailedAttempt):
         return outcome
@@ -90,8 +90,8 @@ def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | Fail
     return replace(outcome, error=error, trace=trace)
 
 
-def _let_go(error: BaseException) -> None:
-    """Let go of the arrays that the functions held in which an error was raised."""
+def _clear_frames(error: BaseException) -> None:
+    """Clear the frames of a traceback, which keep arrays of the failed task alive."""
     seen: set[int] = set()
     chain: BaseException | None = error
     while chain is not None and id(chain) not in seen:
@@ -101,36 +101,35 @@ def _let_go(error: BaseException) -> None:
 
 
 class _RaisedElsewhereError(WkwDaskError):
-    """Where an error was raised in another process."""
+    """Traceback of another process, shown as the cause of an error."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class RetryingJob:
-    """Wraps a job."""
+    """Job wrapper that counts attempts and failures."""
 
     def __init__(self, job: Job, progress: Progress, failure_policy: FailurePolicy, folder: str | None = None) -> None:
         self.progress = progress
         self._job = job
-        self._tolerance = failure_policy
+        self._policy = failure_policy
         self._folder = folder
-        self._lines: LineFile | None = None
+        self._failure_file: LineFile | None = None
         self._has_succeeded = False
-        self._tried: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}
         self._first: FailedAttempt | None = None
-        self._errors: set[str] = set()  # two are enough to tell that they differ
+        self._errors: set[str] = set()  # at most two: enough to see that they differ
         self._kinds: set[type] = set()
         self._listed: list[Failure] = []
         self._num_failed = 0
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks there will be, as far as is known."""
+        """Number of tasks known so far."""
         return self._job.num_tasks
 
     def tasks(self) -> Iterator[Task]:
-        """Give the tasks to start with."""
         return self._job.tasks()
 
     def attempt(self, task: Task) -> Result | FailedAttempt:
@@ -139,27 +138,27 @@ class RetryingJob:
 
     @property
     def attempt_remotely(self) -> Callable[[Task], Result | FailedAttempt]:
-        """What runs a task in another process."""
+        """Function that runs a task in another process."""
         return partial(attempt_remotely, jobs.run_task)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take a result."""
+        """Accept a result and return the tasks that can start now."""
         self._has_succeeded = True
         follow = self._job.receive(task, result)
         self.progress.count(self._job, result)
         return follow
 
     def fail(self, task: Task, failed: FailedAttempt) -> float | None:
-        """Take a failure."""
+        """Accept a failure; return the pause before the next attempt [seconds], or None if there is none."""
         error = failed.error
-        if isinstance(error, _HOPELESS_ERRORS) or (isinstance(error, OSError) and error.errno in _HOPELESS_CODES):
+        if isinstance(error, _FATAL_ERRORS) or (isinstance(error, OSError) and error.errno in _FATAL_CODES):
             raise _as_raised(failed)
-        tried = self._tried.get(task.key, 0) + failed.attempts
-        if _may_pass(error) and tried <= len(_PAUSES_SECONDS):
-            self._tried[task.key] = tried
+        tried = self._attempts.get(task.key, 0) + failed.attempts
+        if _is_transient(error) and tried <= len(_PAUSES_SECONDS):
+            self._attempts[task.key] = tried
             return _PAUSES_SECONDS[tried - 1]
         self._note(task, failed, tried)
-        if self._num_failed > self._tolerance.most_failures or (not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS):
+        if self._num_failed > self._policy.most_failures or (not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS):
             raise self._error("too many failed, so the others were not tried")
         return None
 
@@ -175,8 +174,8 @@ class RetryingJob:
         if len(self._listed) < _LISTED:
             self._listed.append(failure)
         if self._folder is not None:
-            self._lines = self._lines or LineFile(self._folder, FAILURES)
-            self._lines.append(asdict(failure))
+            self._failure_file = self._failure_file or LineFile(self._folder, FAILURES)
+            self._failure_file.append(asdict(failure))
         self.progress.count_failure()
 
     def __enter__(self) -> Self:
@@ -184,20 +183,20 @@ class RetryingJob:
 
     def __exit__(self, *error: object) -> None:
         self.progress.update_total(self._job)
-        if self._lines is not None:
-            self._lines.close()
+        if self._failure_file is not None:
+            self._failure_file.close()
 
     def check(self) -> None:
-        """Make sure that nothing failed."""
+        """Raise an error if any task failed."""
         if self._num_failed:
-            error: Any = self._error(self._tolerance.ending)
+            error: Any = self._error(self._policy.ending)
             error.exit_code = EXIT_CODE
             raise error
 
     def _error(self, ending: str) -> Exception:
-        """Tell what failed."""
-        is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)  # what fails everywhere has one cause
-        if self._first is not None and is_one_reason and not self._tolerance.lists_always:
+        # One cause, one error: its own type and traceback help more than a list. If everything fails with the same type, that is one cause too.
+        is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)
+        if self._first is not None and is_one_reason and not self._policy.lists_always:
             error = _as_raised(self._first)
             if self._num_failed > 1:
                 error.add_note(f"{counted(self._num_failed, 'task')} failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}")
@@ -213,15 +212,15 @@ class RetryingJob:
         return failed
 
 
-def _may_pass(error: Exception) -> bool:
-    """Tell whether an error may be gone at the next attempt; what is wrong in the data stays wrong."""
+def _is_transient(error: Exception) -> bool:
+    """Check whether an error may be gone at the next attempt. Errors in the data are permanent."""
     if is_final(error):
         return False
-    return isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_CODES)
+    return isinstance(error, _TRANSIENT_ERRORS) or (isinstance(error, OSError) and error.errno in _TRANSIENT_CODES)
 
 
 def _as_raised(failed: FailedAttempt) -> Exception:
-    """Give an error so that its traceback shows where it was raised in another process."""
+    """Return an error whose cause shows the traceback of the other process."""
     if failed.trace:
         failed.error.__cause__ = _RaisedElsewhereError(failed.trace)
     return failed.error

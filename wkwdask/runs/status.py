@@ -1,4 +1,4 @@
-"""What jobs write a dataset, a layer or a mag, and how far they are: read from their folders, on any machine."""
+"""Status of the jobs of a dataset, layer or mag, read from their folders on any machine."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ if TYPE_CHECKING:
 
 _LISTED = 20
 _MOST = 1 << 62
-_STATE_WORDS = {
+_STATE_TEXTS = {
     JobState.RUNNING: "running",
-    JobState.UNPUBLISHED: "ended while its result appeared; the next job into the layer finishes that",
-    JobState.CAN_GO_ON: "not running; the same command goes on with it, wkwdask cancel --discard removes it",
-    JobState.REFUSED: "refused; wkwdask repair removes it, or remove its folder",
-    JobState.DEAD: "ended before anything was finished",
+    JobState.UNPUBLISHED: "ended during publication; the next job in the layer completes it",
+    JobState.CAN_GO_ON: "not running; the same command resumes it, wkwdask cancel --discard removes it",
+    JobState.REFUSED: "its records are rejected; wkwdask repair removes it, or remove its folder",
+    JobState.DEAD: "ended before any task finished",
 }
-_OF_ARRAY = 'not running; the same call with the same array resumes it, existing="resume" does so with any array, wkwdask cancel --discard removes it'
+_INTERRUPTED_ARRAY = 'not running; the same call with the same array resumes it, existing="resume" does so with any array, wkwdask cancel --discard removes it'
 
 
 @dataclass(frozen=True, slots=True)
 class FoundJob:
-    """A job that has a folder."""
+    """Job that has a folder."""
 
     root: str
     state: JobState
     owner: Owner | None
-    """Who runs it, or ran it last."""
+    """Current or last owner."""
     targets: tuple[str, ...]
     batch: Batch | None
-    """The job arrays that do its tasks, if there are any."""
+    """Job arrays that run its tasks; None without any."""
     problem: str = ""
-    """Why its records are refused."""
+    """Reason why its records are rejected."""
 
     @property
     def is_running(self) -> bool:
-        """Whether its process, or its SLURM job, may be alive."""
+        """Whether its process or SLURM job may be alive."""
         return self.state is JobState.RUNNING
 
     def slurm_jobs(self) -> list[str]:
-        """Give the ids of the SLURM jobs that work on it: its last array, then its owner."""
+        """Return the ids of its SLURM jobs: the last array, then the owner."""
         owner = SlurmJob.parse(self.owner.batch) if self.owner is not None else None
         arrays = [self.batch.rounds[-1].array] if self.batch is not None else []
         return [*arrays, *([owner.number] if owner is not None else [])]
 
     def orphaned_arrays(self) -> list[str]:
-        """Give the id of its last array where that waits or runs though nobody goes on with the job."""
+        """Return the id of its last array, if that is still queued although the job is dead."""
         if self.is_running or self.batch is None:
             return []
         array = self.batch.rounds[-1].array
@@ -76,32 +76,32 @@ class FoundJob:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How far a job is."""
+    """Progress of a job."""
 
     job: FoundJob
     done: int
-    """Tasks that the present start has finished, or the last one."""
+    """Tasks finished by the current or last start."""
     known: int
-    """Tasks that earlier starts had finished."""
+    """Tasks finished by earlier starts."""
     total: int
-    """Tasks that there are, as far as is known: what follows from others may come on top."""
+    """Number of tasks known so far; tasks that follow from results may be added."""
     nbytes_in: int
-    """Decoded voxel bytes that the present start has read."""
+    """Decoded voxel bytes read by the current start."""
     nbytes_out: int
-    """Bytes that it has stored."""
+    """Bytes stored by the current start."""
     seconds: float
-    """How long it works; waiting in a queue is no work."""
+    """Working time, without waiting in a queue."""
     workers: int
-    """Tasks that run at once, of all processes that told it."""
+    """Concurrent tasks of all processes that report them."""
     failures: tuple[Failure, ...]
-    """Tasks that failed and were not finished since."""
+    """Failed tasks that were not finished since."""
     slurm: dict[str, dict[str, int]]
-    """How many elements of each SLURM job are in which state."""
+    """Number of elements by state, for each SLURM job."""
 
     def __str__(self) -> str:
         what = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
-        state = _OF_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_WORDS[self.job.state]
+        state = _INTERRUPTED_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_TEXTS[self.job.state]
         lines = [f"{what}: {state}", f"  writes {', '.join(self.job.targets)}"]
         if self.job.problem:
             return "\n".join([lines[0], f"  {self.job.problem}"])
@@ -121,7 +121,7 @@ class JobStatus:
 
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
-    """Find the jobs that write a dataset, a layer or a mag, which need not be there yet."""
+    """Find the jobs that write a dataset, layer or mag, which need not exist yet."""
     path = abspath(local_path(location_of(url)))
     if not files.isdir(path) and not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
@@ -129,7 +129,7 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
 
 
 def _folders(path: str) -> Iterator[str]:
-    """Go through the folders in which jobs of a path may be: the one above it, itself, and those in it."""
+    """Iterate over the folders that may hold jobs of a path: its parent, itself, and its subfolders."""
     yield dirname(path)
     if files.isdir(path):
         yield path
@@ -146,12 +146,11 @@ def _jobs_in(folder: str) -> Iterator[FoundJob]:
 
 
 def _is_about(job: FoundJob, path: str) -> bool:
-    """Tell whether a job writes a path or what is in it; one whose records cannot be read may."""
+    """Check whether a job writes a path or something in it. A job with unreadable records may."""
     return any(is_below(target, path) for target in job.targets) or (job.state is JobState.REFUSED and is_below(job.root, dirname(path)))
 
 
 def status_of(job: FoundJob) -> JobStatus:
-    """Read how far a job is."""
     entries = list(entries_of(read_journal(job.root)).values())
     begin = _begin(job, entries)
     present = [entry for entry in entries if _number(entry, "time") >= begin]
@@ -175,7 +174,7 @@ def status_of(job: FoundJob) -> JobStatus:
 
 
 def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
-    """Ask SLURM about the jobs that it knows of; nothing where it cannot be asked, as on a machine without it."""
+    """Return the states of the SLURM jobs of a job; empty on a machine without SLURM."""
     try:
         return {number: count_states(number) for number in job.slurm_jobs()}
     except BatchError:
@@ -183,7 +182,7 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 
 def wait_for_batch(root: str, batch: Batch) -> bool:
-    """Wait until the last of the SLURM jobs is over that a submitted command leads to."""
+    """Wait for the last SLURM job of a submitted command; return whether the command succeeded."""
     dataset = dirname(dirname(root))
     seen, last = "", batch.rounds[-1].finish
     while last != seen:
@@ -194,7 +193,7 @@ def wait_for_batch(root: str, batch: Batch) -> bool:
 
 
 def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
-    """Tell when the first task of the present start began: waiting in a queue is no work."""
+    """Return when the first task of the current start began; waiting in a queue does not count."""
     since = job.batch.rounds[-1].time if job.batch is not None else _since(job.owner)
     return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
 
@@ -202,12 +201,12 @@ def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
 def _since(owner: Owner | None) -> float:
     try:
         return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
-    except (ValueError, OverflowError):  # it is for people
+    except (ValueError, OverflowError):  # the field is free text for people
         return 0.0
 
 
 def _number(entry: dict[str, Any], name: str) -> float:
-    """Give a number of a line, 0 where there is none."""
+    """Return a number in an entry, 0 if absent or not plausible."""
     value = entry.get(name)
     return value if isinstance(value, (int, float)) and abs(value) < _MOST else 0.0
 
@@ -221,7 +220,7 @@ def _stored(entry: dict[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A job whose mags are there."""
+    """Job whose mags are published."""
 
     command: str
     report: Report
@@ -236,7 +235,7 @@ class FinishedJob:
 
 
 def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
-    """List the finished jobs that made what a mag, a layer or a dataset holds."""
+    """List the finished jobs that made the mags of a mag, layer or dataset folder."""
     path = abspath(local_path(location_of(url)))
     found: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):
@@ -251,7 +250,7 @@ def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
 
 
 def _mag_folders(path: str) -> Iterator[str]:
-    """Go through a folder, those in it and those in these: a mag, a layer's mags, or a dataset's."""
+    """Iterate over a folder and two levels below: a mag, the mags of a layer, or those of a dataset."""
     yield path
     below = _folders_in(path)
     yield from below

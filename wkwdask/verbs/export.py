@@ -194,7 +194,7 @@ class Export(Work[Report]):
             if next(read_journal(self.root), None) is None:
                 files.remove_tree(self.root)
             else:
-                error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
+                error.add_note('finished work is kept: the same call resumes, existing="overwrite" starts over')
         finally:
             self.release()
 

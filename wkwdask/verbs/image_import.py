@@ -119,7 +119,7 @@ class Import(Plan):
     def check_unchanged(self) -> None:
         """Make sure that the files that were read are still those that were found."""
         if token_of(self.source.token) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
+            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts over')
 
 
 @dataclass(frozen=True, slots=True)
