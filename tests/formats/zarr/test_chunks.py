@@ -7,8 +7,8 @@ import pytest
 
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.place import ArrayEncoding
 from wkwdask.formats.zarr.shards import ZarrShards
+from wkwdask.formats.zarr.target import ArrayEncoding
 from wkwdask.store.store import open_store
 
 zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")

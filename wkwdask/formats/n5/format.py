@@ -10,7 +10,7 @@ from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
 from wkwdask.formats.n5.options import N5Options
-from wkwdask.formats.n5.place import N5Edit, N5Removal, n5_place, place_beside
+from wkwdask.formats.n5.target import N5Edit, N5Removal, n5_target, target_beside
 from wkwdask.store.json_record import read_record
 from wkwdask.store.paths import dirname
 
@@ -37,14 +37,14 @@ class N5Format(ArrayFormat):
     removal = N5Removal
     image_files = (FILE_NAME,)
     recognise = staticmethod(is_n5)
-    place = staticmethod(n5_place)
+    place = staticmethod(n5_target)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_n5_layers(url))
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
-        return place_beside(image)
+        return target_beside(image)
 
     def why_not_replaceable(self, folder: str) -> str:
         return "holds something else than one N5 dataset, and is not replaced; move it away"

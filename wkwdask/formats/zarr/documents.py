@@ -34,7 +34,7 @@ def array_record(folder: str) -> str | None:
     return path if document is not None and document.get("node_type") == "array" else None
 
 
-def axis_letters(num_channels: int) -> str:
+def new_axes(num_channels: int) -> str:
     """Return the axes of a new array, one letter each; a single channel has no axis."""
     return "czyx" if num_channels > 1 else "zyx"
 
@@ -54,7 +54,7 @@ def array_document(
 ) -> dict[str, Any]:
     """Return the ``zarr.json`` of an array with the axes (c,) z, y, x."""
     document = generic_array_document(zarr_shape(num_channels, shape), dtype, zarr_shape(num_channels, chunk_shape), codecs, attributes)
-    return {**document, "dimension_names": list(axis_letters(num_channels)), "storage_transformers": []}
+    return {**document, "dimension_names": list(new_axes(num_channels)), "storage_transformers": []}
 
 
 def generic_array_document(

@@ -12,7 +12,7 @@ from wkwdask.formats.zarr.documents import array_record
 from wkwdask.formats.zarr.layer import NAME, find_zarr_layers, image_of_level, is_image, is_zarr
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, NgffRemoval
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.formats.zarr.place import PREFIX, image_place, names_zarr_image
+from wkwdask.formats.zarr.target import PREFIX, names_zarr_image, ngff_target
 from wkwdask.model.target_image import Destination
 from wkwdask.store import files
 
@@ -39,7 +39,7 @@ class ZarrFormat(ArrayFormat):
     has_plain_arrays = True
     recognise = staticmethod(is_zarr)
     is_image = staticmethod(is_image)
-    place = staticmethod(image_place)
+    place = staticmethod(ngff_target)
     names_target = staticmethod(names_zarr_image)
     record_of = staticmethod(array_record)
 
@@ -56,7 +56,7 @@ class ZarrFormat(ArrayFormat):
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
-        return image_place(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
+        return ngff_target(Destination(PREFIX + image.folder, category=image.category, voxel_size_nm=image.voxel_size_nm))
 
     def is_level_folder(self, folder: str) -> bool:
         """Return whether a folder holds one array and nothing else; a WKW mag with a ``zarr.json`` beside its files is none."""

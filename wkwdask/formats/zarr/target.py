@@ -13,7 +13,7 @@ from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
-from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, axis_letters, format_document, raw_codecs, zarr_shape
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
 from wkwdask.formats.zarr.ngff import LABELS, VERSIONS, multiscale, pyramid_level, rgb_range, scale_of
 from wkwdask.formats.zarr.ngff_edit import NgffEdit, read_attributes, read_image
 from wkwdask.geometry.mag import Mag
@@ -92,7 +92,7 @@ _SUFFIX = ".ome.zarr"
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePlace(TargetFolder):
+class NgffTarget(TargetFolder):
     """Local group of an image, existing or new; implements :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
@@ -150,7 +150,7 @@ class ImagePlace(TargetFolder):
         for level in levels:
             self._check_no_duplicate(level)
         rgb = None if is_label else rgb_range(spec.dtype, spec.num_channels)
-        edit = NgffEdit(self.folder, version, multiscale(name, levels, axis_letters(spec.num_channels)), is_label, rgb)
+        edit = NgffEdit(self.folder, version, multiscale(name, levels, new_axes(spec.num_channels)), is_label, rgb)
         edit.check_current()
         if self.folder.split("/")[-2] == LABELS and not is_label:
             what = f"got {spec.num_channels} x {spec.dtype.name}, which is not a segmentation"
@@ -234,7 +234,7 @@ def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetA
     else:
         documents = {FILE_NAME: encoding.document(box.size, attributes)}
     name = next(iter(documents))
-    array = zarr_array(store, name, documents[name], axis_letters(spec.num_channels), is_new=True)
+    array = zarr_array(store, name, documents[name], new_axes(spec.num_channels), is_new=True)
     array = replace(array, mag=box.mag, grid=replace(array.grid, unit=encoding.shard_shape, origin=box.topleft))
     return TargetArray(array, store, tuple((name, format_document(document).encode()) for name, document in documents.items()))
 
@@ -274,7 +274,7 @@ def names_zarr_image(url: object) -> bool:
     return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
 
 
-def image_place(wanted: Destination) -> ImagePlace:
+def ngff_target(wanted: Destination) -> NgffTarget:
     """Inspect the folder of an image to write; raises ExistsError if something else is stored there."""
     text = wanted.url.removeprefix(PREFIX)
     if is_remote(text):
@@ -296,4 +296,4 @@ def image_place(wanted: Destination) -> ImagePlace:
         if other is not None:
             raise ExistsError(f"{folder}: holds something else than an image ({other})")
     version, image = found or (None, None)
-    return ImagePlace(folder, wanted, image, version)
+    return NgffTarget(folder, wanted, image, version)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelPlacement:
+class LevelGeometry:
     """Where a new dataset lies."""
 
     mag: Mag
@@ -74,7 +74,7 @@ class LevelPlacement:
         return [*self.mag.factors, *[1] * (num_axes - 3)]
 
 
-def dataset_document(dataset: N5Dataset, place: LevelPlacement, *, is_level: bool, is_root: bool) -> dict[str, Any]:
+def dataset_document(dataset: N5Dataset, place: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
     """Say all that the ``attributes.json`` of a new dataset says."""
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
@@ -95,7 +95,7 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
     return {"dimensions": [*lengths, *[1.0] * (num_axes - 3)], "unit": "nm"}
 
 
-def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlacement) -> dict[str, Any]:
+def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelGeometry) -> dict[str, Any]:
     """Add a level to what a group says of all, or replace it; everything else is kept."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
@@ -159,7 +159,7 @@ class N5Edit(MetadataEdit):
     group: str | None
     """The group that lists the datasets as levels, None where none does."""
     num_axes: int
-    levels: tuple[tuple[str, LevelPlacement], ...]
+    levels: tuple[tuple[str, LevelGeometry], ...]
     """Name of each, and where it lies."""
 
     def apply(self) -> None:
@@ -187,7 +187,7 @@ class N5Edit(MetadataEdit):
         levels = []
         for level in value["levels"]:
             lengths = None if level["lengths"] is None else tuple(level["lengths"])
-            levels.append((level["name"], LevelPlacement(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
+            levels.append((level["name"], LevelGeometry(Mag.parse(level["mag"]), vec3(level["offset"]), lengths)))
         return cls(value["root"], value["group"], value["num_axes"], tuple(levels))
 
 
@@ -206,7 +206,7 @@ _MAX_BLOCK_LEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class N5Place(TargetFolder):
+class N5Target(TargetFolder):
     """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
@@ -220,7 +220,7 @@ class N5Place(TargetFolder):
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
-        places = [LevelPlacement(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
+        places = [LevelGeometry(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
         folders = self._folders([spec.box.mag for spec in specs])
         datasets = [_choose_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
@@ -291,7 +291,7 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
     return dataset
 
 
-def n5_place(wanted: Destination) -> N5Place:
+def n5_target(wanted: Destination) -> N5Target:
     """Find out what is around a dataset that is written: the folder that is named, or a level of the group, where levels of another image become its levels."""
     folder = _local_folder(wanted.url)
     if wanted.names_image and not wanted.all_mags and wanted.mag not in (None, MAG_1):
@@ -302,7 +302,7 @@ def n5_place(wanted: Destination) -> N5Place:
     return _place_in(f"{folder}/s{number}", wanted, tuple(_other_levels(folder, wanted)))
 
 
-def place_beside(image: Image) -> N5Place:
+def target_beside(image: Image) -> N5Target:
     """Give the place of levels that are made from a level of a group."""
     levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
     if "" in levels.values():
@@ -312,7 +312,7 @@ def place_beside(image: Image) -> N5Place:
     return replace(place, folder=dirname(place.folder), levels=levels)
 
 
-def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Place:
+def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Target:
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
         if holds_wkw(path):
@@ -326,7 +326,7 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Pl
             root = above
         above = dirname(above)
     group = dirname(folder) if is_level and (root is None or root != folder) else None
-    return N5Place(folder, wanted, root or group or folder, group, others)
+    return N5Target(folder, wanted, root or group or folder, group, others)
 
 
 def _local_folder(url: str) -> str:
