@@ -285,7 +285,7 @@ def test_rename(dataset):
     with pytest.raises(ValueError, match="a layer's name"):
         dataset.rename_layer("em", ".x")
     (Path(dataset.path) / "notes").mkdir()
-    with pytest.raises(ExistsError, match="notes: exists already"):
+    with pytest.raises(ExistsError, match="notes: already exists"):
         dataset.rename_layer("em", "notes")
     assert list(dataset.refreshed().layers) == ["em", "seg"]
 
@@ -306,7 +306,7 @@ def test_rename_where_a_job_works(dataset):
     (job / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
     lock = put_lock(f"{dataset.path}/color/8", this_process("a job", "here"))
     for change in (lambda: dataset.rename_layer("color", "em"), lambda: dataset.remove_layer("color"), lambda: dataset.remove_mag("color", 1)):
-        with pytest.raises(LockedError, match=r"a job works in this layer|another job writes"):
+        with pytest.raises(LockedError, match=r"a job is running in this layer|another job writes"):
             change()
     shutil.rmtree(job)
     lock.unlink()

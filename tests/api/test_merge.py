@@ -134,7 +134,7 @@ def test_several_annotations_in_order(dataset, tmp_path):
     expected = put(whole(dataset), {(0, 0, 0): block(1), (1, 0, 0): block(3), (2, 0, 0): block(4)})
     np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
     assert f"no block is stored in {nothing}" in report.note
-    with pytest.raises(ValueError, match="there is nothing to merge"):
+    with pytest.raises(ValueError, match="nothing to merge"):
         wkwdask.merge(dataset, nothing, tmp_path / "other")
 
 
@@ -165,7 +165,7 @@ def test_a_json_that_states_too_small_an_id(dataset, tmp_path):
     """Ids of the base would be taken for new ones."""
     edit(dataset, lambda document: document["dataLayers"][0].update({"largestSegmentId": 3}))
     path = write_annotation(tmp_path / "annotation.zip", {"1": {(0, 0, 0): whole(dataset)[:32, :32, :32]}})
-    with pytest.raises(ValueError, match="seg/1: holds id 4, although its largest is said to be 3"):
+    with pytest.raises(ValueError, match="seg/1: contains id 4, although its largest id is stated as 3"):
         wkwdask.merge(dataset, path, tmp_path / "merged", relabel=True)
     wkwdask.merge(dataset, path, tmp_path / "merged", relabel=8)
     np.testing.assert_array_equal(whole(tmp_path / "merged"), whole(dataset))

@@ -39,7 +39,7 @@ def test_an_import_to_what_is_not_written(tmp_path, name):
 def test_the_command_lists_the_targets(tmp_path, dataset):
     done = run_here("convert", dataset, f"{tmp_path}/out.h5:/x")
     assert done.returncode == 1
-    assert ".h5 is read but not written; give .tif, .ome.tif, .npy, .zarr" in " ".join(done.stderr.split())
+    assert ".h5 is read but not written; use .tif, .ome.tif, .npy, .zarr" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "there.d"])

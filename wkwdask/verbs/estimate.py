@@ -1,4 +1,4 @@
-"""What a pyramid or a conversion will take: tasks, files, bytes, memory and time, told beforehand from the plan and a small sample of the data."""
+"""Estimates of pyramids and conversions before they run: tasks, files, bytes, memory and time, from the plan and a small timed sample of the data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FEW_REGIONS = 1 << 20
 
 
 class _Totals:
-    """What plans of mags have in common."""
+    """Base of plans with a list of mags."""
 
     __slots__ = ()
 
@@ -52,82 +52,79 @@ class _Totals:
 
     @property
     def files(self) -> int:
-        """Files that will be written, at most."""
+        """Files to write, at most."""
         return sum(mag.files for mag in self.mags)
 
     @property
     def nbytes_out(self) -> int:
-        """Estimate of the bytes that will be written."""
+        """Estimated bytes to write."""
         return sum(mag.nbytes for mag in self.mags)
 
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """One reading of a mag."""
+    """One pass: a mag is read once, and coarser mags are made from it."""
 
     reads: str
-    """Name of the mag that is read."""
+    """Mag that is read."""
     makes: tuple[str, ...]
-    """Names of the mags that are made."""
+    """Mags that are made."""
     regions: int
     """Tasks that stream a region."""
     region_shape: Vec3
-    """Their footprint along x, y, z [voxels of the mag that is read]."""
+    """Box of one region along x, y, z [voxels of the mag that is read]."""
     joins: int
-    """Tasks that join the parts of a file, at most."""
+    """Tasks that join the parts of a shard, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class MagPlan:
-    """One mag that will be made."""
+    """One mag to make."""
 
     folder: str
-    """Where."""
     files: int
     """Files, at most."""
     nbytes: int
-    """Estimate of their bytes."""
+    """Estimated size of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class PyramidPlan(_Totals):
-    """What building a pyramid will take."""
+    """Estimate of a pyramid."""
 
     source: str
     """Folder of the finest mag."""
     method: str
-    """How a window becomes a voxel."""
+    """Reduction of a window to a voxel."""
     stored_as: str
     """Block, file and compression of the new mags."""
     passes: tuple[PassPlan, ...]
-    """What is done."""
     mags: tuple[MagPlan, ...]
-    """What is made."""
     files_in: int
-    """Files that are read."""
+    """Files to read."""
     nbytes_in: int
-    """Their bytes, estimated from a sample of them."""
+    """Size of the files to read, estimated from a sample."""
     voxel_nbytes_in: int
     """Decoded bytes of the regions that have files."""
     scratch_nbytes: int
-    """Estimate of the bytes of parts that are set aside at a time, at most."""
+    """Estimated bytes of temporary parts at a time, at most."""
     memory_nbytes: int
-    """Peak memory of a worker with one thread, about."""
+    """Estimated peak memory of a worker with one thread."""
     workers: int
     """Tasks that run at once."""
     seconds: float
-    """Estimate of the wall time, from work timed on a sample on this machine."""
+    """Estimated wall time, from work timed on a sample on this machine."""
     notes: tuple[str, ...] = ()
-    """What a user should know."""
+    """Warnings."""
 
     @property
     def tasks(self) -> int:
-        """All tasks, at most."""
+        """Number of tasks, at most."""
         return sum(one.regions + one.joins for one in self.passes)
 
     def __str__(self) -> str:
         if not self.mags:
-            return f"{self.source}: is the coarsest already: nothing to do"
+            return f"{self.source}: is already the coarsest: nothing to do"
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
         for one in self.passes:
             shape = " x ".join(map(str, one.region_shape))
@@ -145,7 +142,7 @@ class PyramidPlan(_Totals):
 
 
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
-    """Tell what building a pyramid will take."""
+    """Estimate a pyramid from its plan and a timed sample."""
     source, staged = pyramid.source, pyramid.staged
     files_in, nbytes_in = pyramid.source.count_files() or (0, 0)
     ratio, seconds_per_byte = _sample_work(pyramid) if pyramid.passes else (None, 0.0)
@@ -156,7 +153,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         if number == 0:
             occupied = source.moved(one.source_shift).occupied(one.source_region_shape)
             voxel_nbytes_in = _occupied_voxels(one, occupied) * _voxel_nbytes(source)
-            if ratio is None:  # then as the source is stored
+            if ratio is None:  # no sample: assume the compression of the source
                 ratio = nbytes_in / max(1, voxel_nbytes_in)
         else:
             occupied = _made_regions(pyramid.passes[number - 1], one, occupied, staged.targets[len(mags) - 1].shard_shape)
@@ -193,7 +190,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
 
 
 def _refusals_of(staged: StagedMags) -> list[str]:
-    """Tell why the job could not start now, and what an interrupted one has done."""
+    """Return the reasons why the job could not start now, and the progress of an interrupted one."""
     notes = []
     try:
         staged.check_free()
@@ -201,12 +198,12 @@ def _refusals_of(staged: StagedMags) -> list[str]:
         notes.append(f"would be refused: {error}")
     done = staged.num_done()
     if done:
-        notes.append(f"an interrupted job is there and goes on: {done:,} of its tasks are done")
+        notes.append(f"resumes an interrupted job: {done:,} of its tasks are done")
     return notes
 
 
 def _sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
-    """Do the work of a few bricks of the first pass, without writing."""
+    """Run a few bricks of the first pass without writing; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
     source = pyramid.source.moved(plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
@@ -239,7 +236,7 @@ def _sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
 
 
 def _from_the_middle(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
-    """Choose a few source bricks that lie behind each other: those of one brick of the first mag, or at least as many as are worth timing."""
+    """Return a few neighbouring source bricks from the middle: those of one brick of the first mag, or at least as many as are worth timing."""
     count = max(_SAMPLED_BRICKS, min(group, _SAMPLED_GROUP))
     first = max(0, (len(bricks) - count) // 2) // group * group
     return bricks[first : first + count]
@@ -250,7 +247,7 @@ def _voxel_nbytes(volume: Volume) -> int:
 
 
 def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
-    """Tell which regions of a pass read a mag that the pass before it makes: all, or where they are too many to mark all, those of its files."""
+    """Return the map of regions of a pass whose source, made by the pass before, has data; if they are too many to mark, all of them."""
     level = one.levels[0]
     if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
         return cell_map(level.box, level.region_shape, str(level.box), fill=True)
@@ -268,7 +265,7 @@ def _occupied_voxels(one: Pass, occupied: CellMap) -> int:
 
 
 def _format_duration(seconds: float) -> str:
-    """Write a time for people.
+    """Format a time for people.
 
     Examples
     --------
@@ -289,53 +286,52 @@ def _format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedMag:
-    """One mag, scale or array that will be made, or one export."""
+    """Estimate of one mag, scale or array to make, or of one export."""
 
     folder: str
-    """Where."""
     size: Vec3
-    """Its voxels along x, y, z."""
+    """Voxels along x, y, z."""
     regions: int
     """Tasks that read and write a region."""
     region_shape: Vec3
-    """One of them along x, y, z [voxels]."""
+    """Box of one region along x, y, z [voxels]."""
     joins: int
-    """Tasks that join the parts of a file, at most."""
+    """Tasks that join the parts of a shard, at most."""
     files: int
     """Files, at most."""
     nbytes: int
-    """Estimate of their bytes; of an export, the bytes of the voxels."""
+    """Estimated size of the files; for an export, bytes of the voxels."""
     voxel_nbytes_in: int
-    """Decoded bytes of the regions that have files, about."""
+    """Estimated decoded bytes of the regions that have files."""
     memory_nbytes: int
-    """Peak memory of a worker with one thread, about."""
+    """Estimated peak memory of a worker with one thread."""
     seconds: float
-    """Estimate of the time of one thread, from work timed on a sample on this machine; 0 for an export, which is not sampled."""
+    """Estimated time on one thread, from work timed on a sample on this machine; 0 for an export, which is not sampled."""
     notes: tuple[str, ...] = ()
-    """What a user should know."""
+    """Warnings."""
     shard_shape: Vec3 | None = None
-    """What one shard or file holds along x, y, z [voxels], None for an export."""
+    """Shape of one shard along x, y, z [voxels], None for an export."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan(_Totals):
-    """What a conversion will take."""
+    """Estimate of a conversion."""
 
     mags: tuple[ConvertedMag, ...]
-    """What is made, in this order."""
+    """Mags in the order in which they are made."""
     pyramids: tuple[str, ...]
-    """Above what a pyramid is built then."""
+    """Mags above which a pyramid is built afterwards."""
     workers: int
     """Tasks that run at once."""
 
     @property
     def tasks(self) -> int:
-        """All tasks, at most."""
+        """Number of tasks, at most."""
         return sum(mag.regions + mag.joins for mag in self.mags)
 
     @property
     def seconds(self) -> float:
-        """Estimate of the wall time."""
+        """Estimated wall time."""
         return sum(mag.seconds for mag in self.mags) / self.workers
 
     def __str__(self) -> str:
@@ -352,12 +348,12 @@ class ConversionPlan(_Totals):
         if any(mag.seconds for mag in self.mags):
             lines.append(f"memory   about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread")
             lines.append(f"time     about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
-        lines += [f"then the pyramid of {place}, which wkwdask pyramid --dry-run tells more of when that is there" for place in self.pyramids]
+        lines += [f"then the pyramid of {place}; run wkwdask pyramid --dry-run on it once it exists for an estimate" for place in self.pyramids]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
 
 
 def estimate_conversion(jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int) -> ConversionPlan:
-    """Tell what a conversion will take."""
+    """Estimate a conversion from its plans and timed samples."""
     return ConversionPlan((*(_of_job(job) for job in jobs), *(_of_export(export) for export in exports)), tuple(pyramids), workers)
 
 
@@ -374,7 +370,7 @@ def _of_job(job: Import | Rechunk) -> ConvertedMag:
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
     chunks = count_cells(plan.box, target.chunk_shape)
     files = target.most_files(shards, math.ceil(chunks * share))
-    copies = not isinstance(job, Import) and not job.decodes  # then the sample only tells how much is stored
+    copies = not isinstance(job, Import) and not job.decodes  # spliced chunks are not encoded, so the sample only estimates the size
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
     ratio, seconds_per_byte = _sampled(source, plan, target, occupied)
     nbytes = target.expected_nbytes(shards, voxel_nbytes_out, 1.0 if ratio is None else ratio)
@@ -394,7 +390,7 @@ def _of_export(export: Export) -> ConvertedMag:
 
 
 def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[float | None, float]:
-    """Read and encode a few bricks of regions with data: stored bytes per voxel byte, None where all are zero, and seconds per voxel byte that is read."""
+    """Read and encode a few bricks of regions with data; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
     regions = list(islice(plan.regions(occupied), _LOOKED_AT_REGIONS))
     stored = read = made = 0
     seconds, is_first = 0.0, True  # the first brick compiles and warms up
@@ -413,14 +409,14 @@ def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[fl
 
 
 def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
-    """Give the brick in the middle of a region."""
+    """Return the brick in the middle of a region."""
     box = plan.region_box(region)
     x, y, z = (cells[len(cells) // 2] for cells in cell_range(box, plan.brick_shape))
     return cell_box((x, y, z), plan.brick_shape, plan.box).intersection(plan.box)
 
 
 def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
-    """Read a box, and tell how many bytes were decoded for it; of sections as many as there is time for, which then stand for the others."""
+    """Read a box; return it with the number of decoded bytes. Of sections, as many as time allows; these are repeated for the others."""
     voxels = np.zeros((source.num_channels, *box.size), source.dtype)
     if source.chunk_shape[2] != 1:
         source.read_into(voxels, box.topleft)

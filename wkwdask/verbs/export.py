@@ -1,6 +1,7 @@
-"""The export of a level to files of images or an array: from what a user asks for to what is read, written and renamed in the end.
+"""Export of a level to image files or an array file.
 
-Everything is made in a hidden folder beside the target, with a journal, so that an interrupted export goes on and nothing half-written is visible.
+The export is written into a hidden folder beside the target, with a journal. An interrupted export resumes there, and the target appears only when it is
+complete.
 """
 
 from __future__ import annotations
@@ -54,14 +55,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec(SourceSpec):
-    """Write one cell."""
+    """Task that writes one cell."""
 
     source: Volume
-    """What is read."""
     output: Output
-    """What is written."""
     box: BoundingBox
-    """The cell, without what lies outside the box."""
+    """The cell, clipped to the exported box."""
 
     def task(self) -> Task:
         return Task(f"export of {self.box} of {self.source.name}", "export {},{},{}".format(*self.box.topleft), ExportSpec.run, self)
@@ -70,14 +69,13 @@ class ExportSpec(SourceSpec):
         return self.source.shard_states(self.box)
 
     def run(self) -> Result:
-        """Write it."""
-        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         self.output.write(self.source, self.box)
         return Result((), digest(states), nbytes_in=voxel_nbytes(self.source, self.box))
 
 
 class ExportJob(FlatJob):
-    """A volume that is written to files of another format."""
+    """Job that writes a volume to files of another format."""
 
     def __init__(self, source: Volume, output: Output, box: BoundingBox) -> None:
         step, corner = output.cell_shape, output.corner
@@ -87,10 +85,10 @@ class ExportJob(FlatJob):
             for index in cells(moved, step):
                 yield ExportSpec(source, output, _moved(cell_box(index, step, box).intersection(moved), corner)).task()
 
-        super().__init__(tasks, sum(1 for _ in cells(moved, step)), lambda *_: None)  # what is written is in its place
+        super().__init__(tasks, sum(1 for _ in cells(moved, step)), lambda *_: None)  # cells are written in place
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell that a cell of an earlier start is there."""
+        """Return True: a journaled cell is written, unless the source has changed, which is an error."""
         check_source(task, result)
         return True
 
@@ -102,7 +100,7 @@ def _moved(box: BoundingBox, by: Sequence[int]) -> BoundingBox:
 
 _COMMAND = "export"
 _SETTINGS_NAME = "settings.json"
-_TARGETS = "give .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
+_TARGETS = "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
 _UNKNOWN = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
 _WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
@@ -111,43 +109,39 @@ _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
 @dataclass(frozen=True, slots=True)
 class Export(Work[Report]):
-    """A mag that can be exported."""
+    """Plan of an export."""
 
     mag: StoredArray
-    """The mag."""
     source: Any
-    """What is read: the mag, or some of its channels, or other values of them."""
+    """Voxels to write: the mag, or some of its channels, as the selected type."""
     form: ExportedArray
-    """What is exported."""
     target: str
-    """Where it is to appear."""
     compression: str
-    """How TIFFs are encoded."""
+    """Compression of TIFF files."""
     settings: dict[str, Any]
-    """What a later start must have in common."""
+    """Settings that a resumed export must have too."""
     existing: str
-    """What to do where the target already exists."""
     owner: Owner
-    """Who exports."""
+    """Lock owner of this process."""
 
     @property
     def root(self) -> str:
-        """The hidden folder."""
+        """Hidden folder of the export."""
         folder, name = split(self.target)
         return f"{folder}/.{name}.wkwdask-export"
 
     @property
     def staged(self) -> str:
-        """What is made, before it has its name."""
+        """Path of the result before it is published."""
         return f"{self.root}/{basename(self.target)}"
 
     @property
     def is_file(self) -> bool:
-        """Whether one file is made, and no folder."""
+        """Whether the target is one file."""
         return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
 
     def output(self) -> Output | None:
-        """Choose what is written, None for one TIFF file, which is written section by section."""
+        """Return the writer of the target, None for a single TIFF file, which is written section by section."""
         name = self.target.lower()
         if name.endswith(TIFF_SUFFIXES):
             return None
@@ -158,14 +152,14 @@ class Export(Work[Report]):
         return SectionsOutput(self.staged, self.form, self.compression)
 
     def start(self) -> None:
-        """Take the lock, and the hidden folder of an interrupted start or a new one."""
+        """Take the lock, then the hidden folder of an interrupted export or a new one."""
         parent = dirname(self.target)
         files.makedirs(parent)
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
             if not files.lexists(self.staged):
-                files.remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
+                files.remove_tree(self.root)  # left by an export that was killed after it published its target, or before it wrote anything
             _check_free(self.target, self.existing, is_file=self.is_file)
             self._take_over()
         except BaseException:
@@ -173,7 +167,7 @@ class Export(Work[Report]):
             raise
 
     def _take_over(self) -> None:
-        """Keep what an interrupted start left, where it is of the same export."""
+        """Keep the files of an interrupted export if its settings are the same."""
         path = f"{self.root}/{_SETTINGS_NAME}"
         if self.existing == "overwrite" or not files.exists(path):
             files.remove_tree(self.root)
@@ -185,11 +179,11 @@ class Export(Work[Report]):
             publish_bytes(path, format_job_record(self.settings))
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         release_lock(self.target, self.owner)
 
     def suspend(self, error: BaseException) -> None:
-        """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
+        """End a failed attempt. Journaled work is kept for the next one; without any, the hidden folder is removed."""
         try:
             if next(read_journal(self.root), None) is None:
                 files.remove_tree(self.root)
@@ -199,7 +193,7 @@ class Export(Work[Report]):
             self.release()
 
     def phases(self) -> Generator[Phase, str, Report]:
-        """Write all cells and go on from where a journal ends, or one TIFF section by section; then let it appear."""
+        """Write all cells that the journal does not list, or one TIFF section by section, then publish the target."""
         title, begin = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
@@ -219,7 +213,7 @@ class Export(Work[Report]):
         return report
 
     def publish(self, seconds: float, note: str) -> Report:
-        """Let the target appear."""
+        """Publish the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
         if files.isdir(self.staged):
@@ -238,7 +232,7 @@ class Export(Work[Report]):
 def lay_out_export(
     mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None
 ) -> Export:
-    """Check and lay out an export."""
+    """Plan an export."""
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
@@ -248,10 +242,10 @@ def lay_out_export(
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
     with contextlib.suppress(ValueError):
         Mag.parse(basename(path))
-        raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
+        raise UnsupportedError(f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a mag in another place")
     box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
-        raise BoundsError(f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', asked for was {part.box}'}")
+        raise BoundsError(f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', asked for was {part.box}'}")
     source = part.converted(mag)
     channels, dtype = range(mag.num_channels) if part.channels is None else part.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
@@ -266,7 +260,7 @@ def lay_out_export(
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:
-    """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
+    """Raise an error for a target in a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
         suffix = splitext(text[:end])[1].lower()
@@ -283,12 +277,12 @@ def _compression(path: str, asked: str | None) -> str:
 
 
 def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
-    """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
+    """Return the voxel size of a mag [nm], None if that of mag 1 is unknown."""
     return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
 
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
-    """Make sure that the target can be written: of a folder only one that an export could have made is replaced."""
+    """Check that the target may be written. A folder is only replaced if an export could have made it."""
     if not files.lexists(target):
         return
     if files.islink(target):
@@ -306,7 +300,7 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
 
 
 def _check_sections(target: str) -> None:
-    """Make sure that a folder holds nothing but sections as exports name them."""
+    """Check that a folder contains only sections as exports name them."""
     with files.scandir(target) as entries:
         other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
     if other is not None:
@@ -314,7 +308,7 @@ def _check_sections(target: str) -> None:
 
 
 def _flush(path: str) -> tuple[int, int]:
-    """Let all that was written last, and give its bytes and files."""
+    """Flush all written files to disk; return their bytes and number."""
     paths = [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names] if files.isdir(path) else [path]
     nbytes = 0
     for one in paths:

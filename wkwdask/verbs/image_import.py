@@ -1,4 +1,4 @@
-"""What staging a source of another format has in common, whatever it becomes: what of it is taken over, and how that is read and written in slabs."""
+"""Import of image files and array files as one mag, in slabs of sections."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 
 class ImportSource(Volume, Protocol):
-    """A volume of another format, of which tasks get parts."""
+    """Volume of another format, of which each task gets a part."""
 
     @property
     def unit_shape(self) -> Vec3:
-        """What is best read at once, if there is memory for it [voxels]."""
+        """Box that is best read at once, if memory allows [voxels]."""
 
     def cropped(self, box: BoundingBox) -> ImportSource:
-        """Give a part, small to pickle."""
+        """Return a part of the volume that is small to pickle."""
 
     def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
         """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
 
 
 class ConvertSpec(UpsampleSpec):
-    """Make one region of a mag, and decode each piece of the source once."""
+    """Task that makes one region of a mag and decodes each part of the source once."""
 
     __slots__ = ()
 
@@ -55,13 +55,12 @@ class ConvertSpec(UpsampleSpec):
     plan: SlabPlan
 
     def run(self) -> Result:
-        """Read the region and write it."""
         with self.source.held(self.plan.reading_shape, self.target.folder) as source:
             return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
 
 
 class ConvertJob(RegionJob):
-    """One mag of a source of another format; each region gets its part of the source."""
+    """Job that makes one mag from image or array files; each task gets its part of the source."""
 
     def __init__(self, source: ImportSource, target: TargetArray, plan: SlabPlan) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
@@ -75,73 +74,68 @@ _NOTES_NAME = "bad-slices"
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What of a source is taken over, and where it goes."""
+    """Options of the source of an import."""
 
     part: VolumeSelection
-    """What of it, where it goes, and as which values."""
     axes: str | None = None
     """Order of the source's axes."""
     fill: bool = False
-    """Whether bad slices become zeros."""
+    """Whether unreadable sections become zeros."""
     allow_external: bool = False
-    """Whether HDF5 data outside of the folder of the file are read."""
+    """Whether HDF5 data outside of the file's folder are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Import(Plan):
-    """A source that can be imported."""
+    """Plan of an import."""
 
     source: ImportSource
-    """What is read, in the coordinates of the target."""
+    """Source in coordinates of the target."""
     plan: SlabPlan
-    """Regions, readings and bricks."""
     target: TargetArray
-    """What is written."""
     staged: StagedMags
-    """How it appears."""
     input: str
-    """Token of what is read."""
+    """Token of the source files."""
     notes: tuple[str, ...]
-    """What a user should know of the source."""
+    """Notes on the source."""
     warnings: tuple[str, ...] = ()
-    """What a user should know of what is made."""
+    """Notes on the target."""
 
     def job(self) -> ConvertJob:
         return ConvertJob(self.source, self.target, self.plan)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make the mag."""
         job = self.job()
         note = yield Phase(job, f"importing {self.source.name}")
         filled = (f"filled with zeros: {one}" for one in read_notes(_notes_folder(self.staged)))
         return Outcome(job.tallies, "\n".join(filter(None, [note, *self.notes, *filled])))
 
     def check_unchanged(self) -> None:
-        """Make sure that the files that were read are still those that were found."""
+        """Raise an error if source files changed while they were read."""
         if token_of(self.source.token) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts over')
+            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts again')
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedImport:
-    """Images or an array that are to be stored elsewhere."""
+    """Image or array files, opened for an import."""
 
     source: ImportSource
-    """What is read, in absolute voxels."""
+    """Voxels to read, in absolute coordinates."""
     foreign: PlainSource
     """What it says about itself."""
     fill: bool
-    """Whether bad slices become zeros."""
+    """Whether unreadable sections become zeros."""
 
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
-    """Open what is to be imported, with the channels, the type and the box that a user asks for."""
+    """Open image or array files with the selected channels, type and box."""
     foreign = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
     return OpenedImport(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
 
 
 def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
-    """Check and lay out the making of one level of images or an array, or find the interrupted job that is to go on."""
+    """Plan one level of images or an array, or resume the interrupted job of the same settings."""
     absolute = imported.source
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
     settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if imported.fill else "fail", input=token_of(absolute.token))
@@ -164,7 +158,7 @@ def _notes_folder(staged: StagedMags) -> str:
 
 
 def _with_notes(source: Any, folder: str) -> ImportSource:
-    """Let slices that cannot be decoded become zeros, with a note in a folder."""
+    """Replace unreadable sections by zeros, with a note about each in a folder."""
     if isinstance(source, ConvertedVolume):
         return replace(source, source=_with_notes(source.source, folder))
     changed: ImportSource = source.with_notes(folder)

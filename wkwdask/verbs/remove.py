@@ -1,4 +1,7 @@
-"""Removing levels of images: what a user means, what must not be touched, what stays, and the job that deletes what was taken out of sight."""
+"""Removal of levels: the selection, the checks, and the job that deletes.
+
+Levels are first renamed into a job folder and dropped from the metadata, so that readers never see half of one; then their files are deleted in parallel.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,15 @@ _DEPTH = 3  # in the folder of a job: a level, and the first two numbers of its 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSpec:
-    """Delete some folders or files."""
+    """Task that deletes some folders or files."""
 
     paths: tuple[str, ...]
-    """The folders or files."""
 
     def task(self) -> Task:
         return Task(f"deletion of {self.paths[0]}", f"delete {self.paths[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:
-        """Delete them; what is gone already is fine."""
+        """Delete the paths; missing ones count as deleted."""
         counts = [_delete(path) for path in self.paths]
         return Result((), value=(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)))
 
@@ -58,7 +60,7 @@ def _delete(path: str) -> tuple[int, int]:
 
 
 class RemoveJob(FlatJob):
-    """Levels that are deleted."""
+    """Job that deletes the contents of job folders."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
@@ -72,7 +74,7 @@ class RemoveJob(FlatJob):
         self.nbytes = 0
 
     def finish(self) -> None:
-        """Delete what is left of the levels; files right in the folders of jobs stay."""
+        """Delete the rest of the levels. Files directly in the job folders stay: they are the job's record."""
         for root in self._roots:
             for path, is_folder in _below(root, 1):
                 if is_folder:
@@ -88,7 +90,7 @@ def _groups(paths: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[str, bool]]:
-    """Go through the folders so many levels below another one, and the files above them but for those right in it: path, whether it is a folder."""
+    """Yield (path, is it a folder) for folders at some depth below a root, and for files above that depth, except for files in the root itself."""
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
         for entry in list(entries):
             if not entry.is_dir(follow_symlinks=False):
@@ -102,27 +104,23 @@ def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Levels of one image that can be removed."""
+    """Removable levels of one image."""
 
     format: ArrayFormat
-    """Its format."""
     image: Image
-    """The image."""
     names: tuple[str, ...]
-    """The levels."""
     parent: str
-    """The folder in which they are taken out of sight."""
+    """Folder of the job folder into which the levels are renamed."""
     folders: tuple[str, ...]
-    """Their folders."""
     edit: MetadataEdit | None
-    """The change by which documents forget them."""
+    """Metadata edit that drops the levels."""
     is_whole: bool
-    """Whether the image's folder goes too, once nothing is in it."""
+    """Whether the folder of the image is removed too, once it is empty."""
     links: tuple[str, ...] = ()
-    """Links that lead to the levels from elsewhere, and lead nowhere then."""
+    """Links to the levels from elsewhere, which dangle afterwards."""
 
     def start(self) -> JobFolder:
-        """Lock the levels and take them out of sight; what is left is to delete them."""
+        """Lock the levels, rename them into the job folder and drop them from the metadata."""
         owner = Owner.this_process(f"{REMOVAL}{self.image.folder}")
         dataset = None if self.image.container is None else self.image.container.dataset_folder
         folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [dataset])])
@@ -135,7 +133,7 @@ class Removal:
         return folder
 
     def clear(self) -> None:
-        """Remove the image's folder if nothing is in it, and links that lead nowhere now."""
+        """Remove the image's folder if it is empty, and dangling links."""
         if self.is_whole:
             discard_dead_jobs(self.parent)
             remove_if_empty(self.parent)
@@ -144,33 +142,31 @@ class Removal:
                 files.unlink(link)
 
     def count(self) -> tuple[int, int]:
-        """Count the files and their bytes."""
+        """Return the number of files and their bytes."""
         counts = [files.count_tree(folder) for folder in self.folders]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """All that a user means."""
+    """All levels that a user selects."""
 
     format: ArrayFormat
-    """The format."""
     staged: tuple[Removal, ...]
-    """The levels, by their images."""
+    """Removals, one per image and parent folder."""
     left: tuple[str, ...]
-    """What is beside them and stays."""
+    """Paths beside the levels that stay."""
     roots: tuple[str, ...]
-    """Folders of removals that were killed, which are to be deleted first."""
+    """Job folders of killed removals, which are deleted first."""
     whole: str | None
-    """The folder of all of it, where all is meant."""
+    """Folder of the dataset or image, if all of it is removed."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The folders of all levels."""
         return tuple(folder for staged in self.staged for folder in staged.folders)
 
     def clear(self) -> None:
-        """Remove the folder that was meant, with documents that list nothing any more, if nothing else is in it."""
+        """Remove the selected folder, with metadata that list nothing any more, if nothing else is in it."""
         for root in self.roots:
             remove_if_empty(dirname(root))
         if self.whole is not None:
@@ -179,14 +175,13 @@ class Removals:
 
 
 class RemovalWork(Work[tuple[int, int]]):
-    """Removes levels, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes."""
+    """Removal of levels, and completion of earlier removals that were killed; returns the number of deleted files and their bytes."""
 
     def __init__(self, removals: Removals) -> None:
         self._removals = removals
         self._files = self._nbytes = 0
 
     def phases(self) -> Generator[Phase, str, tuple[int, int]]:
-        """Delete what was left, then take each image's levels away and delete them."""
         if self._removals.roots:
             yield from self._delete(self._removals.roots)
         for root in self._removals.roots:
@@ -213,7 +208,6 @@ class RemovalWork(Work[tuple[int, int]]):
 
 
 def remove_if_empty(folder: str) -> None:
-    """Remove a folder in which there is nothing."""
     with contextlib.suppress(OSError):
         if not files.islink(folder):
             files.rmdir(folder)
@@ -222,7 +216,7 @@ def remove_if_empty(folder: str) -> None:
 def lay_out_removals(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
 ) -> Removals:
-    """Find out what is to be removed, and make sure that all of it can be."""
+    """Plan a removal, and check that all of it is allowed."""
     one = format_of(url) or default_format()
     location = location_of(url)
     if is_remote(location):
@@ -248,7 +242,7 @@ def lay_out_removals(
 
 
 def _parents(one: ArrayFormat, path: str) -> list[str]:
-    """List the folders in which jobs that removed a path's levels worked."""
+    """Return the folders in which jobs that removed levels of a path have worked."""
     folders = [dirname(path), path]
     if files.isdir(path) and one.is_level_folder(path):
         return folders[:1]
@@ -259,7 +253,7 @@ def _parents(one: ArrayFormat, path: str) -> list[str]:
 
 
 def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
-    """Find what dead jobs left in a folder; one that a link leads to from a dataset is another dataset's."""
+    """Find unfinished removals in a folder. A folder that is only linked from a dataset belongs to another dataset."""
     around = dataset_around(folder)
     if external_location(around, folder) is None:
         return find_removals(folder)
@@ -273,7 +267,7 @@ def _chosen(one: ArrayFormat, found: ResolvedUrl, names: Sequence[str] | None) -
 
 
 def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
-    """Group the levels of an image by the folders that they are in, most often one."""
+    """Yield the removals of an image's levels, grouped by their parent folders, most often one."""
     why = one.why_not_removable(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
@@ -298,12 +292,12 @@ def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Ma
 
 
 def _parent(image: Image, folder: str) -> str:
-    """Name the folder in which a level is taken out of sight: that of the image, or of a dataset the one that it lies in."""
+    """Return the folder of the job folder of a level: its image, or the parent of the level inside a dataset."""
     return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
 
 
 def _left(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
-    """Name what stays in the folders of an image, or of all images and the folder that they are in."""
+    """Yield the paths that stay beside removed levels, and beside removed images."""
     for parent in dict.fromkeys(stage.parent for stage in staged):
         yield from _others(one, parent, {folder[len(stage.parent) + 1 :].split("/")[0] for stage in staged for folder in stage.folders})
     if whole:
@@ -311,6 +305,6 @@ def _left(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool
 
 
 def _others(one: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
-    """Go through what is in a folder and neither hidden, nor a document of the format, nor known by its name."""
+    """Return the paths in a folder that are not hidden, known by name, or metadata of the format."""
     names = sorted(files.listdir(folder)) if files.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name not in one.image_files and not name.startswith("."))

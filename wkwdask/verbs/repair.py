@@ -305,19 +305,16 @@ class Repair:
 
     def _plan_rebuild(self, rebuilding: Rebuild | None, file: BrokenFile) -> bool:
         """Plan the rebuilding of a file from the finer level; return False if that is not safe."""
-        is_good = (
-            self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
-        )  # salvage may rebuild from salvaged sources, if the file has no intact block to lose
+        # A file without intact blocks has nothing to lose, so salvage may rebuild it even from salvaged sources.
+        is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
         if rebuilding is None or not all(map(is_good, rebuilding.base.sources(file.shard))):
             return False
         is_recorded, differs = rebuilding.provenance.is_recorded, self._differs(file)
         how = f"from mag {rebuilding.provenance.finer.name}, {rebuilding.basis}"
-        if (
-            file.repairer is not None and file.num_sound and not is_recorded and not differs
-        ):  # its intact blocks are as good as rebuilt ones, so only the others are rebuilt
-            if any(
-                fault.kind == "file.block_type" for fault in self._by_path[file.path]
-            ):  # its blocks have another compression, so rebuilt blocks do not fit between them
+        if file.repairer is not None and file.num_sound and not is_recorded and not differs:
+            # Its intact blocks equal the computed ones, so only the others are rebuilt. Rebuilt blocks have the compression of the mag: they do not fit
+            # between blocks of another one.
+            if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):
                 return False
             self._saved.add(file.path)
             rewritten = file.rewrite_spec(salvage=True, rebuild=rebuilding.spec(file.shard))

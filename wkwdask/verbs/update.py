@@ -199,7 +199,7 @@ class Update(Work[Report]):
         return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
 
     def suspend(self, error: BaseException) -> None:
-        """Keep what is known of the files that were made."""
+        """Record the files that were rebuilt before an error."""
         self.job.save_record()
         self.folder.discard()
 

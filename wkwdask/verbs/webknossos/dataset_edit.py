@@ -1,6 +1,6 @@
-"""Edits of a dataset that concern folders as well as its JSON: renaming a layer, listing what is on disk or in another dataset.
+"""Edits of a dataset that concern both folders and JSON: renaming a layer, listing layers that exist on disk or in another dataset.
 
-Wherever such an edit is interrupted, all mags can be read under the name that the JSON has at that moment.
+At any moment, also after an interruption, all mags are readable under the names in the JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def datasource_of(dataset: str) -> DataSource:
-    """Read the JSON of a dataset that must have one."""
+    """Read the JSON of a dataset; a missing one is an error."""
     datasource = read_datasource(dataset)
     if datasource is None:
         raise MissingError(f"{dataset}/{FILE_NAME}: not found")
@@ -43,7 +43,7 @@ def datasource_of(dataset: str) -> DataSource:
 
 
 def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) -> Image:
-    """Find a layer of a dataset."""
+    """Return a layer of a dataset."""
     datasource = datasource_of(dataset) if datasource is None else datasource
     if datasource.layer(name) is None:
         names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.invalid_layers]
@@ -53,7 +53,7 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
 
 @contextlib.contextmanager
 def kept_idle(layer: Image) -> Iterator[None]:
-    """Keep jobs from starting in a layer; a job that works or can resume there would not find it again."""
+    """Keep jobs from starting in a layer. A job that is running or can resume there would lose its folder."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
         for folder in sorted({files.realpath(folder) for folder in _folders_of(layer)}):
@@ -64,7 +64,7 @@ def kept_idle(layer: Image) -> Iterator[None]:
 
 
 def _folders_of(layer: Image) -> list[str]:
-    """List the folders in which jobs on a layer work."""
+    """Return the folders in which jobs on a layer work."""
     return sorted({layer.folder} | {dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
 
 
@@ -72,22 +72,24 @@ def _check_idle(layer: Image) -> None:
     for folder in _folders_of(layer):
         for root, state in job_states(folder) if files.isdir(folder) else ():
             if state is not JobState.DEAD:
-                raise LockedError(f"{root}: a job works in this layer, or can go on ({state.value}); let it end, or let repair remove what it left")
+                raise LockedError(f"{root}: a job is running in this layer, or can resume ({state.value}); wait for its end, or let repair remove it")
     for mag, folder in layer.mags.items():
         holder = None if is_remote(folder) else lock_holder(folder)
         if holder is not None:
             raise LockedError(f"{folder}: another job writes mag {mag}: {holder}")
 
 
-# ----------------------------------------------------------------------------- another name
+# ----------------------------------------------------------------------------- renaming
 
 
 def rename_layer(dataset: str, old: str, new: str) -> None:
-    """Give a layer and its folder another name; jobs of this package are kept out.
+    """Rename a layer and its folder, without a moment at which the JSON leads nowhere.
 
-    The new name becomes a link to the folder, the JSON takes the new name and paths in one step, and link and folder change places in one step: at any
-    moment the paths of the JSON lead to the mags. Where the system cannot swap two names, the folder keeps the old one. The same call ends what was
-    interrupted.
+    1. The new name becomes a link to the folder.
+    2. The JSON takes the new name and paths, in one atomic write.
+    3. Link and folder swap names, atomically. Where the system cannot swap two names, the folder keeps the old one.
+
+    The same call completes an interrupted rename.
     """
     datasource = datasource_of(dataset)
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
@@ -95,13 +97,13 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
         _swap(dataset, old, new)
         return
     layer = stored_layer(dataset, old, datasource)
-    with_new_name(datasource.document, old, new, str)  # says what is wrong before anything changes
+    with_new_name(datasource.document, old, new, str)  # raises before anything changes
     with kept_idle(layer):
         if not files.isdir(here):
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
         if files.lexists(there) and not _leads_to(there, old):
-            raise ExistsError(f"{there}: exists already, but is not a layer of the JSON; move it away or choose another name")
+            raise ExistsError(f"{there}: already exists, but is not a layer of the JSON; move it away or choose another name")
         if not files.lexists(there):
             files.symlink(old, there)
         update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))
@@ -116,21 +118,21 @@ def _leads_to(path: str, target: str) -> bool:
 
 
 def _swap(dataset: str, old: str, new: str) -> None:
-    """Let the folder have the new name, to which a link leads already."""
+    """Swap folder and link, after the JSON has the new name."""
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
     if _leads_to(there, old):
-        update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # where an earlier call could not swap them
+        update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # undoes _stay of an earlier call
         if not files.exchange(here, there):
             _stay(dataset, old, new)
             files.unlink(there)
             return
         files.fsync(dataset)
-    if _leads_to(here, old):  # what was the link leads to itself now
+    if _leads_to(here, old):  # after the swap the old name is a link to itself
         files.unlink(here)
 
 
 def _stay(dataset: str, old: str, new: str) -> None:
-    """Let the JSON lead to the folder under its old name."""
+    """Point the JSON to the folder under its old name."""
     mags = stored_layer(dataset, new).mags
     back = _mover(dataset, new, old)
     paths = {mag: f"./{relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
@@ -139,7 +141,7 @@ def _stay(dataset: str, old: str, new: str) -> None:
 
 
 def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
-    """Give what turns a path into, or in, one folder of a dataset into one of another folder, and leaves all other ones."""
+    """Return a function that replaces one folder of a dataset by another in a path, and leaves all other paths unchanged."""
 
     def moved(path: str) -> str:
         if is_remote(path):
@@ -156,11 +158,11 @@ def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
     return moved
 
 
-# ----------------------------------------------------------------------------- what is in other places
+# ----------------------------------------------------------------------------- layers of other datasets
 
 
 def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
-    """Make the entry of a layer whose mags and attachments stay in another dataset."""
+    """Return the JSON entry of a layer whose mags and attachments stay in another dataset."""
     if source.container.record is None or source.container.dataset_folder is None:
         raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
 
@@ -181,5 +183,4 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
 
 
 def list_layer(dataset: str, entry: dict[str, Any]) -> None:
-    """Add the entry of a layer to the JSON."""
     update_datasource(dataset, lambda document: with_entry(document, entry))

@@ -1,4 +1,4 @@
-"""Staging the merge of volume annotations into a WKW mag: which mag, which ids, which box."""
+"""Planning of the merge of volume annotations into a WKW mag: mag, ids and box."""
 
 from __future__ import annotations
 
@@ -37,57 +37,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Annotations, and the mag that they go into."""
+    """Annotations, and the mag into which they are merged."""
 
     move: LevelCopy
-    """The mag, and where the result goes."""
+    """Mag, and target of the result."""
     annotations: tuple[AnnotationMag, ...]
-    """The annotations that hold blocks, the strongest last."""
+    """Annotations with blocks; later ones override earlier ones."""
     box: BoundingBox
-    """Where there are data in the end [voxels of the mag]."""
+    """Box of the result [voxels of the mag]."""
     largest: int | None
-    """The largest id in the end, None where that of the base is not known."""
+    """Largest id of the result, None if that of the base is unknown."""
     notes: tuple[str, ...]
-    """What a user should know."""
 
     @property
     def target(self) -> str:
-        """The folder of the result."""
+        """Folder of the result."""
         assert self.move.wanted is not None
         return self.move.wanted.url
 
     @property
     def note(self) -> str:
-        """All that a user should know, and what is still to be done."""
+        """All notes, and the remaining step."""
         return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {dirname(self.target)}"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What stands in the blocks of an annotation."""
+    """Result of reading all blocks of an annotation."""
 
     largest: int
-    """The largest id."""
+    """Largest id."""
     outside: BoundingBox
-    """The smallest box around all voxels outside of the base's box that are not zero."""
+    """Smallest box around all nonzero voxels outside of the base's box."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """What of the base and the annotations a user means."""
+    """Selection of the base's mag and of the annotations' volume layers."""
 
     layer: str | None = None
-    """The layer of the base."""
+    """Layer of the base."""
     mag: Mag | None = None
-    """The mag."""
     relabel: bool | int = False
-    """Whether new ids of annotations are told apart; or the largest id of the base."""
+    """Whether new ids of different annotations are made distinct; or the largest id of the base."""
     volume_layer: str | None = None
-    """The volume layer of each annotation."""
+    """Volume layer of each annotation."""
 
 
 def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions) -> Merge:
-    """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids."""
+    """Select mag and annotations, read all blocks of the annotations once, and choose ids."""
     located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
         labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
@@ -98,7 +96,7 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
     mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
     wanted = options.mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
-        raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
+        raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge")
     (move,) = default_format().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(find_mag(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
     merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
@@ -118,7 +116,7 @@ def _with_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequ
     if relabel is False:
         return Merge(move, tuple(annotations), box, largest, _about(empty))
     if known is None:
-        raise ValueError(f"{source.folder}: relabel needs the largest id of the base, which its JSON does not state; give it as a number")
+        raise ValueError(f"{source.folder}: relabel requires the largest id of the base, which its JSON does not state; set relabel to that number")
     for annotation in annotations:
         _check_known(annotation, source, known)
     moved, largest, lines = _relabelled(annotations, scans, known)
@@ -132,8 +130,8 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
-    """Check and lay out the merge."""
-    move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
+    """Plan the merge."""
+    move, source = merge.move, wkw_volume(merge.move.image, merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
     place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
@@ -168,7 +166,7 @@ def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
 
 
 def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> BoundingBox:
-    """Give the smallest box around the voxels of a block that are not zero and lie outside of a box."""
+    """Return the smallest box around the nonzero voxels of a block that lie outside of a box."""
     inside = block.intersection(box)
     if not inside.is_empty:
         part_of_array(voxels, inside, block.topleft)[...] = False
@@ -181,13 +179,13 @@ def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> Bound
 def _largest_known(layer: Image, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
         if not isinstance(relabel, int) or relabel < 0:
-            raise ValueError(f"relabel is True, False or the largest id of the base, a whole number from 0 on; got {relabel!r}")
+            raise ValueError(f"relabel must be True, False or the largest id of the base (an integer >= 0), got {relabel!r}")
         return relabel
     return None if layer.container.record is None else largest_segment_id(layer.container.record.attributes)
 
 
 def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> None:
-    """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest."""
+    """Check that no new id exists in the same block of the base. In many datasets the JSON states too small a largest id."""
     step = annotation.header.block_len
     before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")
     for row in annotation.blocks().tolist():
@@ -197,13 +195,11 @@ def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> 
             source.read_into(before, (row[0] * step, row[1] * step, row[2] * step))
             old = new[np.isin(new, before)]
             if len(old):
-                raise ValueError(
-                    f"{source.folder}: holds id {old[0]}, although its largest is said to be {known}; relabel needs the true one: give it as a number"
-                )
+                raise ValueError(f"{source.folder}: contains id {old[0]}, although its largest id is stated as {known}; set relabel to the true largest id")
 
 
 def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
-    """Give each annotation ids of its own for what is new in it: those above all ids of the base move behind those of the annotations before."""
+    """Move the new ids of each annotation, those above all ids of the base, behind those of the annotations before it."""
     moved, lines, by = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
         moved.append(replace(annotation, last_known=known, moved_by=by))
@@ -215,7 +211,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
 
 
 def _edit(move: LevelCopy, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
-    """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
+    """Return the JSON edit: a new layer resembles that of the base, and the largest id is updated."""
     record, box = move.image.container.record, merge.box
     if edit is None:
         return None
@@ -234,7 +230,7 @@ def _edit(move: LevelCopy, place: MagPlace, edit: LayerEdit | None, merge: Merge
 
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
-    """Name the annotations so that others, or the same ones after a change, have another name."""
+    """Return a token that changes when the annotations do."""
     return hashlib.blake2b(
         repr([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations]).encode(), digest_size=8
     ).hexdigest()
