@@ -43,7 +43,7 @@ class ApplyOptions:
     where: BoundingBox | None = None
     """Box to compute [voxels of mag 1]."""
     skips_empty: bool = False
-    """Whether the result is zero wherever the first source is."""
+    """Whether the result is zero where the first source is."""
     chunks: Vec3 | None = None
     """Box of one function call [voxels]; None chooses it."""
     dtype: Any = None

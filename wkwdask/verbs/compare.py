@@ -172,7 +172,7 @@ class EqualSpec(CompareSpec):
 
 
 class CompareJob(FlatJob):
-    """Job that compares two volumes wherever one of them has a file."""
+    """Job that compares two volumes in regions where one of them has a file."""
 
     spec: type[CompareSpec] = CompareSpec
 

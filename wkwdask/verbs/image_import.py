@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ImportSource(Volume, Protocol):
-    """Volume of another format, of which each task gets a part."""
+    """Volume of another format; each task gets a part of it."""
 
     @property
     def unit_shape(self) -> Vec3:
@@ -123,7 +123,6 @@ class OpenedImport:
     source: ImportSource
     """Voxels to read, in absolute coordinates."""
     foreign: PlainSource
-    """What it says about itself."""
     fill: bool
     """Whether unreadable sections become zeros."""
 

@@ -76,7 +76,7 @@ class RegionSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
-        """Read the region brick by brick, and write each mag's bricks as they are complete."""
+        """Read the region brick by brick, and write the bricks of each mag as soon as they are complete."""
         states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         writers = [self._writer(level) for level in range(len(self.targets))]

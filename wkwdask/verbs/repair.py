@@ -435,7 +435,7 @@ def _is_described(scope: LevelScope, by_path: dict[str, list[Fault]]) -> bool:
 
 _PROOF = {
     True: "all blocks decode by the mag's header",
-    False: "its size is exactly that of the mag's raw files, not that of its own header; raw blocks allow no other check",
+    False: "its size is exactly that of the mag's raw files, not the one in its header; raw blocks allow no other check",
 }
 _ADVICE = {
     "header.lengths": "rechunk the mag with block_len and file_len of at most 128",

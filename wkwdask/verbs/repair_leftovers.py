@@ -76,7 +76,7 @@ class LeftoverRepair:
             yield from (CopyCheckSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
 
     def take_probe(self, spec: CopyCheckSpec, *, is_there: bool) -> None:
-        """Take note of a copy that holds what its layer has not."""
+        """Record a copy with voxels that its layer lacks."""
         if not is_there:
             copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
             self._only_copies |= {path for path in copies if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}

@@ -131,7 +131,7 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Plan the merge."""
-    move, source = merge.move, wkw_volume(merge.move.image, merge.move.level.mag)
+    move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
     place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
