@@ -92,16 +92,16 @@ def test_names_of_layers(tmp_path, sections):
     ]  # fmt: skip
     assert layers[3]["boundingBox"] == {"topLeft": [6, 8, 5], "width": 82, "height": 60, "depth": 21}
     assert [mag["mag"] for mag in layers[3]["mags"]] == [[2, 2, 1]]
-    with pytest.raises(ValueError, match="is mag 2-2-1, but what is to be written is mag 1"):
+    with pytest.raises(ValueError, match="is mag 2-2-1, but the voxels to write are mag 1"):
         wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", mag=1)
     for inside in ("em", "em/1", "new/1"):
-        with pytest.raises(ValueError, match=rf"{inside}: lies in the dataset {tmp_path}/ds, and layer= names a layer of a dataset"):
+        with pytest.raises(ValueError, match=rf"{inside}: is inside the dataset {tmp_path}/ds, but layer= needs a dataset"):
             wkwdask.convert(sections, tmp_path / "ds" / inside, layer="em", **OPTIONS)
     assert not (tmp_path / "ds" / "em" / "1" / "em").exists()
 
 
 def test_the_voxel_size(tmp_path, sections):
-    with pytest.raises(ValueError, match="a new dataset needs the size of a voxel"):
+    with pytest.raises(ValueError, match="a new dataset needs a voxel size"):
         wkwdask.convert(sections, tmp_path / "ds")
     assert not (tmp_path / "ds").exists()
     wkwdask.convert(sections, tmp_path / "ds", voxel_size=(0.004, 0.004, 0.04), unit="um")
@@ -206,7 +206,7 @@ def test_coarser_mags_that_are_stale(tmp_path, sections):
     before = wkwdask.read(tmp_path / "ds", mag="2-2-1")
     save(sections, voxels(seed=2))
     note = wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"existing": "overwrite"})).note
-    assert note.startswith("coarser mags that are there are not changed: 2-2-1, 4-4-1")
+    assert note.startswith("existing coarser mags are not changed: 2-2-1, 4-4-1")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), before)
     assert "build_pyramid(update=True) brings them up to date" in note
     wkwdask.build_pyramid(tmp_path / "ds", update=True)

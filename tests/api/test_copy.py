@@ -144,7 +144,7 @@ def test_a_layer_gets_another_name(dataset, tmp_path):
 def test_another_voxel_size_is_told(dataset, tmp_path):
     wkwdask.create_dataset(tmp_path / "other", (4, 4, 4))
     report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
-    assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, those that were copied (11.24, 11.24, 28.0) nm"
+    assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, the copied ones (11.24, 11.24, 28.0) nm"
 
 
 def test_what_stays_behind_is_named(dataset, tmp_path):
@@ -171,11 +171,11 @@ def test_what_makes_no_sense(dataset, tmp_path):
         assert not (tmp_path / "copy" / "cells").exists()
     with pytest.raises(ValueError, match="is the source"):
         wkwdask.copy(dataset, dataset)
-    with pytest.raises(ValueError, match=r"has the name of mag 2, but .* is mag 1; name it 1"):
+    with pytest.raises(ValueError, match=r"is named after mag 2, but .* is mag 1; name it 1"):
         wkwdask.copy(dataset / "cells" / "1", dataset / "other" / "2")
     with pytest.raises(MissingError, match="no layer 'x'"):
         wkwdask.copy(dataset, tmp_path / "copy", layer="x")
-    with pytest.raises(BoundsError, match=r"begins at voxel \(16, 0, -1\)"):
+    with pytest.raises(BoundsError, match=r"starts at voxel \(16, 0, -1\)"):
         wkwdask.copy(dataset, tmp_path / "copy", translate=(0, 0, -41))
     with pytest.raises(BoundsError, match="lies outside of the mag"):
         wkwdask.copy(dataset, tmp_path / "copy", bounding_box=(500, 0, 0, 10, 10, 10))

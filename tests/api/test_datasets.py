@@ -137,7 +137,7 @@ def test_an_odd_layer(dataset):
     with pytest.raises(CorruptError, match=message):
         wkwdask.compress(dataset.path)  # all layers are meant
     report = wkwdask.copy(dataset.path, f"{dataset.path}-copy")
-    assert "not copied: layer seg (of which the JSON makes no sense)" in report.note
+    assert "not copied: layer seg (invalid in the JSON)" in report.note
     assert list(dataset.remove_layer("seg").layers) == ["em"]
 
 

@@ -48,7 +48,7 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
     assert f"mags 1 (at {dataset.path}/seg/1)" in call("dataset", "add-ref", path, f"{dataset.path}/seg", "--name", "cells", "--relative", "--any-voxel-size")
     shown = call("info", path)
     assert f"elsewhere: mag 1 of cells: {dataset.path}/seg/1" in shown
-    assert "remove-layer takes the layer off the JSON" in call("dataset", "remove-layer", path, "cells", "--delete-files", ok=False)
+    assert "remove-layer removes the layer from the JSON" in call("dataset", "remove-layer", path, "cells", "--delete-files", ok=False)
     call("dataset", "remove-layer", path, "cells")
     call("dataset", "remove-layer", path, "em", "--delete-files")
     assert sorted(os.listdir(path)) == ["datasource-properties.json"]

@@ -395,7 +395,7 @@ def test_ome_zarr_with_a_scale_of_all(tmp_path, unit):
     whole = [{"type": "scale", "scale": [0.1, 0.016, 0.032]}]
     group.attrs["multiscales"] = [{"axes": axes, "datasets": [entry], "coordinateTransformations": whole}]
     if unit is None:
-        with pytest.raises(ValueError, match="a new dataset needs the size of a voxel"):
+        with pytest.raises(ValueError, match="a new dataset needs a voxel size"):
             imported(tmp_path / "a.zarr", tmp_path, voxel_size=None)
     else:
         imported(tmp_path / "a.zarr", tmp_path, voxel_size=None)

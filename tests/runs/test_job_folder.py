@@ -743,7 +743,7 @@ def test_only_mags_are_replaced(layer):
     wkwdask.write(layer / "1", (0, 0, 0), voxels, **OPTIONS)
     dataset = layer.parent
     for folder, example in ((dataset, "LAYER/1"), (layer, "color/1"), (dataset / "new", "new/1")):
-        with pytest.raises(ValueError, match=rf"name the mag's folder, such as .*{example}"):
+        with pytest.raises(ValueError, match=rf"is not the folder of a mag; name one, such as .*{example}"):
             wkwdask.write(folder, (0, 0, 0), voxels, existing="overwrite", **OPTIONS)
     home = dataset.parent / "home"
     (home / "1").mkdir(parents=True)
@@ -764,7 +764,7 @@ def test_a_pyramid_does_not_replace_its_source(layer, path):
     document = json.loads(properties.read_text())
     document["dataLayers"][0]["mags"].append({"mag": [2, 2, 2], "path": path})
     properties.write_text(json.dumps(document))
-    with pytest.raises(ValueError, match="would take the place of"):
+    with pytest.raises(ValueError, match="would overwrite"):
         wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite")
     assert wkwdask.read(layer / "1", ((0, 0, 0), (8, 8, 8))).all()
 

@@ -412,7 +412,7 @@ class TestWriting:
     def test_other_voxels_are_refused(self, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
-        with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm here, those of the array's coordinates 11\.24, 11\.24, 28 nm"):
+        with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm in the dataset, but 11\.24, 11\.24, 28 nm"):
             array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new" / "em" / "2-2-1").exists()
         array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", offset=(0, 0, 0), **OPTIONS)  # what is asked for goes before coordinates
@@ -466,7 +466,7 @@ class TestWriting:
         other = in_memory(EM, "em", (2, 2, 1))
         jobs = [one.wkw.to_wkw(tmp_path / "new" / name / "1", compute=False, **OPTIONS) for one, name in ((array, "em"), (other, "half"))]
         jobs[0].compute()
-        with pytest.raises(ValueError, match="was made meanwhile with voxels of"):
+        with pytest.raises(ValueError, match="another job created the dataset with voxels of"):
             jobs[1].compute()
         assert [layer.name for layer in wkwdask.info(tmp_path / "new").layers] == ["em"]
         assert not (tmp_path / "new" / "half" / "1").exists()

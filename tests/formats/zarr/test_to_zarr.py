@@ -244,7 +244,7 @@ def test_parts_of_a_layer(tmp_path, dataset):
     expected = wkwdask.read(dataset / "color" / "1", wkwdask.BoundingBox((12, 22, 32), (8, 6, 10)))[0].T.astype("uint16") * 257
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr"), expected)
     assert datasets(tmp_path / "a.ome.zarr") == {"1": [[40, 5, 4], [1280, 110, -88 * 4]]}
-    with pytest.raises(BoundsError, match=r"begins at voxel \(-88, 22, 32\)"):
+    with pytest.raises(BoundsError, match=r"starts at voxel \(-88, 22, 32\)"):
         wkwdask.convert(tmp_path / "a.ome.zarr", tmp_path / "back")
     wkwdask.convert(tmp_path / "a.ome.zarr", tmp_path / "back", offset=(100, 0, 0))
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "back").compute()[0].T, expected)
@@ -359,7 +359,7 @@ def test_levels_that_are_no_mags(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"type": "scale"', '"typ": "scale"', "a new dataset needs the size of a voxel"), ("1.5", '"x"', "a new dataset needs the size of a voxel"),
+        ('"type": "scale"', '"typ": "scale"', "a new dataset needs a voxel size"), ("1.5", '"x"', "a new dataset needs the size of a voxel"),
         ('"datasets"', '"data"', "a group without multiscales"),
         ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"), ("{", "", "not readable as Zarr array or group"),
     ],

@@ -62,7 +62,7 @@ class LayerRecord:
     mags: tuple[MagRecord, ...]
     """All mags, finest first."""
     attributes: dict[str, Any]
-    """Fields that stay true for a copy of the layer, such as the largest id and view settings."""
+    """Fields that stay true for a copy of the layer: the largest id, view settings and the like."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False)
     """The complete entry in the JSON."""
 
@@ -410,7 +410,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
 
 
 def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the document of a dataset without layers that keeps all other fields, such as the scale."""
+    """Return the document of a dataset without layers that keeps all other fields (the scale and unknown ones)."""
     changed = copy.deepcopy(document)
     identity = changed.get("id")
     changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}

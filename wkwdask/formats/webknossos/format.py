@@ -1,4 +1,4 @@
-"""Datasets of WEBKNOSSOS, layers and mags, with their files in WKW."""
+"""The format ``webknossos``: datasets, layers and mags whose files are WKW, as an entry of the registry of formats."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
 
-_MUCH = 2
-_NAMED = 5
+_SPARSE_RATIO = 2  # files that cover more than this many times the box are searched for blocks of zeros
+_MAX_LISTED = 5  # names in a note
 
 
 class WebknossosFormat(ArrayFormat):
-    """A dataset with a JSON, a layer, or a mag."""
+    """A dataset with a JSON, a layer or a mag."""
 
     name = "webknossos"
     options = WkwOptions
@@ -62,11 +62,11 @@ class WebknossosFormat(ArrayFormat):
     image_files = (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
-        """Tell whether a folder is a dataset with a JSON, or a mag; a layer is known by the folders in it alone, of which there may be many."""
+        """Check whether a folder is a dataset with a JSON, or a mag. A layer has no file of its own to check."""
         return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
     def guess(self, url: object) -> bool:
-        """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
+        """Check whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
         if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
             return False
         path = local_path(url)
@@ -75,18 +75,18 @@ class WebknossosFormat(ArrayFormat):
         try:
             datasource = read_datasource(path)
         except CorruptError:
-            return True  # ours, and opening it says what is wrong
+            return True  # a dataset; opening it raises the error
         if datasource is not None and (datasource.layers or datasource.invalid_layers):
             return bool(datasource.invalid_layers) or any(record.data_format == "wkw" for record in datasource.layers)
         with files.scandir(path) as entries:
             return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def claims(self, path: str) -> bool:
-        """Tell whether the JSON of a dataset lists a folder as a layer in another format, or a mag of one."""
+        """Check whether the JSON of a dataset lists a folder as a layer in another format, or as a mag of one."""
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        """Find the layers that a path can mean."""
+        """Resolve a path to layers and, if it is one, a mag."""
         return find_listed_arrays(local_path(url)) or locate(url)
 
     def summarize(self, url: Url) -> Summary:
@@ -96,26 +96,26 @@ class WebknossosFormat(ArrayFormat):
         return summarize(url)
 
     def source_of(self, image: Image) -> str:
-        """Give the folder."""
+        """Return the folder."""
         return image.folder
 
     def target(self, wanted: Destination) -> TargetImage:
-        """Find out what is where levels are wanted."""
+        """Return the target of a new mag."""
         return mag_place(wanted)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        """Give the place of new mags in a layer."""
+        """Return a layer as the target of new mags."""
         return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
 
     def moves(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
-        """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag."""
+        """List the selected mags with their targets: a dataset is copied to a dataset, a layer to a layer, a mag to a mag."""
         located = locate(url, allow_external=allow_external)
         mags = None if levels is None else list(map(Mag.parse, levels))
         root = None if target is None else local_path(target)
         if root is not None and files.realpath(root) == files.realpath(located.path):
-            raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
+            raise ValueError(f"{root}: is the source; pass another target (rechunk and compress work in place without a target)")
         if layers is None and located.invalid_layers:
             located.invalid_layers[0].raise_error()
         moves = [
@@ -128,20 +128,20 @@ class WebknossosFormat(ArrayFormat):
         return moves
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
-        """Name the layers that are stored in WKW, where others are not."""
+        """Return the names of layers stored in WKW if other layers are not; None to copy all or none."""
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
         return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
 
     def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
-        """Name layers of other formats, and what is no mag; and datasets whose voxels have another size."""
+        """Return notes on layers and files that are not copied, and on target datasets with another voxel size."""
         located = locate(url)
-        left = [] if located.mag is not None else list(_left_behind(located, [move.image for move in moves], layers))
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        return [*_other_voxel_sizes(moves), *([f"not copied: {', '.join(left[:_NAMED])}{more}"] if left else [])]
+        skipped = [] if located.mag is not None else list(_not_copied(located, [move.image for move in moves], layers))
+        more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
+        return [*_other_voxel_sizes(moves), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
-        """Make the JSON of a new dataset, with the voxel size and no layers, where a whole dataset goes somewhere else."""
+        """Create the JSON of a new dataset, with the voxel size and without layers, if a whole dataset is copied."""
         datasource = read_datasource(locate(url).path)
         if target is None or datasource is None:
             return
@@ -151,37 +151,37 @@ class WebknossosFormat(ArrayFormat):
             update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Give the folder from which the mag can be moved, and that of the mag, where links lead to."""
+        """Return the folder that a job on a mag works in, and that of the mag, with symbolic links resolved."""
         check_inside_dataset(image, level.folder)
         folder = real_folder(image, level.folder)
         return work_folder(image, [folder]), folder
 
     def work_folder(self, image: Image, folders: Sequence[str]) -> str:
-        """Give the folder of the layer, or one beside mags to which links lead."""
+        """Return the folder that a job on several mags works in."""
         return work_folder(image, folders)
 
     def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
-        """Give a mag as what is written in its place."""
+        """Return the target for changing files of a mag in place."""
         level = DEFAULT_LEVEL if how.level is None else how.level
         return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
-        """Refuse links that leave the dataset."""
+        """Raise UnsupportedError for links that leave the dataset."""
         check_files_inside(image, folder, shards)
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
-        """State the largest id of a segmentation that the JSON lists."""
+        """Return the edit that updates the largest id of a listed segmentation."""
         dataset = image.container.dataset_folder
         return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
-        """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
+        """Return a mag with the box of all stored voxels: a mag that is replaced must keep voxels outside of the layer's box."""
         stored = files_extent(volume.folder, header_of(volume), volume.box.mag)
-        is_mostly_outside = stored.volume > _MUCH * volume.box.volume  # then files are few, and most of their blocks are likely to be zeros
+        is_mostly_outside = stored.volume > _SPARSE_RATIO * volume.box.volume  # few files, mostly zeros: worth reading their jump tables
         return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
 
     def is_uniform(self, volume: StoredArray) -> bool:
-        """Tell whether all files are encoded as the header says; those of other software need not be."""
+        """Check whether all files have the block type of the header; files of other software may differ."""
         header = header_of(volume)
         for x, y, z in volume.stored_states()[:, :3].tolist():
             file = open_if_stored(volume.shard_path((x, y, z)), header)
@@ -190,73 +190,73 @@ class WebknossosFormat(ArrayFormat):
         return True
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
-        """Give what the JSON says; nothing is guessed of a layer without one."""
+        """Return the category in the JSON; it is not guessed for a layer without one."""
         return image.category
 
     def is_level_folder(self, folder: str) -> bool:
-        """Tell whether a folder is a mag in WKW and nothing else."""
+        """Check whether a folder is a WKW mag and nothing else."""
         return is_mag(folder)
 
     def record_of(self, folder: str) -> str | None:
-        """Name the header."""
+        """Return the path of ``header.wkw``."""
         path = f"{folder}/{HEADER_NAME}"
         return path if files.exists(path) else None
 
     def why_not_replaceable(self, folder: str) -> str:
-        """Say what else a folder holds than a mag."""
+        """Return why a folder cannot be replaced: it contains other files."""
         return f"holds something else than one mag{stray_in(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
 
     def container_around(self, folder: str) -> str | None:
-        """Name the dataset: the folder, or the one above it."""
+        """Return the dataset: the folder, or the one above it."""
         return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        """Find out what is to be checked, with or without a JSON."""
+        """Collect what to check, with or without a JSON."""
         del pyramid
         return inspect_dataset(url, layers, mags)
 
     def document_repair(self, scope: Any, found: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
-        """Mend the JSON of a dataset."""
+        """Return the repair of the JSON of a dataset."""
         return JsonRepair(scope, found, options)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
-        """Find the layers, those that are stored in another format too."""
+        """Resolve a path, including layers stored in other formats."""
         return locate(url, allow_external=allow_external)
 
     def why_not_removable(self, image: Image) -> str:
-        """Say that a layer is not stored as WKW."""
+        """Return why a layer is not removed: it is not stored as WKW."""
         stored = image.container.data_format
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
 
     def check_removable(self, image: Image, folder: str) -> str:
-        """Make sure that a mag is one of this dataset and of one layer alone; gives the real folder where it lies outside, and that is allowed."""
+        """Raise UnsupportedError for a mag that is outside of the dataset or listed by another layer; return its real folder otherwise."""
         dataset = image.container.dataset_folder
         if dataset is not None:
             check_datasource_writable(dataset)
         real = outside_of(image, folder)
         if real is not None and not image.container.allow_external:
             raise UnsupportedError(
-                f"{folder}: lies outside the dataset {dataset_of(image)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
-                "layer off the JSON and leaves its files, allow_external=True deletes them there"
+                f"{folder}: lies outside the dataset {dataset_of(image)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer removes the "
+                "layer from the JSON and keeps its files, allow_external=True deletes them there"
             )
         real = super().check_removable(image, real_folder(image, folder))
         for other in other_layers_with(image, real):
-            raise UnsupportedError(f"{real}: layer {other} lists this mag too; take it off the JSON of one of them first")
+            raise UnsupportedError(f"{real}: layer {other} lists this mag too; remove it from the JSON of one of them first")
         return real
 
     def why_not_level(self, folder: str) -> str:
-        """Say what else is in the folder of a mag."""
+        """Return why a folder is not only a mag."""
         return f"is not a mag, or holds other files too{stray_in(folder)}"
 
     def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
-        """Give the change by which the JSON forgets mags, and a layer with its last one."""
+        """Return the edit that removes mags from the JSON, and a layer with its last mag."""
         dataset = image.container.dataset_folder
         if dataset is None or image.container.record is None:
             return None
         return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
 
     def clear(self, folder: str) -> None:
-        """Remove the JSON of a dataset when it lists no layer, if nothing else is in the folder."""
+        """Remove the JSON of a dataset that lists no layer, if the folder contains nothing else."""
         path = f"{folder}/{FILE_NAME}"
         if not files.exists(path) or not self.is_bare(folder):
             return
@@ -270,11 +270,11 @@ FORMAT = WebknossosFormat()
 
 
 def _chosen_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
-    there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
-    missing = [mag for mag in mags or () if mag not in there]
+    existing = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    missing = [mag for mag in mags or () if mag not in existing]
     if missing:
-        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
-    return there if mags is None else [mag for mag in there if mag in mags]
+        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, existing)) or 'none'}")
+    return existing if mags is None else [mag for mag in existing if mag in mags]
 
 
 def _place_in(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> str:
@@ -285,34 +285,34 @@ def _place_in(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> str:
 
 
 def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
-    """Refuse to let voxels of one mag appear as another one."""
+    """Raise ValueError for a target folder that is named after another mag."""
     named = mag_from_name(basename(folder))
     if named not in (None, mag) and mag_from_name(basename(located.path)) is not None:
-        raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
+        raise ValueError(f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 
 def _other_voxel_sizes(moves: Sequence[LevelCopy]) -> Iterator[str]:
-    """Name datasets that layers come into, and whose voxels are of another size."""
+    """Yield notes on target datasets with another voxel size."""
     for folder in {dirname(dirname(move.wanted.url)) for move in moves if move.wanted is not None}:
         there, here = read_datasource(folder), moves[0].image.container.datasource
         if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
-            yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
+            yield f"voxels of {folder} are {there.voxel_size_nm} nm, the copied ones {here.voxel_size_nm} nm"
 
 
-def _left_behind(located: ResolvedUrl, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
-    """Name layers of other formats, mags at other places, and whatever else is in the folders."""
+def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
+    """Yield the names of layers of other formats, remote mags, and other files in the folders."""
     for layer in located.layers:
         if layer.container.data_format != "wkw":
             yield f"layer {layer.name} ({layer.container.data_format})"
-    yield from (f"layer {invalid.name} (of which the JSON makes no sense)" for invalid in located.invalid_layers)
-    for layer in {layer.folder: layer for layer in taken}.values():
+    yield from (f"layer {invalid.name} (invalid in the JSON)" for invalid in located.invalid_layers)
+    for layer in {layer.folder: layer for layer in copied}.values():
         yield from (folder for folder in layer.mags.values() if is_remote(folder))
         yield from _other_files(layer.folder, {basename(folder) for folder in layer.mags.values()})
-    if names is None and taken and taken[0].folder != located.path:
+    if names is None and copied and copied[0].folder != located.path:
         yield from _other_files(located.path, {layer.name for layer in located.layers})
 
 
 def _other_files(folder: str, known: Collection[str]) -> Iterator[str]:
-    """Go through what is in a folder of a dataset and neither hidden, nor its JSON, nor known by its name."""
+    """Return the paths in a folder of a dataset that are neither known, nor hidden, nor its JSON."""
     names = sorted(files.listdir(folder)) if files.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))

@@ -1,6 +1,6 @@
-"""Checking what is around the files of mags: which layers and mags are there, and what the JSON says of them.
+"""Inspect a dataset for verify and repair: list its layers and mags, and compare them with the JSON.
 
-It never writes, and it goes on where the readers give up: without a JSON, or with a broken one, folders are all there is to go by.
+Readers stop at a missing or broken JSON; this module continues and relies on the folders. It never writes.
 """
 
 from __future__ import annotations
@@ -46,46 +46,43 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import TargetArray
 
 _SAMPLED_HEADERS = 200
-_LEAST_VOTES = 2  # files that must agree against header.wkw
+_MIN_VOTES = 2  # agreeing data files needed to overrule header.wkw
 _HEADER_KINDS = (
     "other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs",
 )  # fmt: skip
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
-_GROUP_NBYTES = 256 << 20  # voxels of the files of one task: below a second of work
-_LARGEST_GROUP = 512
+_TASK_NBYTES = 256 << 20  # decoded bytes of the files of one task: less than a second of work
+_MAX_FILES_PER_TASK = 512
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
 @dataclass(frozen=True)
 class MagScope(LevelScope):
-    """One mag that is to be checked."""
+    """One mag to check."""
 
     layer: str
     """Name of its layer."""
     mag: Mag
-    """The mag."""
     folder: str
-    """Its folder."""
     box: BoundingBox | None
-    """Where the JSON says that it has data [voxels of the mag], None without a JSON."""
+    """Box of the layer in the JSON [voxels of the mag]; None without a JSON."""
     category: str
-    """What the JSON says of the layer, empty without one."""
+    """Category of the layer in the JSON, empty without one."""
     header: WkwHeader | None
-    """What its files should be like: by header.wkw, or by most of the files where that is missing, broken or alone with what it says."""
+    """Expected header of its files: ``header.wkw``, or that of most files if it is missing, broken or overruled by them."""
     listing: Listing
-    """Its files."""
     record: npt.NDArray[np.int64] | None
-    """What it keeps about its files."""
+    """Record of its files: index, size and time of each; None without one."""
     recorded_box: BoundingBox | None = None
-    """Where the layer has data, as the provenance of its mags says [voxels of mag 1]."""
+    """Box of the layer in the provenance of its mags [voxels of mag 1]."""
 
     def files(self) -> list[tuple[Vec3, int]]:
-        """List its files, each with the size that it had when it was written, 0 where the mag keeps no record."""
+        """List its files, each with its size when it was written (0 without a record)."""
         sizes = {} if self.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
         return [(shard, sizes.get(shard, 0)) for shard in self.shards()]
 
     def check(self, *, decode: bool) -> WkwCheck | None:
-        """Say how its files are checked, None where nothing says what they should be like."""
+        """Return the check of its files; None if the expected header is unknown."""
         if self.header is None:
             return None
         find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
@@ -93,29 +90,29 @@ class MagScope(LevelScope):
         return WkwCheck(self.folder, self.header, self.box, decode, find_largest, recorded_box)
 
     def files_per_task(self) -> int:
-        """Choose how many files make a task."""
+        """Return the number of files that one task checks."""
         voxel_nbytes = 1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
-        return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // voxel_nbytes))
+        return max(1, min(_MAX_FILES_PER_TASK, _TASK_NBYTES // voxel_nbytes))
 
     @property
     def method(self) -> str | None:  # type: ignore[override]
-        """How most software makes a coarser mag."""
+        """Usual downsampling method for the category."""
         return _METHOD_OF_CATEGORY.get(self.category)
 
     @property
     def can_be_read(self) -> bool:
-        """Whether it has files, and something says what they should be like."""
+        """Whether the mag has files and an expected header."""
         return self.header is not None and bool(len(self.listing.shards))
 
     @property
     def document(self) -> str:  # type: ignore[override]
-        """Its header."""
+        """Path of ``header.wkw``."""
         return f"{self.folder}/{HEADER_NAME}"
 
     def volume(self) -> StoredArray:
-        """Open the mag by what its files should be like, even where its header.wkw is broken."""
+        """Open the mag by its expected header, even if ``header.wkw`` is broken."""
         if self.header is None:
-            raise ValueError(f"{self.folder}: nothing says what its files are like")
+            raise ValueError(f"{self.folder}: no valid header in header.wkw or in its files")
         return wkw_array(self.folder, self.header, _extent(self.listing, self.header, self.mag) if self.box is None else self.box)
 
     def shards(self) -> list[Vec3]:
@@ -123,47 +120,47 @@ class MagScope(LevelScope):
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
-        """Give what writes single files of it anew in their place, or in another folder."""
+        """Return the target for rewriting single files, in place or in another folder."""
         assert self.header is not None
         level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
         return replace(wkw_placement(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Say which files faults are about, given by path."""
+        """Group faults, given by path, by the index of the data file."""
         found = {}
-        for path, some in faults.items():
-            named = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
-            if named is not None:
-                found[int(named[3]), int(named[2]), int(named[1])] = list(some)
+        for path, file_faults in faults.items():
+            match = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
+            if match is not None:
+                found[int(match[3]), int(match[2]), int(match[1])] = list(file_faults)
         return found
 
     def paths_of(self, shard: Vec3) -> list[str]:
-        """Name the file."""
+        """Return the path of a data file, in a list."""
         return [file_path(self.folder, shard)]
 
     def files_of(self, shard: Vec3) -> list[tuple[Vec3, int]]:
-        """Give the file, if it is there."""
+        """Return a data file if it exists, in the form of :meth:`files`."""
         return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
 
     def repairer(self) -> WkwRepair | None:
-        """Keep all blocks that can be decoded."""
+        """Return the repair of its files, which keeps all decodable blocks."""
         check = self.check(decode=True)
         return None if check is None else WkwRepair(check)
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Pick those that a new header.wkw mends."""
+        """Return the faults that a new ``header.wkw`` repairs."""
         return [fault for fault in faults if fault.kind.removeprefix("header.") in _HEADER_KINDS]
 
     def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
-        """Make a header as data files say."""
+        """Return the expected header as bytes, and a note on its origin."""
         if self.header is None:
             return None
         votes = sum(1 for _ in header_votes(self.folder, self.listing))
-        how = "its other values stay" if faults[0].kind == "header.data_offset" else f"as {votes} data files say"
+        how = "other fields are unchanged" if faults[0].kind == "header.data_offset" else f"as in {votes} data files"
         return format_header(self.header.with_block_type(self.header.block_type)), how
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Tell whether header and files still say the same."""
+        """Check whether header and files are unchanged since the inspection."""
         again: list[Fault] = []
         header = check_header(self.folder, list_mag(self.folder), again)
         return header == self.header and is_document_good == (not self.document_faults(again))
@@ -171,34 +168,35 @@ class MagScope(LevelScope):
 
 @dataclass(frozen=True)
 class LayerScope(inspection.LayerScope):
-    """One layer that is to be checked."""
+    """One layer to check."""
 
     record: LayerRecord | None = None
-    """What the JSON says, None where it does not know the layer."""
+    """Record of the layer; None if the JSON does not list it."""
 
     def nonzero_outside(self, found: Mapping[str, Findings]) -> BoundingBox | None:
-        """Give the box around all voxels that are not zero and lie outside the layer's box [voxels of mag 1], None where there are none."""
-        outside = found.get(self.mags[0].key, Findings()).outside if self.mags else None  # a coarser mag's voxels reach beyond the box by rounding
+        """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1]; None without any."""
+        # Only the finest mag counts: voxels of coarser mags extend beyond the box by rounding.
+        outside = found.get(self.mags[0].key, Findings()).outside if self.mags else None
         return None if outside is None else outside.in_mag(MAG_1)
 
     def box_from_files(self, found: Mapping[str, Findings]) -> BoundingBox:
-        """Give the box of a layer that the JSON does not know [voxels of mag 1]: around what its jobs noted and all voxels that are not zero."""
-        there: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
-        recorded_box = read_recorded_box(there)
+        """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance, grown around all nonzero voxels."""
+        readable: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
+        recorded_box = read_recorded_box(readable)
         if recorded_box is None:
-            return there[0].volume().box.in_mag(MAG_1)
-        outside = (found.get(scope.key, Findings()).outside for scope in there)
+            return readable[0].volume().box.in_mag(MAG_1)
+        outside = (found.get(scope.key, Findings()).outside for scope in readable)
         return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), recorded_box)
 
     def faults(self, json_path: str, found: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Compare what the JSON says of the layer with what its blocks hold."""
+        """Compare largest id and box in the JSON with the contents of the files."""
         if self.record is None:
             return
         values = (found.get(scope.key, Findings()).largest for scope in self.mags)
         largest = max((n for n in values if n is not None), default=None)
-        said = largest_segment_id(self.record.attributes)
-        if largest is not None and said is not None and said < largest:
-            yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {said}", str(largest))
+        stated = largest_segment_id(self.record.attributes)
+        if largest is not None and stated is not None and stated < largest:
+            yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {stated}", str(largest))
         outside = self.nonzero_outside(found)
         if outside is not None:
             box = self.record.bounding_box
@@ -207,40 +205,39 @@ class LayerScope(inspection.LayerScope):
 
 @dataclass(frozen=True)
 class Scope(inspection.Scope):
-    """What is to be checked of datasets, layers and mags."""
+    """Layers and mags to check, and the JSON."""
 
     dataset_folder: str | None = None
-    """Where the JSON is or should be; None for layers and mags without one."""
+    """Folder in which the JSON is or should be; None for layers and mags without one."""
     datasource: DataSource | None = None
-    """What it says."""
 
     @property
     def json_path(self) -> str:
-        """Name the JSON."""
+        """Path of the JSON."""
         return f"{self.dataset_folder}/{FILE_NAME}"
 
     def is_inside(self, path: str) -> bool:
-        """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
+        """Check whether a path is inside of the dataset; files elsewhere, to which the JSON leads, may belong to somebody else."""
         dataset = self.dataset_folder or next((dataset_above(layer.folder) for layer in self.layers), None)
         return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
 
     def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
-        """Open the mags of a layer and those in a left-over folder."""
+        """Open each mag in a leftover folder together with the original of the layer; None for one that has no original."""
         originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
         copies = list(_mags_in(path))
         for mag, folder in copies:
-            yield None if mag is None or mag not in originals else _opened(originals[mag], folder)
+            yield None if mag is None or mag not in originals else _open_pair(originals[mag], folder)
         if not copies:
             yield None
 
     def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Compare what the JSON says with what the files of mags were found to hold."""
+        """Compare the JSON with the contents of the files."""
         for layer in self.layers:
             yield from layer.faults(self.json_path, found)
 
 
 def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
-    """Find out what is there: all that can be told without reading a data file beyond its first 16 bytes."""
+    """Collect the layers and mags of a path, with all faults that show without reading data files beyond their headers."""
     path = local_path(url)
     faults: list[Fault] = []
     found, dataset, datasource, only = _find(path, faults)
@@ -258,7 +255,7 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
-    """Find the layers that a path means, with or without a JSON; a mag where it is one."""
+    """Resolve a path, with or without a JSON, to its layers, the dataset, the JSON and, if the path is one, a mag."""
     if not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     try:
@@ -269,9 +266,9 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
     if datasource is not None:
         faults += [Fault("json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for invalid in datasource.invalid_layers]
         known = [listed_layer(path, datasource, record) for record in datasource.layers]
-        places = {files.realpath(layer.folder) for layer in known}
-        places |= {files.realpath(dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
-        fresh = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in places]
+        listed = {files.realpath(layer.folder) for layer in known}
+        listed |= {files.realpath(dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
+        fresh = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in listed]
         names = {invalid.name for invalid in datasource.invalid_layers}
         faults += [
             Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
@@ -282,10 +279,10 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
     if looks_like_mag(path):
         return _find_mag(path)
     if not any(True for _ in _mag_folders(path)):
-        inside = _layers_in(path, None)
-        if inside:
+        layers = _layers_in(path, None)
+        if layers:
             faults.append(Fault("json.missing", f"{path}/{FILE_NAME}", "no such file"))
-            return inside, path, None, None
+            return layers, path, None, None
     located = locate(path)
     (layer,) = located.layers
     return [layer], layer.container.dataset_folder, layer.container.datasource, None
@@ -306,12 +303,12 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 
 def looks_like_mag(folder: str) -> bool:
-    """Tell whether a folder holds a mag, even one that lacks its header or all its files."""
+    """Check whether a folder holds a mag, even one without header or without files."""
     return files.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
-    """Go through the folders of a layer that are named as a mag and hold one."""
+    """Yield the folders of a layer that are named like a mag and hold one."""
     try:
         with files.scandir(layer_folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -324,7 +321,7 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
 
 
 def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
-    """List the folders of a dataset that hold mags."""
+    """List the folders of a dataset that contain mags."""
     with files.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     invalid = set() if datasource is None else {layer.name for layer in datasource.invalid_layers}
@@ -338,11 +335,11 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, (), record)
     listed = layer.mags
-    there = list(_mag_folders(layer.folder))
+    existing = list(_mag_folders(layer.folder))
     if only is None and files.isdir(layer.folder):
-        faults += _twice(there)
+        faults += _duplicate_mags(existing)
     folders = dict(listed)
-    for mag, folder in there:
+    for mag, folder in existing:
         if mag not in folders:
             folders[mag] = folder
             if record is not None and (only is None or mag in only):
@@ -365,11 +362,11 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
     return LayerScope(layer.name, layer.folder, tuple(replace(scope, recorded_box=recorded_box) for scope in scopes), record)
 
 
-def _twice(there: list[tuple[Mag, str]]) -> Iterator[Fault]:
-    counts = Counter(mag for mag, _ in there)
+def _duplicate_mags(existing: list[tuple[Mag, str]]) -> Iterator[Fault]:
+    counts = Counter(mag for mag, _ in existing)
     for mag, count in counts.items():
         if count > 1:
-            folders = [folder for other, folder in there if other == mag]
+            folders = [folder for other, folder in existing if other == mag]
             yield Fault("mag.twice", folders[1], f"mag {mag.name} is also at {folders[0]}", "one folder")
 
 
@@ -391,25 +388,28 @@ def _inspect_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> Ma
     except (CorruptError, OSError) as error:
         faults.append(Fault("record.broken", f"{folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{folder}/{FILE_RECORD_NAME}: ")))
     if record is not None:
-        faults += _lost(folder, listing, record)
+        faults += _lost_files(folder, listing, record)
     box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None
     return MagScope(layer.name, mag, folder, box, layer.container.record.category if layer.container.record is not None else "", header, listing, record)
 
 
-def _lost(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Iterator[Fault]:
-    there = set(map(tuple, listing.shards.tolist()))
+def _lost_files(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Iterator[Fault]:
+    existing = set(map(tuple, listing.shards.tolist()))
     for x, y, z, nbytes, _, _ in record.tolist():
-        if nbytes and (x, y, z) not in there:
+        if nbytes and (x, y, z) not in existing:
             yield Fault("file.lost", file_path(folder, (x, y, z)), "no such file", f"{nbytes} bytes")
 
 
 def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
-    """Check ``header.wkw``, and go by most of the files where it cannot be right."""
+    """Check ``header.wkw``, and return the expected header of the data files.
+
+    The headers of sampled data files overrule a missing or broken ``header.wkw``, and one that contradicts more than half of them.
+    """
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:
-        if files.exists(path) and not files.isfile(path):  # a pipe would be read for ever
-            raise OSError("no file")
+        if files.exists(path) and not files.isfile(path):  # reading a pipe would block
+            raise OSError("not a file")
         with files.open_stream(path) as file:
             header, found = check_mag_header(file.read(1 << 16), path)
             faults += found
@@ -423,7 +423,7 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     (most, count), total = votes.most_common(1)[0], votes.total()
     if header is None:
         return most if 2 * count > total else None
-    if most == _as_vote(header) or count < _LEAST_VOTES or 2 * count <= total:
+    if most == _as_vote(header) or count < _MIN_VOTES or 2 * count <= total:
         return header
     if most != replace(_as_vote(header), block_type=most.block_type):
         faults.append(Fault("header.differs", path, _describe(header), f"{_describe(most)} as in {count} of {total} files"))
@@ -433,7 +433,7 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
 
 
 def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
-    """Read what data files say about their mag; broken ones say nothing."""
+    """Yield the headers of evenly sampled data files, without broken ones."""
     shards = listing.shards
     for number in np.unique(np.linspace(0, len(shards) - 1, min(len(shards), _SAMPLED_HEADERS)).astype(int)).tolist() if len(shards) else []:
         x, y, z = shards[number].tolist()
@@ -458,11 +458,11 @@ def _describe(header: WkwHeader) -> str:
 
 
 def _check_record(path: str, record: LayerRecord, mags: Sequence[MagScope]) -> Iterator[Fault]:
-    """Compare what the JSON says of a layer with its mags."""
+    """Compare the record of a layer with the headers and files of its mags."""
     lengths = {entry.mag: entry.cube_length for entry in record.mags if entry.cube_length is not None}
     headers = {scope.mag: scope.header for scope in mags if scope.header is not None}
     where = f"layer {record.name}"
-    types = {(header.dtype, header.num_channels): mag for mag, header in reversed(headers.items())}  # each with the finest mag that has it
+    types = {(header.dtype, header.num_channels): mag for mag, header in reversed(headers.items())}  # each type with the finest mag that has it
     for (dtype, num_channels), mag in types.items():
         expected = element_class(dtype, num_channels)
         if record.element_class != expected:
@@ -486,7 +486,7 @@ def _extent(listing: Listing, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 
 def read_recorded_box(mags: Sequence[MagScope]) -> BoundingBox | None:
-    """Read from the provenance of a layer's mags where it has data [voxels of mag 1], None where none says so."""
+    """Read the box of a layer from the provenance of its mags [voxels of mag 1]; None if no mag has one."""
     return next((box for scope in mags if (box := _read_recorded_box(scope)) is not None), None)
 
 
@@ -495,7 +495,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
-    """Read where a mag has data: each command notes a box of its own kind, that of a merge is one of several sources."""
+    """Read the box in the provenance of a mag; commands differ in its mag and shift, and that of a merge covers only one source."""
     settings: Any = read_provenance(scope.folder).get("settings")
     try:
         command, numbers = settings["command"], _numbers(settings["box"])
@@ -509,18 +509,18 @@ def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
 
 
 def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
-    """Go through the mags in a left-over folder, None for one whose name is none."""
+    """Yield the mags in a leftover folder; None for a folder that is not named like a mag."""
     for path, _, _ in files.walk(folder):
         if looks_like_mag(path):
             yield mag_from_name(basename(path)), path
 
 
-def _opened(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
-    """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
+def _open_pair(original: MagScope, copy: str) -> tuple[StoredArray, StoredArray] | None:
+    """Open a mag and its copy, both cropped to the extent of the copy; None if they cannot be compared."""
     try:
         copied = open_mag(copy, None, original.mag)
         stored = open_mag(original.folder, copied.box, original.mag)
     except (FormatError, OSError):
         return None
-    is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
-    return (stored, copied) if is_alike else None
+    is_comparable = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
+    return (stored, copied) if is_comparable else None

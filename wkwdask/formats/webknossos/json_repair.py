@@ -1,4 +1,4 @@
-"""Mending ``datasource-properties.json`` from the folders and files that are there."""
+"""Repair ``datasource-properties.json`` from the existing folders and files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class JsonRepair(DocumentRepair):
-    """What is to be changed in the JSON of a dataset."""
+    """Planned changes of the JSON of a dataset."""
 
     def __init__(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class JsonRepair(DocumentRepair):
         self._new: Document | None = None
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Decide what is done about the faults that are the JSON's; gives the paths of all that were decided about."""
+        """Plan actions for the faults of the JSON, and return the paths of all faults that are settled."""
         if self._scope.dataset_folder is None:
             return set()
         handled: set[str] = set()
@@ -59,12 +59,12 @@ class JsonRepair(DocumentRepair):
             if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
                 return {self._scope.json_path, *(one.path for one in faults if one.kind in ("layer.unlisted", "mag.unlisted"))}
         for layer in self._scope.layers:
-            mine = [fault for fault in faults if self._is_of(fault, layer)]
-            for fault in mine:
-                self._plan_fault(layer, fault, handled)
+            for fault in faults:
+                if self._concerns(fault, layer):
+                    self._plan_fault(layer, fault, handled)
         return handled
 
-    def _is_of(self, fault: Fault, layer: LayerScope) -> bool:
+    def _concerns(self, fault: Fault, layer: LayerScope) -> bool:
         if fault.kind.startswith("json."):
             return fault.found.startswith((f"layer {layer.name}:", f"layer {layer.name},"))
         return fault.path == layer.folder or fault.path.startswith(f"{layer.folder}/")
@@ -80,7 +80,7 @@ class JsonRepair(DocumentRepair):
         elif fault.kind == "mag.missing" and self._options.drop_missing:
             handled.add(fault.path)
             mag = Mag.parse(fault.expected.removeprefix("mag "))
-            self._change(fault, "the mag is taken off", lambda document: without_mags(document, layer.name, [mag]))
+            self._change(fault, "the mag is removed from the JSON", lambda document: without_mags(document, layer.name, [mag]))
         elif fault.kind == "json.box_smaller" and self._options.grow_box:
             handled.update({fault.path}, {f"{scope.folder}/z{z}/y{y}/x{x}.wkw" for scope in layer.mags for x, y, z in scope.listing.shards.tolist()})
             self._plan_box(layer, fault)
@@ -94,21 +94,21 @@ class JsonRepair(DocumentRepair):
 
     def _plan_type(self, layer: LayerScope, fault: Fault) -> None:
         headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
-        there = {scope.mag for scope in layer.mags}
-        if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= there:
-            self.left.append(Unrepaired(fault, "not all mags that the JSON lists were looked at"))
+        inspected = {scope.mag for scope in layer.mags}
+        if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= inspected:
+            self.left.append(Unrepaired(fault, "not all mags that the JSON lists were checked"))
             return
         if len(headers) != 1:
-            self.left.append(Unrepaired(fault, "the mags differ among themselves"))
+            self.left.append(Unrepaired(fault, "the mags differ from each other"))
             return
         ((dtype, num_channels),) = headers
         fields = {"elementClass": element_class(dtype, num_channels), "numChannels": num_channels}
-        self._change(fault, "as the mags say", lambda document: with_fields(document, layer.name, fields))
+        self._change(fault, "from the headers of the mags", lambda document: with_fields(document, layer.name, fields))
 
     def _plan_lengths(self, layer: LayerScope, fault: Fault) -> None:
         paths = {} if layer.record is None else {entry.mag: entry.path for entry in layer.record.mags}
         mags = [(scope.mag, paths.get(scope.mag) or self._relative(scope.folder), scope.header.file_len_vx) for scope in layer.mags if scope.header is not None]
-        self._change(fault, "as the mags say", lambda document: with_mags(document, layer.name, mags))
+        self._change(fault, "from the headers of the mags", lambda document: with_mags(document, layer.name, mags))
 
     def _plan_largest(self, layer: LayerScope, fault: Fault) -> None:
         self._change(fault, f"becomes {fault.expected}", lambda document: with_largest_id(document, layer.name, int(fault.expected)))
@@ -116,7 +116,7 @@ class JsonRepair(DocumentRepair):
     def _plan_mag(self, layer: LayerScope, fault: Fault) -> None:
         scope = next((scope for scope in layer.mags if scope.folder == fault.path), None)
         if scope is None or scope.header is None or layer.record is None:
-            self.left.append(Unrepaired(fault, "nothing says what its files are like"))
+            self.left.append(Unrepaired(fault, "no valid header in header.wkw or in its files"))
             return
         if element_class(scope.header.dtype, scope.header.num_channels) != layer.record.element_class:
             listed = type_text(layer.record.element_class, layer.record.num_channels)
@@ -127,7 +127,7 @@ class JsonRepair(DocumentRepair):
 
     def _plan_layer(self, layer: LayerScope, fault: Fault) -> None:
         if not any(scope.header is not None for scope in layer.mags):
-            self.left.append(Unrepaired(fault, "nothing says what its files are like"))
+            self.left.append(Unrepaired(fault, "no valid header in header.wkw or in its files"))
             return
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
@@ -139,27 +139,27 @@ class JsonRepair(DocumentRepair):
         self._change(fault, f"the box becomes {box}", lambda document: with_box(document, layer.name, box))
 
     def _plan_new(self, fault: Fault) -> bool:
-        """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
+        """Plan a new document: valid parts of the old one, and layers from their files. Return whether that settles all faults of the JSON."""
         head, kept, others = valid_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
-            self.left.append(Unrepaired(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
+            self.left.append(Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometres"))
             return True
         document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
-        fresh = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
+        restored = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
         before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
-        lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in fresh)]
-        if others and not fresh and "scale" in head:
-            self.left.append(Unrepaired(fault, "no file says what the layer should be; its record stays as it is"))
+        lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in restored)]
+        if others and not restored and "scale" in head:
+            self.left.append(Unrepaired(fault, "no files of the layer to restore it from; its record stays unchanged"))
             return False
-        for layer in fresh:
+        for layer in restored:
             document = self._with_layer(document, layer, without_box_and_mags(before[layer.name]) if layer.name in before else None)
         document["dataLayers"] = [*document["dataLayers"], *lost]
         self._new = document
-        how = f"written anew with layers {', '.join(layer.name for layer in fresh)} from their files" if fresh else "written anew"
-        what = f"; layers {', '.join(sorted(known))} as they were" if known else ""
-        what += "; what is wrong and no file explains is kept" if lost else ""
+        how = f"rewritten with layers {', '.join(layer.name for layer in restored)} from their files" if restored else "rewritten"
+        what = f"; layers {', '.join(sorted(known))} unchanged" if known else ""
+        what += "; invalid entries without files are kept" if lost else ""
         self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
         return True
 
@@ -179,7 +179,7 @@ class JsonRepair(DocumentRepair):
         return f"./{relpath(folder, self._scope.dataset_folder or '')}"
 
     def run(self) -> None:
-        """Do what was planned; a JSON that cannot be read is set aside."""
+        """Apply the planned changes; an unreadable JSON is set aside."""
         dataset = self._scope.dataset_folder
         if dataset is None:
             return

@@ -1,4 +1,4 @@
-"""What a job changes in a dataset's JSON once its mags are there."""
+"""Edits of a dataset's JSON that a job applies once its mags are published."""
 
 from __future__ import annotations
 
@@ -29,33 +29,29 @@ from wkwdask.store.paths import basename
 
 @dataclass(frozen=True, slots=True)
 class LayerEdit(MetadataEdit):
-    """What the JSON is to say once the mags are there."""
+    """Edit that lists new mags of a layer, and the layer itself if it is new."""
 
     kind: ClassVar[str] = "layer"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
-    """Values of :meth:`to_json` that are folders."""
     dataset_folder: str
-    """Where ``datasource-properties.json`` is."""
     layer: str
-    """Name of the layer."""
     mags: tuple[tuple[Mag, str, int], ...]
-    """Mag, path relative to the dataset, edge of a file [voxels]."""
+    """Mag, path relative to the dataset, edge length of a file [voxels]."""
     new_layer: NewLayer | None = None
-    """Category, box, element class and channels, where the layer is new or changes its box."""
+    """Set if the layer is new or its box changes."""
     attributes: dict[str, Any] = field(default_factory=dict)
-    """What else a new layer says about itself."""
+    """Other fields of a new layer."""
     voxel_size_nm: tuple[float, float, float] | None = None
-    """Edge lengths of a voxel of mag 1 [nm], for a JSON that is made where there is none yet."""
+    """Edge lengths of a mag-1 voxel [nm], for a JSON that does not exist yet."""
     is_listed: bool = False
     """Whether the JSON listed the layer when the job was planned."""
     maxima: tuple[int | None, ...] = ()
-    """Largest value of each mag, None where it is not known; empty where none is."""
+    """Largest value of each mag, None if unknown; empty if all are unknown."""
     is_new_content: bool = False
-    """Whether the finest of the mags replaces one with other voxels: then a larger id that the JSON states is that of voxels which are gone."""
+    """Whether the finest mag replaces one with other voxels: then a larger id in the JSON belongs to voxels that no longer exist."""
 
     def apply(self) -> None:
-        """Change the JSON."""
+        """Update the JSON."""
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
@@ -71,35 +67,36 @@ class LayerEdit(MetadataEdit):
         return replace(self, maxima=maxima, is_new_content=is_new_content)
 
     def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
-        """State the largest id of a segmentation, as far as the voxels that were written tell it."""
+        """Set the largest id of a segmentation if the written voxels determine it."""
         record = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
         known = {mag: value for (mag, _, _), value in zip(self.mags, self.maxima, strict=False) if value is not None}
         if record is None or record.category != "segmentation" or not known:
             return document
+        # The finest mag determines the id. A coarser one can only raise it, because labels may vanish in downsampling.
         stated, of_finest, largest = largest_segment_id(record.attributes), known.get(record.mags[0].mag), max(known.values())
         if of_finest is not None and (self.is_new_content if stated is not None else of_finest > 0):
             return with_largest_id(document, self.layer, max(0, of_finest))
         return document if stated is None or stated >= largest else with_largest_id(document, self.layer, largest)
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that the JSON can be brought up to date after it."""
+        """Raise, before any work, if the JSON cannot be written."""
         check_datasource_writable(self.dataset_folder)
 
     def check_current(self) -> None:
-        """Make sure that the JSON still lists the layer, and that nobody made the dataset meanwhile with voxels of another size."""
+        """Raise if the JSON no longer lists the layer, or if another job has created the dataset with another voxel size."""
         source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
         if self.is_listed and (source is None or source.layer(self.layer) is None):
-            raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name")
+            raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed since planning; use its current name")
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
         if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
             raise ValueError(
                 f"{self.dataset_folder}/{FILE_NAME}: the voxel size is {source.voxel_size_nm} nm, not {self.voxel_size_nm} nm: "
-                f"the dataset was made meanwhile with voxels of another size than those of layer {self.layer}"
+                f"another job created the dataset with voxels of another size than those of layer {self.layer}"
             )
 
     def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
-        """Give the box of the layer with that of mags of it which are there and stay, such as those that appeared while these were made."""
+        """Return the box of the layer, united with the current one if other mags of the layer stay, even those published during the job."""
         known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
         ours = {mag for mag, _, _ in self.mags}
         if known is None or all(record.mag in ours for record in known.mags):
@@ -107,7 +104,7 @@ class LayerEdit(MetadataEdit):
         return box.union(known.bounding_box)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the form that a publish record holds."""
+        """Return the JSON form, for a publish record."""
         new_layer = None
         if self.new_layer is not None:
             category, box, element_class, num_channels = self.new_layer
@@ -117,7 +114,7 @@ class LayerEdit(MetadataEdit):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LayerEdit:
-        """Read the form that a publish record holds."""
+        """Parse the JSON form of a publish record."""
         new_layer = None
         if value["new_layer"] is not None:
             category, numbers, element_class, num_channels = value["new_layer"]
@@ -133,26 +130,22 @@ class LayerEdit(MetadataEdit):
 
 @dataclass(frozen=True, slots=True)
 class LargestIdEdit(MetadataEdit):
-    """A larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
+    """Edit that raises a stated largest id after a part of a segmentation was written; an unstated one stays unstated."""
 
     kind: ClassVar[str] = "largestSegmentId"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
-    """Values of :meth:`to_json` that are folders."""
     dataset_folder: str
-    """Where ``datasource-properties.json`` is."""
     layer: str
-    """Name of the layer."""
     value: int = 0
-    """The id."""
+    """Largest id that was written."""
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LargestIdEdit:
-        """Return the edit that states an id."""
+        """Return the edit with the largest of the values."""
         del is_new_content
         return replace(self, value=max((value for value in maxima if value is not None), default=0))
 
     def apply(self) -> None:
-        """Change the JSON."""
+        """Update the JSON."""
         source = read_datasource(self.dataset_folder)
         before = None if source is None or source.layer(self.layer) is None else self._stated(source.document)
         if before is not None and before < self.value:
@@ -164,32 +157,28 @@ class LargestIdEdit(MetadataEdit):
 
 @dataclass(frozen=True, slots=True)
 class MagRemoval(MetadataEdit):
-    """Mags that the JSON is to forget."""
+    """Edit that removes mags from the JSON."""
 
     kind: ClassVar[str] = "removal of mags"
-    """What a record calls this kind of edit."""
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
-    """Values of :meth:`to_json` that are folders."""
     dataset_folder: str
-    """Where ``datasource-properties.json`` is."""
     layer: str
-    """Name of the layer, which goes with its last mag."""
+    """Name of the layer; it is removed with its last mag."""
     mags: tuple[Mag, ...]
-    """The mags."""
 
     def apply(self) -> None:
-        """Change the JSON."""
+        """Update the JSON."""
         update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
 
     def check_writable(self) -> None:
-        """Make sure that the JSON can be changed."""
+        """Raise, before any work, if the JSON cannot be written."""
         check_datasource_writable(self.dataset_folder)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the form that a record holds."""
+        """Return the JSON form, for a publish record."""
         return {**MetadataEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:
-        """Read the form that a record holds."""
+        """Parse the JSON form of a publish record."""
         return super(MagRemoval, cls).from_json({**value, "mags": tuple(map(Mag.parse, value["mags"]))})

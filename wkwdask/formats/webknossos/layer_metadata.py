@@ -1,4 +1,7 @@
-"""What a layer's entry in ``datasource-properties.json`` says besides its mags: typed where it makes sense, and left alone in the file where it does not."""
+"""Typed access to other fields of a layer's entry in ``datasource-properties.json``: attachments, axes, mappings, view settings.
+
+Invalid values are skipped here, and stay unchanged in the file.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Something that belongs to a layer and is no mag: meshes, agglomerates, connectomes, statistics."""
+    """Attachment of a layer: meshes, agglomerates, a connectome or statistics."""
 
     kind: str
     """``"meshes"``, ``"agglomerates"``, ``"connectomes"``, ``"segmentIndex"``, ``"segmentStatistics"`` or ``"cumsum"``."""
     name: str
-    """Its name."""
+    """Name of the attachment."""
     path: str
-    """Where it is: relative to the dataset, absolute or a URL."""
+    """Path relative to the dataset, absolute path or URL."""
     data_format: str
-    """How it is stored, such as ``"hdf5"`` or ``"zarr3"``."""
+    """Storage format, such as ``"hdf5"`` or ``"zarr3"``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis besides x, y, z."""
+    """Axis other than x, y, z."""
 
     name: str
-    """Its name, such as ``"t"``."""
+    """Name of the axis, such as ``"t"``."""
     bounds: tuple[int, int]
-    """First index, and the one behind the last."""
+    """First index and end."""
     index: int
-    """Where it stands among the axes of the stored arrays."""
+    """Position among the axes of the stored arrays."""
 
 
 def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
-    """List the attachments that a layer's entry names in a form that makes sense."""
+    """List the valid attachments of a layer."""
     groups = entry.get("attachments")
     found = []
     for kind, group in groups.items() if isinstance(groups, dict) else ():
@@ -57,7 +60,7 @@ def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
-    """List the axes besides x, y, z."""
+    """List the axes other than x, y, z."""
     items = entry.get("additionalAxes")
     found = []
     for item in items if isinstance(items, list) else ():
@@ -68,24 +71,24 @@ def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
 
 
 def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """List the transformations of coordinates, each as the file has it."""
+    """List the coordinate transformations, unparsed."""
     items = entry.get("coordinateTransformations")
     return tuple(item for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
 
 
 def view_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """Give how a layer, or a whole dataset, is shown by default."""
+    """Return the default view settings of a layer or a dataset."""
     view = entry.get("defaultViewConfiguration")
     return dict(view) if isinstance(view, dict) else {}
 
 
 def other_format(data_format: str) -> str:
-    """Name the format of a layer that is not stored in WKW, empty for one that is."""
+    """Return the storage format of a layer unless it is WKW, or an empty string."""
     return "" if data_format == "wkw" else data_format
 
 
 def type_text(element_class: str, num_channels: int) -> str:
-    """Describe the voxels of a layer by the type of one channel.
+    """Describe the voxel type of a layer by the type of one channel.
 
     Examples
     --------
@@ -99,7 +102,7 @@ def type_text(element_class: str, num_channels: int) -> str:
 
 
 def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
-    """Find the type of one channel, None where no voxel type has that many bits.
+    """Return the type of one channel; None if no voxel type matches.
 
     Examples
     --------

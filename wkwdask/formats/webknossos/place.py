@@ -1,4 +1,4 @@
-"""Where new mags go: their folders, how they are stored, and what the JSON is to say about them."""
+"""Targets of new mags: their folders, headers, and the edit of the JSON that lists them."""
 
 from __future__ import annotations
 
@@ -40,50 +40,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MagPlace:
-    """Where one new mag is to appear, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Target of one new mag, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     folder: str
-    """The mag's folder."""
+    """Folder of the mag, with symbolic links that leave the dataset resolved."""
     mag: Mag
-    """The mag."""
     layer: Image
-    """The layer, with its record where a JSON is above the mag."""
+    """Layer of the mag, with its record if the JSON of the dataset lists it."""
     wanted: Destination
-    """What a user says of it."""
+    """Destination and options given by the user."""
     named: str = ""
-    """The folder as a user names it, where links lead to another one."""
+    """Folder as the user named it, if links lead elsewhere."""
 
     @property
     def _is_named_as_mag(self) -> bool:
-        """Whether the folder has the name of the mag."""
+        """Whether the folder is named after the mag."""
         return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
 
     def url_of(self, folder: str) -> str:
-        """Give the folder of the mag as a user names it."""
+        """Return the folder of the mag as the user named it."""
         return self.named or folder
 
     def unchanged_levels(self, existing: str) -> str:
-        """Say which mags that could have been made from this one stay as they are."""
+        """Return a note on existing coarser mags, which are not updated."""
         if existing != "overwrite" and is_occupied(self.folder):
             return ""
-        there = self.layer.mags if self.layer.container.record is not None else ()
-        coarser = [mag.name for mag in there if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]
+        listed = self.layer.mags if self.layer.container.record is not None else ()
+        coarser = [mag.name for mag in listed if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, self.mag.factors, strict=True))]
         if not coarser:
             return ""
         advice = 'build_pyramid(update=True) brings them up to date, existing="overwrite" replaces them'
-        return f"coarser mags that are there are not changed: {', '.join(coarser)}; {advice}"
+        return f"existing coarser mags are not changed: {', '.join(coarser)}; {advice}"
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out the mag, see :class:`wkwdask.model.target_image.TargetImage`."""
+        """Return header, target and JSON edit of the mag, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         (spec,) = specs
         if self.wanted.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
         if min(spec.box.topleft) < 0:
             raise BoundsError(
-                f"{self.folder}: begins at voxel {spec.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
-                "part out with bounding_box="
+                f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below 0: move it with offset=, or exclude that part "
+                "with bounding_box="
             )
+        # Storage options are inherited from the source only if it is WKW: stored blocks can then be copied.
         if like is None or not is_wkw(like):
             header = new_header(spec, options)
         elif spec.is_copy:
@@ -100,7 +100,7 @@ class MagPlace:
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=storage_text([header], options.chosen_level))
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
-        """Decide what the JSON is to say once the mag is there; a new layer that is the copy of another one says what that one says about itself."""
+        """Return the edit that lists the mag, or None without a JSON. A new layer that copies another one inherits its attributes."""
         layer, wanted = self.layer, self.wanted
         dataset, record = layer.container.dataset_folder, layer.container.record
         source = None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
@@ -127,33 +127,33 @@ class MagPlace:
             category = wanted.category or (source.category if source is not None else default_category(header))
         shown, attributes = box.in_mag(MAG_1), {}
         if source is not None and wanted.image_box is not None:
-            shown, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may be larger
+            shown, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
         if has_others:
             shown = record.bounding_box.union(shown)
         return replace(edit, new_layer=NewLayer(category, shown, elements, header.num_channels), attributes=attributes)
 
     def _size_of_new_dataset(self) -> Lengths | None:
-        """Give the voxel size of the dataset that appears with the mag [nm], None for one that is there, where it must be the same."""
+        """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
         wanted = self.wanted
         if not wanted.needs_container and wanted.voxel_size_nm is None:
             return None if wanted.coordinate_voxel_size_nm is None else self._size_of_array(wanted.coordinate_voxel_size_nm)
         if not wanted.needs_container and not self._is_named_as_mag:
-            raise ValueError(f"{self.folder}: voxel_size= is that of a dataset, whose mags are folders such as {self.folder}/LAYER/1: name one")
+            raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
         given = wanted.required_voxel_size_nm if wanted.needs_container else wanted.voxel_size_nm
         dataset = dirname(dirname(self.named or self.folder))
         datasource = read_datasource(dataset)
         if datasource is not None:
             known = datasource.voxel_size_nm
             if given is not None and known is not None and not same_lengths(given, known):
-                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
+                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave voxel_size= out, or correct the JSON")
             return None
         size = given or wanted.source_voxel_size_nm
         if size is None:
-            raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
+            raise ValueError(f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm")
         return size
 
     def _size_of_array(self, size: Lengths) -> Lengths | None:
-        """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
+        """Return the voxel size of a dataset to create for an array with coordinates; None if it is not created."""
         datasource = self.layer.container.datasource
         if datasource is None:
             return size if self.wanted.is_empty_folder and self._is_named_as_mag else None
@@ -161,13 +161,13 @@ class MagPlace:
         if known is not None and not same_lengths(size, known):
             here, there = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
             raise ValueError(
-                f"{self.folder}: the voxels of mag {self.mag} are {here} nm here, those of the array's coordinates {there} nm; "
-                "write to the mag that they are of, or give offset="
+                f"{self.folder}: voxels of mag {self.mag} are {here} nm in the dataset, but {there} nm in the array's coordinates; "
+                "write to the mag with this voxel size, or pass offset="
             )
         return None
 
     def _in_new_dataset(self, voxel_size_nm: Lengths) -> MagPlace:
-        """Give the place as it will be when the JSON of its dataset is there, which appears with the mag."""
+        """Return the place with the JSON of its new dataset, which is published together with the mag."""
         layer, dataset = self.layer, dirname(self.layer.folder)
         datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
         layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
@@ -177,29 +177,28 @@ class MagPlace:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:
-    """A layer in which mags are made from one of its mags, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Target of new mags that are computed from a mag of the same layer, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     layer: Image
-    """The layer."""
     wanted: Destination
-    """What a user says of the levels."""
+    """Destination and options given by the user."""
 
     @property
     def mag(self) -> Mag:
-        """No mag is meant: each level says its own."""
+        """Mag 1; unused, because each level has its own mag."""
         return MAG_1
 
     def url_of(self, folder: str) -> str:
-        """Give the folder of a mag."""
+        """Return the folder of a mag."""
         return folder
 
     def unchanged_levels(self, existing: str) -> str:
-        """All coarser mags are made."""
+        """Return an empty note: all coarser mags are computed."""
         del existing
         return ""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out mags, see :class:`wkwdask.model.target_image.TargetImage`."""
+        """Return headers, targets and JSON edit of the mags, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         assert like is not None
         before = header_of(like)
@@ -237,15 +236,15 @@ class LayerPlace:
         )
 
     def _check_listed_once(self, like: Volume, header: WkwHeader) -> None:
-        """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
+        """Raise ValueError for a new file length of a mag that another layer lists too: that layer's record would become wrong."""
         if self.layer.container.datasource is None or (like.chunk_shape, like.shard_shape) == ((header.block_len,) * 3, (header.file_len_vx,) * 3):
             return
         for other in other_layers_with(self.layer, like.name):
-            raise ValueError(f"{like.name}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
+            raise ValueError(f"{like.name}: layer {other} lists this mag and its file length too; write to another target")
 
 
 def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
-    """Tell whether the layer that a mag goes to shows nothing outside of a box: then what files hold there stays hidden."""
+    """Check whether a layer's box will be inside of another box: then voxels outside of it stay hidden, and whole files can be kept."""
     if edit is None:
         return False
     if edit.new_layer is not None:
@@ -256,13 +255,13 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
 
 
 def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> TargetArray:
-    """Describe a mag that is written; blocks are encoded anew where a level is given."""
+    """Return the target of a mag; with an explicit level, blocks are encoded again instead of copied."""
     target = wkw_placement(folder, header, options.chosen_level, box)
     return target if options.level is None else replace(target, splicer=None)
 
 
 def mag_place(wanted: Destination) -> MagPlace:
-    """Find out where a new mag that a user names belongs."""
+    """Return the place of a new mag, given the destination that a user named."""
     allow_external = wanted.allow_external
     folder = target_folder(wanted) if wanted.needs_container else local_path(wanted.url)
     layer_folder, name = split(folder)
@@ -271,7 +270,7 @@ def mag_place(wanted: Destination) -> MagPlace:
     if mag is None:
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
-                raise ValueError(f"{folder}: name the mag's folder, such as {example}")
+                raise ValueError(f"{folder}: is not the folder of a mag; name one, such as {example}")
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         check_inside_dataset(layer, folder)
         return MagPlace(real_folder(layer, folder), MAG_1, layer, wanted)
@@ -280,7 +279,7 @@ def mag_place(wanted: Destination) -> MagPlace:
         return MagPlace(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
     if layer.container.data_format != "wkw":
-        what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer are stored in one way"
+        what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer have the same format"
         raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
     if allow_external:
         layer = with_external(layer)
@@ -293,7 +292,7 @@ def mag_place(wanted: Destination) -> MagPlace:
 
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
-    """Name the other layers of a dataset that list the mag in a folder."""
+    """Return the names of other layers of a dataset that list the mag in a folder."""
     if layer.container.datasource is None:
         return []
     real = files.realpath(folder)
@@ -304,17 +303,17 @@ def other_layers_with(layer: Image, folder: str) -> list[str]:
 
 
 def check_inside_dataset(layer: Image, folder: str) -> None:
-    """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else."""
+    """Raise UnsupportedError for a folder outside of the dataset, which may belong to somebody else, unless that is allowed."""
     real = outside_of(layer, folder)
     if real is not None and not layer.container.allow_external:
         raise UnsupportedError(
-            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, which is read but not written through; "
-            "allow_external=True writes there, or name the folder that it is in"
+            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and is read-only through the dataset; "
+            "allow_external=True writes there, or name that folder directly"
         )
 
 
 def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None) -> None:
-    """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed."""
+    """Raise UnsupportedError if folders of a mag are links that leave the dataset, unless that is allowed."""
     if layer.container.allow_external or dataset_of(layer) is None:
         return
     for z, z_folder in files.numbered(folder, "z"):
@@ -327,34 +326,34 @@ def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None
 
 
 def dataset_of(layer: Image) -> str | None:
-    """Name the dataset in whose folder a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    """Return the dataset of a layer, even if its JSON does not list the layer; None without a JSON."""
     return layer.container.dataset_folder if layer.container.dataset_folder is not None else dataset_above(layer.folder)
 
 
 def outside_of(layer: Image, folder: str) -> str | None:
-    """Say where a mag really is, None where that is inside of the dataset, which need not list it."""
+    """Return the real path of a mag outside of its dataset; None if it is inside."""
     above = dataset_of(layer)
     return None if above is None else external_location(above, local_path(folder))
 
 
 def real_folder(layer: Image, folder: str) -> str:
-    """Give the folder in which a mag is written: where links lead to outside of the dataset, else the one that has its name."""
+    """Return the folder to write a mag to: the target of links that leave the dataset, or else the folder itself."""
     return outside_of(layer, folder) or folder
 
 
 def work_folder(layer: Image, folders: Sequence[str]) -> str:
-    """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
+    """Return the folder that a job on mags of a layer works in: one on the same disk, so that finished mags can be moved."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder
     parents = list(dict.fromkeys(dirname(folder) for folder in folders))
     disks = {files.stat(parent).st_dev for parent in parents if files.isdir(parent)}
     if len(disks) > 1:
-        raise UnsupportedError(f"{layer.folder}: mags of the layer lie on several disks, in {', '.join(parents)}; name those of one with mags=")
+        raise UnsupportedError(f"{layer.folder}: mags of the layer are on several disks, in {', '.join(parents)}; select those of one disk with mags=")
     return parents[0]
 
 
 def json_path(layer: Image, mag: Mag, folder: str) -> str:
-    """Say how the JSON names the folder of a mag: as it does already, else relative to the dataset, else by where it is."""
+    """Return the path of a mag for the JSON: the current one, or else one relative to the dataset, or else the absolute one."""
     dataset = str(layer.container.dataset_folder)
     record = layer.container.record
     listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
@@ -366,36 +365,36 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
 
 
 def default_category(header: WkwHeader) -> str:
-    """Guess what a layer is that nobody named: integers of 32 bits and more are a segmentation."""
+    """Guess the category of a layer: single-channel integers of 32 bits and more are a segmentation."""
     return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
 
 
 def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
-    """Refuse a JSON by which a new mag would take the place of other data."""
+    """Raise FormatError if paths in the JSON would make a new mag overwrite other data."""
     known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
     others = [files.realpath(folder) for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):
         real = files.realpath(folder)
         for other in others + [files.realpath(before) for before in folders[:number]]:
             if is_below(real, other) or is_below(other, real):
-                raise FormatError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")
+                raise FormatError(f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap")
 
 
 def target_folder(wanted: Destination) -> str:
-    """Say where the mag goes that a user means with a dataset, a layer or a mag."""
+    """Return the folder of the mag for a destination that is a dataset, a layer or a mag."""
     folder = local_path(wanted.url)
     named = mag_from_name(basename(folder))
     if wanted.layer is None and named is not None and read_datasource(folder) is None:
         if wanted.mag is not None and wanted.mag != named:
-            raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {wanted.mag}")
+            raise ValueError(f"{folder}: is mag {named}, but the voxels to write are mag {wanted.mag}")
         return folder
     name = (wanted.mag or MAG_1).name
     if wanted.layer is not None:
         datasource = read_datasource(folder)
         above = [] if datasource is not None else [dirname(folder), dirname(dirname(folder))]
         outer = next((path for path in above if path and read_datasource(path) is not None), None)
-        if outer is not None:  # a dataset is not made inside of a layer or mag of another one
-            raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
+        if outer is not None:  # a dataset must not be nested in a layer or mag of another one
+            raise ValueError(f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the target: pass {outer}, or leave layer= out")
         if datasource is None or datasource.layer(wanted.layer) is None:
             check_layer_name(wanted.layer)
         return f"{folder}/{wanted.layer}/{name}"

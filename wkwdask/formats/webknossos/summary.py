@@ -1,4 +1,4 @@
-"""What is in a dataset: the numbers behind ``wkwdask info``."""
+"""Summary of a dataset, as printed by ``wkwdask info``."""
 
 from __future__ import annotations
 
@@ -24,77 +24,77 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MagSummary:
-    """One mag."""
+    """Summary of one mag."""
 
     mag: Mag
-    """The mag."""
+    """Mag."""
     folder: str
-    """Its folder."""
+    """Folder of the mag."""
     box: BoundingBox | None = None
-    """Where it has data [voxels of the mag], None where it cannot be opened."""
+    """Bounding box [voxels of the mag]; None if the mag cannot be opened."""
     dtype: str = ""
     """Type of one channel."""
     compression: str = ""
-    """How ``header.wkw`` says that blocks are encoded."""
+    """Compression of blocks: ``"raw"``, ``"lz4"`` or ``"lz4hc"``; the storage format for Zarr and N5."""
     block_len: int = 0
-    """Edge of a block [voxels], 0 where it is not stored as WKW."""
+    """Edge length of a block [voxels]; 0 if not stored as WKW."""
     file_len: int = 0
-    """Edge of a file [blocks]."""
+    """Edge length of a file [blocks]."""
     files: int = 0
-    """Data files."""
+    """Number of data files."""
     nbytes: int = 0
-    """Bytes of all data files."""
+    """Total size of the data files [bytes]."""
     problem: str = ""
-    """Why the mag cannot be opened, empty where it can."""
+    """Reason why the mag cannot be opened, or empty."""
     elsewhere: str | None = None
-    """Where its folder really is, None where that is inside of the dataset."""
+    """Real path of a folder outside of the dataset; None if it is inside."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSummary:
-    """One layer."""
+    """Summary of one layer."""
 
     name: str
-    """Its name."""
+    """Name of the layer."""
     category: str
-    """``"color"`` or ``"segmentation"``, empty where no JSON says it."""
+    """``"color"`` or ``"segmentation"``; empty without a JSON."""
     data_format: str
-    """How it is stored."""
+    """Storage format, such as ``"wkw"`` or ``"zarr3"``."""
     element_class: str
-    """Type as the JSON says it, or as the header does."""
+    """Type of all channels together, from the JSON or the header."""
     num_channels: int
-    """Values per voxel."""
+    """Number of channels."""
     bounding_box: BoundingBox | None
-    """Where it has data [voxels of mag 1], None where no JSON says it."""
+    """Bounding box [voxels of mag 1]; None without a JSON."""
     mags: tuple[MagSummary, ...]
-    """Its mags, finest first."""
+    """Mags, finest first."""
     problem: str = ""
-    """What the JSON says of it that is impossible, empty where all is well."""
+    """Invalid values of the layer in the JSON, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """A dataset, or as much of one as a path names."""
+    """Summary of a dataset, a layer or a mag."""
 
     path: str
-    """What was looked at."""
+    """Path that was summarised."""
     voxel_size_nm: tuple[float, float, float] | None
-    """Edge lengths of a mag-1 voxel along x, y, z [nm], None where no JSON says it."""
+    """Edge lengths of a mag-1 voxel along x, y, z [nm]; None without a JSON."""
     layers: tuple[LayerSummary, ...]
-    """The layers."""
+    """Layers, in the order of the JSON."""
     voxel_size: tuple[float, float, float] | None = None
-    """The voxel size as the JSON states it [``unit``]."""
+    """Voxel size as stated in the JSON [``unit``]."""
     unit: str = "nanometer"
     """Unit of the voxel size."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         head = {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "voxel_size": self.voxel_size, "unit": self.unit}
         return {**head, "layers": [_layer_json(layer) for layer in self.layers]}
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Look at a dataset, layer or mag; only headers are read, but all files are counted."""
+    """Summarise a dataset, layer or mag. Only headers are read, but all files are counted."""
     located = locate(url)
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources and located.invalid_layers:
@@ -122,7 +122,7 @@ def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
 
 
 def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
-    """Look at a mag; one that is stored as Zarr or N5 has no blocks of one length."""
+    """Summarise a mag; one stored as Zarr or N5 has no block length."""
     is_array = is_arrays_layer(layer)
     real = None if layer.container.dataset_folder is None else external_location(layer.container.dataset_folder, folder)
     num_files = nbytes = 0
@@ -150,7 +150,7 @@ def _layer_json(layer: LayerSummary) -> dict[str, Any]:
 
 
 def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:
-    """Give what a summary says in the forms that JSON has."""
+    """Convert the fields of a summary to JSON values."""
     values = {each.name: getattr(summary, each.name) for each in fields(summary)}
     for name, value in values.items():
         if isinstance(value, BoundingBox):
