@@ -172,7 +172,7 @@ def test_contrast_is_written(tmp_path):
 def test_what_makes_no_sense_is_refused(dataset, tmp_path):
     folder, *_ = dataset
     for wrong in ((99, 1), (-1, 50), (5, 101)):
-        with pytest.raises(ValueError, match="percentiles are two ascending numbers"):
+        with pytest.raises(ValueError, match="percentiles must be two ascending numbers"):
             wkwdask.contrast(folder, wrong, layer="em")
     with pytest.raises(ValueError, match="no voxels to count except zeros"):
         wkwdask.contrast(folder, layer="em", bounding_box=(5, 0, 12, 40, 30, 1))
@@ -181,7 +181,7 @@ def test_what_makes_no_sense_is_refused(dataset, tmp_path):
     with pytest.raises(ValueError, match="max must be larger than min"):
         wkwdask.histogram(folder, layer="em", range=(3, 1))
     wkwdask.write(tmp_path / "lone" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **SMALL)
-    with pytest.raises(MissingError, match=r"no datasource-properties\.json that knows the layer"):
+    with pytest.raises(MissingError, match=r"no datasource-properties\.json lists the layer"):
         wkwdask.contrast(tmp_path / "lone" / "1", write=True)
 
 

@@ -489,7 +489,7 @@ class TestAccessor:
             _ = opened[::3].wkw.mag
         with pytest.raises(ValueError, match="coordinate x: has no values"):
             _ = opened[:0].wkw.mag
-        with pytest.raises(ValueError, match=r"a spacing of 28\.1 is that of no mag"):
+        with pytest.raises(ValueError, match=r"a spacing of 28\.1, expected a multiple of"):
             _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
         with pytest.raises(ValueError, match="no coordinate x"):
             _ = opened.drop_vars("x").wkw.mag
@@ -547,7 +547,7 @@ class TestAccessor:
         opened.isel(z=3).wkw.preview(size=60)
         turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)  # such coordinates say no length: it is drawn in voxels
         np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
-        with pytest.raises(ValueError, match="no voxels that could be drawn"):
+        with pytest.raises(ValueError, match="no voxels to draw"):
             opened[:0].wkw.preview()
         with pytest.raises(ValueError, match="dimensions must be x, y, z"):
             opened.rename(x="width").wkw.preview()

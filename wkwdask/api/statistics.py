@@ -1,4 +1,4 @@
-"""What values a layer has: its histogram, the contrast that follows from it, and a table of its labels."""
+"""Compute the histogram of a layer, its contrast, and a table of its labels."""
 
 from __future__ import annotations
 
@@ -39,43 +39,43 @@ def label_statistics(
     ignore_zero: bool = True,
     output: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
-    """Tabulate the labels of a segmentation: size, bounding box, centroid, and what another layer holds inside each.
+    """Tabulate the labels of a segmentation: size, bounding box, centroid, and statistics of another layer inside each label.
 
-    Voxels are streamed brick by brick, on threads or on the active dask Client: memory grows with the number of labels, never with the volume. The
-    result is the same for any number of workers.
+    Voxels are streamed brick by brick, on threads or on the active dask Client: memory grows with the number of labels, not with the volume. The result is
+    the same for any number of workers.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     color : str or path, optional
-        Another layer, of any voxel type: the name of one of the same dataset, or a path. Where it is coarser, each of its voxels counts for all labels
-        that lie in it; outside of it values are 0.
+        Another layer of any voxel type: the name of a layer in the same dataset, or a path. A voxel of a coarser mag counts for all labels in it. Values are 0
+        outside the layer.
     layer : str, optional
         The layer with the labels; may be omitted if there is only one, or only one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
-        Its mag; by default that of the path, else the finest that has files.
+        The mag of the labels; by default the mag of the path, else the finest mag that has files.
     color_mag : Mag, str, int or sequence of 3 int, optional
-        Mag of the other layer; by default the finest that is not finer than the labels.
+        The mag of the other layer; by default its finest mag that is not finer than that of the labels.
     bounding_box : BoundingBox, str or sequence, optional
         Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
     ignore_zero : bool
-        Whether the label 0, usually the background, is left out.
+        Omit the label 0, usually the background.
     output : str or path, optional
-        A file for the table: ``.csv``, or ``.parquet`` with ``pip install 'wkwdask[analysis]'``.
+        File for the table: ``.csv``, or ``.parquet`` with ``pip install 'wkwdask[analysis]'``.
 
     Returns
     -------
     pandas.DataFrame
-        One row per label, in their order; the index is ``label`` (uint64, int64 for signed labels). Its columns:
+        One row per label, sorted; the index is ``label`` (uint64, or int64 for signed labels). Columns:
 
-        - ``voxels``: voxels of the mag; ``volume_um3`` [cubic micrometers] where the dataset says how large a voxel is.
-        - ``min_x`` ... ``max_z``: the smallest box around the label, half-open [voxels of mag 1].
-        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: the mean of the centres of its voxels; the centre of voxel i is
-          ``(i + 0.5) * mag``, as in WEBKNOSSOS, so that a lone voxel has its centroid in the middle of its box.
-        - with ``color``: ``mean``, ``std`` (of all voxels, not of a sample), ``min``, ``max``; ``mean_0``, ``mean_1`` ... where it has several channels.
+        - ``voxels``: number of voxels of the mag; ``volume_um3`` [cubic micrometers] if the dataset has a voxel size.
+        - ``min_x`` ... ``max_z``: smallest box around the label, half-open [voxels of mag 1].
+        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: mean of the centres of its voxels. The centre of voxel i is
+          ``(i + 0.5) * mag``, as in WEBKNOSSOS, so the centroid of a single voxel is the middle of its box.
+        - with ``color``: ``mean``, ``std`` (population standard deviation), ``min``, ``max``; ``mean_0``, ``mean_1`` ... for several channels.
 
-        ``attrs`` say what was read.
+        ``attrs`` names the layers, the mag, the bounding box and the voxel size.
 
     Raises
     ------
@@ -90,14 +90,14 @@ def label_statistics(
     TaskFailedError
         Some files cannot be read; the message lists them.
     TypeError
-        The labels are no integers.
+        The labels are not integers.
     ValueError
         The choice of layer is ambiguous, the mags cannot be read together, or an option is invalid.
 
     Notes
     -----
-    Counts, boxes and centroids come from exact integer sums of any size, and so do mean and std of values of 8 and 16 bits. Other values are added as
-    float64, in a fixed order; NaN inside a label is its mean, std, min and max.
+    Counts, boxes and centroids, and mean and std of values of 8 and 16 bits, are computed from exact integer sums of any size. Other values are summed as
+    float64 in a fixed order; a label that contains NaN has NaN as mean, std, min and max.
 
     Examples
     --------
@@ -137,21 +137,21 @@ _BINS = 4096
 _COUNT_NAMES = ("nan", "below", "above")
 
 
-class _Counted(NamedTuple):
-    """What was counted."""
+class _LayerCounts(NamedTuple):
+    """Counts of the values of a layer."""
 
     opened: OpenedMag
     box: BoundingBox
     is_binned: bool
-    """Whether values are counted in bins, and not each by itself."""
+    """Whether values are counted in bins instead of one by one."""
     values: npt.NDArray[Any]
-    """Each value, or the borders of the bins."""
+    """The values, or the edges of the bins."""
     slices: list[Counts]
-    """One for each slice, or one for all."""
+    """One item per slice, or one for the whole box."""
 
     @property
-    def nothing(self) -> Counts:
-        """Counts of no voxel."""
+    def zero_counts(self) -> Counts:
+        """Counts of an empty box."""
         number = len(self.values) - self.is_binned
         channels = self.opened.volume.num_channels
         return Counts(np.zeros((channels, number), np.int64), *np.zeros((3, channels), np.int64))
@@ -163,8 +163,8 @@ class _Counted(NamedTuple):
 
 def _count(
     opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
-) -> _Counted:  # fmt: skip
-    """Read a layer, twice where the range of its bins is not known."""
+) -> _LayerCounts:  # fmt: skip
+    """Count the values of a layer. An unknown range of the bins takes a first pass over the voxels."""
     from wkwdask.graphs.runners import run_work
 
     volume, box = opened.volume, parse_box_of(opened.volume, bounding_box)
@@ -177,11 +177,11 @@ def _count(
             limits = ranges.finished(run_work(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
         chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
-        chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
+        chosen.edges(volume.dtype)  # raises for an invalid range or number of bins before the voxels are read
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
     slices = list(survey.finished(run_work(SurveyWork(survey, f"histogram of {volume.name}"))))
     values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
-    return _Counted(opened, box, chosen is not None, values, slices)
+    return _LayerCounts(opened, box, chosen is not None, values, slices)
 
 
 def histogram(
@@ -195,7 +195,7 @@ def histogram(
     per_slice: bool = False,
     ignore_zero: bool = False,
 ) -> DataArray:
-    """Count the voxel values of a layer, streamed brick by brick, on threads or on the active dask Client.
+    """Count the voxel values of a layer. Voxels are streamed brick by brick, on threads or on the active dask Client.
 
     Parameters
     ----------
@@ -204,25 +204,26 @@ def histogram(
     layer : str, optional
         The layer; may be omitted if there is only one, or only one color layer.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag; by default that of the path, else the finest that has files. A coarser one is faster, and its values were averaged.
+        The mag; by default the mag of the path, else the finest mag that has files. A coarser mag is faster, but its values are averages.
     bins : int, optional
-        Number of bins. By default each value of an integer type of 8 or 16 bits is counted, and all other types have 4096 bins, or fewer where the values
-        of a float type lie too close together for so many.
+        Number of bins. By default, each value of integer types of 8 and 16 bits is counted. Other types have 4096 bins, or fewer if float values lie too
+        close together.
     range : pair of float, optional
-        Lower edge of the first bin and upper edge of the last; by default the least and the greatest finite value, which takes a reading of its own.
+        Lower edge of the first bin and upper edge of the last; by default the minimum and maximum of the finite values, which needs an additional pass over
+        the voxels.
     bounding_box : BoundingBox, str or sequence, optional
         Box to count: x, y, z, width, height, depth [voxels of mag 1], extended to whole voxels of the mag.
     per_slice : bool
-        Whether each slice along z has counts of its own. Those of 16 bits take half a megabyte per slice.
+        Count each slice along z separately. Values of 16 bits take half a megabyte per slice.
     ignore_zero : bool
-        Whether zeros are left out.
+        Ignore zeros.
 
     Returns
     -------
     xarray.DataArray of int64, dimensions (c, value) or (c, z, value)
-        Exact counts; with bins those of ``numpy.histogram`` of the whole layer. ``value`` is each value, or the middle of each bin with the coordinates
-        ``left`` and ``right``; ``z`` the slice [voxels of the mag]. What is in no bin is counted in the coordinates ``nan``, ``below`` and ``above``
-        (-inf and inf are among the latter).
+        Exact counts; with bins, those of ``numpy.histogram`` for the whole layer. ``value`` is a value, or the middle of a bin whose edges are the
+        coordinates ``left`` and ``right``; ``z`` is the slice [voxels of the mag]. The coordinates ``nan``, ``below`` and ``above`` count the values outside
+        all bins; -inf counts as below, inf as above.
 
     Raises
     ------
@@ -250,7 +251,9 @@ def histogram(
     from xarray import DataArray
 
     counted = _count(open_layer(url, layer, mag_or_key(mag), "color"), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
-    parts = [np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.nothing, *counted.slices, strict=True)]  # a box may have no slices
+    parts = [
+        np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.zero_counts, *counted.slices, strict=True)
+    ]  # np.stack needs an item, and a box may have no slices
     dims: tuple[str, ...] = ("c", "z")
     if not per_slice:
         parts, dims = [part[:, 0] for part in parts], ("c",)
@@ -278,43 +281,43 @@ def contrast(
     ignore_zero: bool = True,
     write: bool = False,
 ) -> DataFrame:
-    """Find the range of values by which a layer is well seen: two percentiles of its histogram.
+    """Find a range of values that shows a layer well: two percentiles of its histogram.
 
     Parameters
     ----------
     url : str or path
         A dataset, a layer or a mag.
     percentiles : pair of float
-        The lower and the upper one, from 0 to 100.
+        The lower and upper percentile, from 0 to 100.
     layer, mag, bounding_box
         As for :func:`histogram`.
     per_slice : bool
-        Whether each slice along z has a row of its own, to find slices that are too dark or too bright.
+        Return a row for each slice along z, to find slices that are too dark or too bright.
     ignore_zero : bool
-        Whether zeros, usually the empty margin, are left out.
+        Ignore zeros, which are usually the empty margin.
     write : bool
-        Whether the range that is found becomes the ``intensityRange`` with which WEBKNOSSOS shows the layer, and ``min`` and ``max`` the ends of its
-        slider; nothing else in ``datasource-properties.json`` changes.
+        Store the range for WEBKNOSSOS as ``intensityRange`` in ``datasource-properties.json``, and ``min`` and ``max`` as the limits of its slider. Nothing
+        else in the file changes.
 
     Returns
     -------
     pandas.DataFrame
-        One row per channel, or per slice and channel, with the columns ``low``, ``high``, ``min``, ``max`` and ``voxels``, NaN where no voxel counts.
+        One row per channel, or per slice and channel, with the columns ``low``, ``high``, ``min``, ``max`` and ``voxels``; NaN if no voxel is counted.
         ``attrs["intensityRange"]`` is the range of all channels and slices together.
 
     Raises
     ------
     MissingError
-        There is no such dataset, layer or mag, or no JSON that could keep the range.
+        The dataset, layer or mag does not exist, or no JSON can store the range.
     ValueError
-        The percentiles make no sense, or no voxel counts.
+        The percentiles are invalid, or no voxel is counted.
     BoundsError, FormatError, TaskFailedError
         As for :func:`histogram`.
 
     Notes
     -----
-    For integers of 8 and 16 bits the percentiles are those of ``numpy.percentile``, linear between ranks. Other types are counted in 4096 bins over their
-    finite values, and values are taken to be spread evenly over a bin: a percentile is off by its width at most, ``min`` and ``max`` are ends of bins.
+    For integers of 8 and 16 bits, percentiles are those of ``numpy.percentile`` with linear interpolation. Other types are counted in 4096 bins over their
+    finite values, and values are assumed to be uniform in a bin: the error of a percentile is at most the width of a bin, and ``min`` and ``max`` are edges.
 
     Examples
     --------
@@ -330,16 +333,16 @@ def contrast(
 
     low, high = percentiles
     if not 0 <= low < high <= 100:
-        raise ValueError(f"percentiles are two ascending numbers from 0 to 100, got {percentiles!r}")
+        raise ValueError(f"percentiles must be two ascending numbers from 0 to 100, got {percentiles!r}")
     opened = open_layer(url, layer, mag_or_key(mag), "color")
     if write and (opened.layer.container is None or opened.layer.container.record is None):
-        raise MissingError(f"{opened.layer.folder}: no datasource-properties.json that knows the layer, so that its contrast cannot be kept")
+        raise MissingError(f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its contrast cannot be stored")
     counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
     percents = np.array([low, high, 0, 100], np.float64)
     first = counted.box.topleft[2]
-    whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.nothing.counts).sum(axis=0), percents)
+    whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.zero_counts.counts).sum(axis=0), percents)
     if np.isnan(whole[0]):
-        raise ValueError(f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so there is no range of values")
+        raise ValueError(f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so its range of values is undefined")
     keys, rows = [], []
     for z, slice_counts in enumerate(counted.slices, first):
         for channel, counts in enumerate(slice_counts.counts):
@@ -348,7 +351,7 @@ def contrast(
     index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
     shown = [_plain(value) for value in whole]
-    if shown[0] == shown[1]:  # such a range shows nothing
+    if shown[0] == shown[1]:  # an empty range would show a uniform image: widen it to the extremes, or by 1
         shown[:2] = shown[2:] if shown[2] < shown[3] else [shown[0], shown[0] + 1]
     values = {"intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}
@@ -358,5 +361,5 @@ def contrast(
 
 
 def _plain(value: float) -> float | int:
-    """Write a whole number as one."""
+    """Convert a whole number to int, so that the JSON has no trailing ``.0``."""
     return int(value) if float(value).is_integer() else float(value)

@@ -1,4 +1,4 @@
-"""Writing voxels: arrays as levels of images in any format."""
+"""Write arrays as levels of images in any format, and create empty levels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Version = Literal["0.5", "0.4"]
 
 
 class WkwKeywords(WriteOptions, total=False):
-    """What :func:`to_wkw` takes."""
+    """Keyword arguments of :func:`to_wkw`."""
 
     voxel_size: Sequence[float] | None
     chunk_shape: Sequence[int] | None
@@ -91,33 +91,31 @@ def to_wkw(
     allow_external: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
-    """Write an array as one mag, or into a part of one that is there, in parallel and safely.
+    """Write an array as one WKW mag, or into a region of an existing mag, in parallel.
 
-    A new mag appears when it is complete, or not at all. With ``region``, file after file of the mag is replaced by one that is whole; files that the region
-    covers in part keep all other voxels, and blocks that it does not touch are copied as they are.
+    A new mag is published atomically once it is complete. With ``region``, the files of the mag are replaced one by one, each atomically. Files that the
+    region covers in part keep their other voxels, and encoded blocks that it does not touch are copied without decoding.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
-        The voxels, in any chunks, of a type that WKW has. A DataArray has the dimensions x, y, z (and c) in any order.
+        The voxels, in any chunks, of a type that WKW supports. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        The mag's folder, such as ``dataset/layer/1``. A ``datasource-properties.json`` in the dataset is brought up to date. Without one, ``voxel_size``
-        makes the dataset; else a warning says so, and only the mag itself keeps its box.
+        Folder of the mag, such as ``dataset/layer/1``. The ``datasource-properties.json`` of the dataset is updated. If it does not exist, ``voxel_size``
+        creates it; without ``voxel_size``, a warning is issued and only the mag itself stores its box.
     offset : sequence of 3 int, optional
-        Absolute voxel of the mag that element 0 goes to. By default 0, or what the coordinates x, y, z of a DataArray say: numbers of voxels, or with
-        ``units`` lengths of the corners or centres of voxels.
+        Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by the coordinates x, y, z of a DataArray. Coordinates are
+        voxel indices, or with ``units`` lengths of the corners or centres of voxels.
     region : BoundingBox or pair of corners, optional
-        Write into the mag that is there: the lowest corner and the one beyond the highest, absolute voxels of the mag, as :func:`read` takes them. Jobs that
-        write other files of the mag can run at the same time; where files overlap, the second one is refused. Voxels there are replaced.
+        Box of an existing mag to overwrite: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag], as for :func:`read`.
+        Other jobs can write other files of the mag at the same time; a job that needs the same files is refused.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm]: where there is no ``datasource-properties.json``, one is made. A dataset that is there must have
-        the same.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new ``datasource-properties.json``; an existing one must state the same.
     {options}
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists; ``"overwrite"`` replaces it whole. The same call resumes an interrupted one: files
-        that it finished are kept (their size, header and table are checked) and not computed again. The same call means the same settings and the same
-        array: the same voxels in memory, a dask graph of the same name, or the same ``token``. ``"resume"`` compares of a dask array only place, shape and
-        type: you must know that its content is the same.
+        What to do if the mag exists; ``"overwrite"`` replaces it. The same call resumes an interrupted one: its finished files are kept after a check of their
+        size, header and jump table. The same call means the same settings and the same array: equal voxels in memory, a dask graph of the same name, or the
+        same ``token``. With ``"resume"``, a dask array is compared by position, shape and type only; its content must be the same.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     category : {"color", "segmentation"}, optional
@@ -140,23 +138,33 @@ def to_wkw(
     LockedError
         Another job writes it, or some of the same files.
     MissingError
-        There is a region, but no mag.
+        ``region`` is given, and the mag does not exist.
     ResumeError
         The interrupted job was started with other settings.
     TypeError
-        WKW has no voxel type for the array, or the mag has another one.
+        WKW has no voxel type for the array, or the existing mag has another type.
     ValueError
-        Shape, offset or an option is invalid.
+        The shape, the offset or an option is invalid.
 
     Notes
     -----
-    Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
-    than fit into memory, are cut up into scratch files beside the target first; the report says so.
+    Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. If a part of a file touches more chunks than fit into memory, such as
+    wide sections, chunks are first split into scratch files beside the target; the report mentions it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import dask.array as da
+    >>> import wkwdask
+    >>> dataset = tempfile.mkdtemp() + "/cells"
+    >>> report = wkwdask.to_wkw(da.ones((64, 64, 64), dtype="uint8", chunks=32), f"{dataset}/raw/1", voxel_size=(4, 4, 35))
+    >>> wkwdask.open_dataset(dataset)["raw"]
+    Layer 'raw': color, uint8, (0, 0, 0) + (64, 64, 64), mags 1
     """
     from wkwdask.api.saving import save
 
     if format_of_target(url) is not default_format():
-        raise ValueError(f"{os.fspath(url)}: is named as {format_of_target(url).options.title}, and to_wkw writes WKW; write() takes any format")
+        raise ValueError(f"{os.fspath(url)}: named as {format_of_target(url).options.title}, but to_wkw() writes WKW; use write() for other formats")
     stored = check(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
@@ -181,30 +189,30 @@ def create(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Make a mag without data, for jobs that each write a region of it.
+    """Create a mag without voxels, for jobs that each write a region of it.
 
     Parameters
     ----------
     url : str or path
-        The mag's folder, such as ``dataset/layer/1``; or an image or level of another format, named by its prefix, such as ``"precomputed://PATH"``.
+        Folder of the mag, such as ``dataset/layer/1``; or an image or level in another format with its prefix, such as ``"precomputed://PATH"``.
     box : BoundingBox or pair of corners
-        Where it is to have data: the lowest corner and the one beyond the highest, absolute voxels of the mag. The JSON of the dataset keeps it.
+        Box of the future data: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag]. The JSON of the dataset stores it.
     dtype : dtype_like
         Type of one channel.
     num_channels : int
-        Values per voxel.
+        Number of channels.
     mag : Mag, str or int, optional
-        The mag, where the URL is not that of a mag in WKW; 1 by default.
+        The mag in formats other than WKW; 1 by default.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm], for a new dataset, as for :func:`to_wkw`, or for a new image.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, as for :func:`to_wkw`.
     existing : {"error", "overwrite"}
-        What to do where the mag already exists; ``"overwrite"`` replaces it whole.
+        What to do if the mag exists; ``"overwrite"`` replaces it.
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
-        How the mag is stored.
+        Storage options of the mag.
         {options}
 
     Returns
@@ -218,7 +226,7 @@ def create(
     LockedError
         Another job is writing it.
     TypeError
-        The format has no such type.
+        The format does not support the dtype.
     ValueError
         An option is invalid.
 
@@ -252,19 +260,19 @@ def create(
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.NDArray[Any], **options: Any) -> Report:
-    """Write a numpy array as one mag, in any format that the URL names.
+    """Write a numpy array as one mag, in the format that the URL names.
 
     Parameters
     ----------
     url : str or path
-        The mag's folder; or an image or level of another format, named by its prefix, such as ``"precomputed://PATH"``.
+        Folder of the mag; or an image or level in another format with its prefix, such as ``"precomputed://PATH"``.
     offset : sequence of 3 int
-        Absolute voxel of the mag that element 0 goes to; None with ``region``.
+        Position of element 0 [absolute voxels of the mag]; None with ``region``.
     array : ndarray, shape (x, y, z) or (c, x, y, z)
         The voxels.
     **options
-        As for :func:`to_wkw`, but ``compute``. In another format: ``mag``, ``region``, ``voxel_size``, ``category``, ``existing``, ``token``, and how it is
-        stored.
+        As for :func:`to_wkw`, except ``compute``. Formats other than WKW accept ``mag``, ``region``, ``voxel_size``, ``category``, ``existing``, ``token`` and
+        their storage options.
 
     Returns
     -------
@@ -274,9 +282,19 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
     ------
     ExistsError, LockedError, TypeError, ValueError
         As for :func:`to_wkw`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> report = wkwdask.write(f"{folder}/raw/1", (10, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> wkwdask.read(f"{folder}/raw/1", ((9, 0, 0), (12, 1, 1))).ravel().tolist()
+    [0, 1, 1]
     """
     if "compute" in options:
-        raise TypeError("write() always computes; to_wkw() takes compute=False")
+        raise TypeError("write() always computes; use to_wkw(compute=False)")
     if format_of_target(url) is default_format():
         report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
         return report
@@ -290,16 +308,16 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
 
 
 def _target(url: str | os.PathLike[str], mag: MagLike | None, category: str | None, *, allow_external: bool = False) -> Destination:
-    """Say where one level is wanted."""
+    """Return the target of one level."""
     is_mag = format_of_target(url) is default_format()
     if is_mag and mag is not None:
-        raise ValueError(f"{os.fspath(url)}: a mag in WKW is named by its folder, such as DATASET/LAYER/2-2-1, and not by mag=")
+        raise ValueError(f"{os.fspath(url)}: mag= does not apply to WKW; name the mag by its folder, such as DATASET/LAYER/2-2-1")
     wanted = None if mag is None else Mag.parse(mag)
     return Destination(os.fspath(url), mag=wanted, category=category, needs_container=not is_mag, allow_external=allow_external)
 
 
 class PrecomputedKeywords(PlacedOptions, total=False):
-    """What :func:`to_precomputed` takes."""
+    """Keyword arguments of :func:`to_precomputed`."""
 
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | bool | Sharding | None
@@ -338,31 +356,30 @@ def to_precomputed(
     token: str | None = None,
     compute: bool = True,
 ) -> Report | Delayed:
-    """Write an array as one scale of a Neuroglancer precomputed volume, in parallel and safely.
+    """Write an array as one scale of a Neuroglancer precomputed volume, in parallel.
 
-    The scale appears when it is complete, or not at all, and ``info`` follows at once; a volume without ``info`` gets one. Chunks that are all zero are not
-    stored: readers see zeros there. ``shard_shape`` also takes a :class:`Sharding`, such as :func:`choose_sharding` returns.
+    The scale is published atomically once it is complete; then ``info`` is created or updated. Chunks that are all zero are not stored: readers see zeros
+    there. ``shard_shape`` also accepts a :class:`Sharding`, as returned by :func:`choose_sharding`.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
-        The voxels, in any chunks, of a type that the format has. A DataArray has the dimensions x, y, z (and c) in any order.
+        The voxels, in any chunks, of a type that the format supports. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        The volume's folder, with or without ``precomputed://`` before it. Remote volumes cannot be written.
+        Folder of the volume, with or without the prefix ``precomputed://``. Remote volumes cannot be written.
     {options}
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of the finest scale [nm]; needed for a new volume, unless a DataArray says it.
+        Edge lengths of a voxel of the finest scale along x, y, z [nm]; required for a new volume, unless a DataArray states them.
     offset : sequence of 3 int, optional
-        Absolute voxel of the scale that element 0 goes to; may be negative. By default 0, or what the coordinates of a DataArray say.
+        Position of element 0 [absolute voxels of the scale]; may be negative. By default 0, or the position given by the coordinates of a DataArray.
     region : BoundingBox or pair of corners, optional
-        Write into the scale that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
+        Box of an existing scale to overwrite, as for :func:`to_wkw` [absolute voxels of the scale].
     existing : {"error", "resume", "overwrite"}
-        What to do where the scale already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
-        as for :func:`to_wkw`.
+        What to do if the scale exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     type : {"image", "segmentation"}, optional
-        What a new volume is; by default integers of 32 bits and more in one channel are a segmentation.
+        Type of a new volume; by default integers of 32 bits and more in one channel are a segmentation.
     mag : Mag, str or int, optional
-        Which scale: ``"2-2-1"`` adds one to a volume that is there, whose voxels are so many times as long; by default the finest.
+        Voxel size of the scale as a multiple of the finest scale's: ``"2-2-1"`` adds a scale to an existing volume; by default the finest scale.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     compute : bool
@@ -375,7 +392,7 @@ def to_precomputed(
     Raises
     ------
     ExistsError
-        The scale is there and ``existing="error"``, or the folder holds something else.
+        The scale exists and ``existing="error"``, or the folder contains other files.
     LockedError
         Another job is writing it.
     ResumeError
@@ -383,7 +400,7 @@ def to_precomputed(
     UnsupportedError
         The URL is remote.
     ValueError
-        Encoding, type, shape or an option is invalid, or the volume there has another type or voxel size.
+        The encoding, type, shape or an option is invalid, or the existing volume has another type or voxel size.
 
     Examples
     --------
@@ -405,7 +422,7 @@ def to_precomputed(
 
 
 class ZarrKeywords(PlacedOptions, total=False):
-    """What :func:`to_zarr` takes."""
+    """Keyword arguments of :func:`to_zarr`."""
 
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | bool | None
@@ -442,32 +459,31 @@ def to_zarr(
     token: str | None = None,
     compute: bool = True,
 ) -> Report | Delayed:
-    """Write an array as one mag of an OME-NGFF image ("OME-Zarr"), in parallel and safely.
+    """Write an array as one mag of an OME-NGFF image ("OME-Zarr"), in parallel.
 
-    The array appears when it is complete, or not at all, and ``multiscales`` follows at once; an image without it gets one. A shard is published once, by one
-    task, in whatever chunks the array comes. Chunks that are all zero are not stored: readers see zeros there.
+    The Zarr array is published atomically once it is complete; then ``multiscales`` is created or updated. Each shard is written once, by one task,
+    independent of the chunks of the input. Chunks that are all zero are not stored: readers see zeros there.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        The image's folder, such as ``"em.ome.zarr"``, with or without ``zarr://`` before it; ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote images
-        cannot be written.
+        Folder of the image, such as ``"em.ome.zarr"``, with or without the prefix ``zarr://``; ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote
+        images cannot be written.
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]; needed for a new image, unless a DataArray says it.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm]; required for a new image, unless a DataArray states them.
     offset : sequence of 3 int, optional
-        Absolute voxel of the mag that element 0 is; may be negative. By default 0, or what the coordinates of a DataArray say.
+        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the position given by the coordinates of a DataArray.
     region : BoundingBox or pair of corners, optional
-        Write into the array that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
+        Box of an existing mag to overwrite, as for :func:`to_wkw` [absolute voxels of the mag].
     mag : Mag, str or int, optional
-        Which mag: ``"2-2-1"`` adds an array to an image that is there; by default 1.
+        The mag: ``"2-2-1"`` adds an array to an existing image; by default 1.
     {options}
     category : {"color", "segmentation"}, optional
-        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+        Category of a new image; by default integers of 32 bits and more in one channel are a segmentation.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings, as
-        for :func:`to_wkw`.
+        What to do if the mag exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     compute : bool
@@ -480,7 +496,7 @@ def to_zarr(
     Raises
     ------
     ExistsError
-        The mag is there and ``existing="error"``, or the folder holds something else.
+        The mag exists and ``existing="error"``, or the folder contains other files.
     LockedError
         Another job is writing it.
     ModuleNotFoundError
@@ -490,7 +506,7 @@ def to_zarr(
     UnsupportedError
         The URL is remote.
     ValueError
-        Shape or an option is invalid, or the image there has other axes.
+        The shape or an option is invalid, or the existing image has other axes.
 
     Examples
     --------
@@ -510,7 +526,7 @@ def to_zarr(
 
 
 class N5Keywords(PlacedOptions, total=False):
-    """What :func:`to_n5` takes."""
+    """Keyword arguments of :func:`to_n5`."""
 
     chunk_shape: Sequence[int] | None
     compression: N5Compression | None
@@ -541,31 +557,31 @@ def to_n5(
     token: str | None = None,
     compute: bool = True,
 ) -> Report | Delayed:
-    """Write an array as one N5 dataset, in parallel and safely.
+    """Write an array as one N5 dataset, in parallel.
 
-    The dataset appears when it is complete, or not at all, and the attributes of its group follow at once. Blocks at the upper ends are cut off, as the
-    specification has it, and blocks that are all zero are not stored: readers see zeros there.
+    The dataset is published atomically once it is complete; then the attributes of its group are created or updated. Blocks at the upper border are
+    truncated, as the N5 specification requires. Blocks that are all zero are not stored: readers see zeros there.
 
     Parameters
     ----------
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        The dataset's folder, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without ``n5://`` before it. A name like ``s0`` makes it a level of
-        the group above. Remote containers cannot be written.
+        Folder of the dataset, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without the prefix ``n5://``. A name like ``s0`` makes it a level
+        of the group above. Remote containers cannot be written.
     {options}
     voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]; by default what a DataArray or the group says.
+        Edge lengths of a voxel of mag 1 along x, y, z [nm]; by default those of a DataArray or of the group.
     offset : sequence of 3 int, optional
-        Absolute voxel of the mag that element 0 is; may be negative. N5 stores from 0 on, and the place is written as ``transform``. By default 0, or what the
-        coordinates of a DataArray say.
+        Position of element 0 [absolute voxels of the mag]; may be negative. By default 0, or the position given by the coordinates of a DataArray. N5 arrays
+        begin at 0; the position is stored as ``transform``.
     region : BoundingBox or pair of corners, optional
-        Write into the dataset that is there, as :func:`to_wkw` does: the lowest corner and the one beyond the highest, absolute voxels of the mag.
+        Box of an existing dataset to overwrite, as for :func:`to_wkw` [absolute voxels of the mag].
     mag : Mag, str or int, optional
-        How many voxels of ``s0`` one spans, such as ``"2-2-1"`` for ``s1``; 1 by default.
+        Voxel size of the dataset as a multiple of that of ``s0``, such as ``"2-2-1"`` for ``s1``; 1 by default.
     existing : {"error", "resume", "overwrite"}
-        What to do where the dataset already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
-        as for :func:`to_wkw`.
+        What to do if the dataset exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for
+        :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     compute : bool
@@ -578,17 +594,17 @@ def to_n5(
     Raises
     ------
     ExistsError
-        The dataset is there and ``existing="error"``, or something else is.
+        The dataset exists and ``existing="error"``, or the folder contains other files.
     LockedError
         Another job is writing it.
     ResumeError
         The interrupted job was started with other settings.
     TypeError
-        N5 has no such type.
+        N5 does not support the type.
     UnsupportedError
         The URL is remote.
     ValueError
-        Shape or an option is invalid.
+        The shape or an option is invalid.
 
     Examples
     --------

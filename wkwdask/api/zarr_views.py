@@ -1,4 +1,4 @@
-"""WKW and N5 as Zarr, without a copy."""
+"""Open WKW and N5 data as Zarr, without a copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None) -> Any:
-    """See a dataset, layer or mag as Zarr, without writing anything: a store that decodes chunks when they are asked for.
+    """Return a read-only Zarr store of a dataset, layer or mag, which decodes chunks on demand. Nothing is written.
 
-    The store holds Zarr version 3 with OME-NGFF 0.5: each layer is an image with all its mags, segmentations are also labels of each image whose mags they
-    have. Arrays have the axes z, y, x (or c, z, y, x) and begin with the bounding box; where that lies, the ``translation`` of each level says. Any reader
-    that takes a zarr-python store can use it, without a codec of ours; dask workers too.
+    The store presents Zarr version 3 with OME-NGFF 0.5. Each layer is an image with all its mags; a segmentation is also a label of each image that has its
+    mags. Arrays have the axes z, y, x (or c, z, y, x) and begin at the bounding box; the ``translation`` of each level states its position. Every reader that
+    accepts a zarr-python store can use it, including dask workers, without a codec of wkwdask.
 
     Parameters
     ----------
     url : str or path
         A dataset, layer or mag in any format that :func:`wkwdask.open` opens.
     layer : str, optional
-        Only this one, which then is the root of the store.
+        Only this layer, which becomes the root of the store.
     chunk_shape : sequence of 3 int, optional
         Chunks along x, y, z [voxels]; by default about 1 MiB.
 
@@ -40,11 +40,11 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     Raises
     ------
     MissingError
-        There is no such dataset or layer, or no mag with voxels.
+        The dataset or layer does not exist, or no mag has voxels.
     ModuleNotFoundError
         zarr is not installed: ``pip install 'wkwdask[zarr]'``.
     ValueError
-        The chunk shape makes no sense.
+        The chunk shape is invalid.
 
     Examples
     --------
@@ -72,39 +72,41 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
 
 
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
-    """Write small ``zarr.json`` files beside the WKW files, by which zarr-python and what builds on it reads these in place.
+    """Add Zarr metadata so that zarr-python can read WKW files in place.
 
-    Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5; chunks are the WKW files, which the codec ``wkw`` reads block by
-    block. It is found wherever wkwdask is installed; readers that are not zarr-python refuse it. Segmentations are also labels of each color layer whose mags
-    they have, by symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again brings the files up to date.
+    Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5, described by small ``zarr.json`` files. A chunk is a WKW file, which
+    the codec ``wkw`` reads block by block. zarr-python finds the codec if wkwdask is installed; other Zarr readers reject it. A segmentation is also a label of
+    each color layer that has its mags, through symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again updates
+    the files.
 
     Parameters
     ----------
     url : str or path
         A dataset, layer or mag in WKW.
     layer : str, optional
-        Only this one.
+        Only this layer.
     allow_external : bool
-        Write where links lead out of the dataset.
+        Allow writing where links lead out of the dataset; refused by default.
 
     Returns
     -------
     tuple of str
-        The files and links.
+        The files and links that were written.
 
     Raises
     ------
     ExistsError
-        There is a ``zarr.json`` that something else made; then nothing is written.
+        A ``zarr.json`` of other software exists; nothing is written.
     MissingError
-        There is no such dataset or layer, or no mag with voxels.
+        The dataset or layer does not exist, or no mag has voxels.
     UnsupportedError
-        The mags of a layer are in several folders, remote, or outside of the dataset.
+        The mags of a layer are in several folders, remote, or outside the dataset.
 
     Notes
     -----
-    What files hold before the bounding box is seen too, since chunks are whole files. Arrays can be written through zarr: a chunk is then a whole WKW file
-    that is made anew, without a lock, so that one process at a time may write a file. After a mag was replaced, removed or has grown, write the view again.
+    Chunks are whole files, so voxels that files store before the bounding box are visible too. Arrays can be written through zarr. Each chunk that is written
+    replaces a whole WKW file without a lock, so only one process at a time may write a file. After a mag was replaced, removed or extended, write the view
+    again.
 
     Examples
     --------
@@ -121,24 +123,34 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
 
 
 def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -> tuple[str, ...]:
-    """Remove what :func:`write_zarr_view` wrote, and nothing else.
+    """Remove the files and links that :func:`write_zarr_view` wrote.
 
     Parameters
     ----------
     url : str or path
         The dataset, layer or mag.
     layer : str, optional
-        Only this one.
+        Only this layer.
 
     Returns
     -------
     tuple of str
-        What was removed.
+        The files and links that were removed.
 
     Raises
     ------
     MissingError
-        There is no such dataset.
+        The dataset does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
+    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
+    >>> written = wkwdask.write_zarr_view(f"{folder}/ds")
+    >>> len(wkwdask.remove_zarr_view(f"{folder}/ds")) == len(written)
+    True
     """
     return remove_view(locate(url), layer)
 
@@ -146,38 +158,38 @@ def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -
 def n5_as_zarr(
     url: str | os.PathLike[str], *, form: Literal["n5_default", "offset"] = "n5_default", write: bool = False, remove: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Describe N5 data as Zarr v3, so that zarr-python opens the same files.
+    """Return Zarr v3 metadata of N5 data, with which zarr-python opens the same files.
 
     Parameters
     ----------
     url : str or path
-        A container, group or dataset, with or without ``n5://`` before it.
+        A container, group or dataset, with or without the prefix ``n5://``.
     form : {"n5_default", "offset"}
-        The registered codec ``n5_default``, which this package brings; or the chain transpose, bytes, compressor and ``offset`` for datasets whose blocks are
-        all whole and in one mode, which is looked up.
+        Codecs that describe the blocks: ``n5_default``, which wkwdask registers; or the chain transpose, bytes, compressor and ``offset``, for datasets whose
+        blocks are all complete and have the same mode, which is checked.
     write : bool
-        Write each ``zarr.json`` beside its ``attributes.json`` (local only); one that somebody else wrote is never replaced.
+        Write each ``zarr.json`` beside its ``attributes.json`` (local only). Files of other software are never replaced.
     remove : bool
-        Remove what was written so.
+        Remove the files that ``write`` created.
 
     Returns
     -------
     dict
-        The content of every ``zarr.json``, by its name inside of the folder: ``"zarr.json"``, ``"s0/zarr.json"``... The axes of arrays are those of N5, x
-        first. Groups with levels are OME-NGFF 0.5 images too, where all axes are spatial.
+        Content of each ``zarr.json``, by its path in the folder: ``"zarr.json"``, ``"s0/zarr.json"``... Arrays have the axes of N5, x first. A group with
+        levels is also an OME-NGFF 0.5 image if all axes are spatial.
 
     Raises
     ------
     ExistsError
-        A ``zarr.json`` is there that was not made of N5 attributes.
+        A ``zarr.json`` exists that was not created from N5 attributes.
     FormatError
         An ``attributes.json`` or the header of a block is broken.
     MissingError
-        There is no dataset.
+        The dataset does not exist.
     UnsupportedError
-        Zarr has no codec for a compression, or the form cannot say how a dataset is stored.
+        Zarr has no codec for a compression, or the form cannot describe the storage of a dataset.
     ValueError
-        There is no such form, or both ``write`` and ``remove`` are asked for.
+        The form is unknown, or both ``write`` and ``remove`` are given.
 
     Examples
     --------
@@ -191,7 +203,7 @@ def n5_as_zarr(
     from wkwdask.formats.n5.zarr_view import remove_documents, write_documents, zarr_documents
 
     if write and remove:
-        raise ValueError("write and remove exclude each other")
+        raise ValueError("write=True and remove=True exclude each other")
     documents = zarr_documents(url, form)
     if write:
         write_documents(url, documents)
@@ -201,12 +213,12 @@ def n5_as_zarr(
 
 
 def n5_store(url: str | os.PathLike[str]) -> Any:
-    """Give a read-only Zarr store of N5 data, in which every ``zarr.json`` is made when it is asked for; nothing is written.
+    """Return a read-only Zarr store of N5 data, which creates each ``zarr.json`` on demand. Nothing is written.
 
     Parameters
     ----------
     url : str or path
-        A container, group or dataset, local or remote, with or without ``n5://`` before it.
+        A container, group or dataset, local or remote, with or without the prefix ``n5://``.
 
     Returns
     -------
@@ -217,6 +229,15 @@ def n5_store(url: str | os.PathLike[str]) -> Any:
     ------
     ModuleNotFoundError
         zarr-python or a driver is not installed.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> report = wkwdask.to_n5(np.ones((100, 80, 60), np.uint16), f"{folder}/v.n5/raw")
+    >>> import zarr  # doctest: +SKIP
+    >>> zarr.open_array(wkwdask.n5_store(f"{folder}/v.n5/raw"), mode="r").shape  # doctest: +SKIP
+    (100, 80, 60)
     """
     from wkwdask.formats.n5.zarr_store import open_n5_store
 

@@ -1,6 +1,6 @@
-"""A small dataset that looks like a piece of cortex: cells with membranes, nuclei-free cytoplasm, mitochondria, and their segmentation.
+"""Demo dataset that resembles cortex: cells with membranes, cytoplasm without nuclei, mitochondria, and their segmentation.
 
-Every voxel follows from its position alone, so that chunks can be made anywhere and fit each other.
+Each voxel is computed from its position alone, so tasks can compute chunks independently.
 """
 
 from __future__ import annotations
@@ -31,30 +31,39 @@ OFFSET: Vec3 = (1000, 2000, 300)
 SHAPE: Vec3 = (512, 512, 192)
 _CHUNK = (128, 128, 64)
 _FILE_LEN = 8
-_PART = (16, 16, 16)  # so small that few cells are near and that arrays stay in the cache
+_PART = (16, 16, 16)  # computed at once: few cells are near, and arrays fit into the cache
 
 
 def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -> list[Report]:
-    """Make a dataset with an image and a segmentation, and the pyramids of both.
+    """Create a small demo dataset with an image, a segmentation and the pyramids of both.
 
-    Runs on threads, or on the active dask Client.
+    Tasks run on threads, or on the active dask Client.
 
     Parameters
     ----------
     folder : str or path
-        The dataset's folder; it must not hold a dataset.
+        Folder of the dataset; must be empty or new.
     shape : sequence of 3 int
         Extent along x, y, z [voxels].
 
     Returns
     -------
     list of Report
-        Of the two layers and the two pyramids.
+        Reports of the two layers and the two pyramids.
 
     Raises
     ------
     ExistsError
-        There is something in the folder.
+        The folder is not empty.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp() + "/demo"
+    >>> reports = wkwdask.make_demo(folder, shape=(64, 64, 32))
+    >>> [layer.name for layer in wkwdask.open_dataset(folder)]
+    ['color', 'segmentation']
     """
     import dask.array as da
 
@@ -77,7 +86,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
 
 
 def _demo_chunk(*, layer: str, block_info: Any) -> npt.NDArray[Any]:
-    """Make one chunk of a layer, shape (x, y, z)."""
+    """Compute one chunk of a layer, shape (x, y, z)."""
     from wkwdask.viewer.demo import make_image, make_labels
 
     low, high = zip(*block_info[None]["array-location"], strict=True)
@@ -95,13 +104,13 @@ _PRIMES = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F
 
 
 def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
-    """Make the ids of cells; membranes are 0."""
+    """Compute the ids of cells; membranes are 0."""
     first, second, (i, j, k) = _nearest(low, shape)
     return np.where(second - first < _MEMBRANE, 0, (k + 64) * 16384 + (j + 64) * 128 + i + 64).astype(np.uint32)
 
 
 def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
-    """Make grey values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
+    """Compute grey values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
     first, second, cell = _nearest(low, shape)
     x, y, _ = places = _places(low, shape)
     value = 148 + 26 * _random(cell, 7) + 34 * (_noise(places, (9, 9, 4), 8) - 0.5) + 22 * (_noise(places, (3, 3, 2), 9) - 0.5)
@@ -118,7 +127,7 @@ def _places(low: Vec3, shape: Vec3) -> tuple[npt.NDArray[np.int64], ...]:
 
 
 def _random(places: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
-    """Give a number in 0..1 that belongs to a place."""
+    """Return a pseudo-random number in [0, 1) for each position."""
     x, y, z = ((place + 4096).astype(np.uint64) * np.uint64(prime) for place, prime in zip(places, _PRIMES, strict=False))
     value = x ^ y ^ z ^ np.uint64(salt * _PRIMES[3] & (1 << 64) - 1)
     value ^= value >> np.uint64(29)
@@ -129,25 +138,26 @@ def _random(places: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
 
 
 def _noise(places: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) -> Floats:
-    """Interpolate random numbers of the corners of a lattice."""
+    """Interpolate random numbers at the corners of a lattice linearly (value noise)."""
     scaled = [place.ravel() / length for place, length in zip(places, step, strict=True)]
     lows = [np.floor(at).astype(np.int64) for at in scaled]
     found = _random(np.ix_(*(np.arange(low[0], low[-1] + 2) for low in lows)), salt)
-    for at, low in zip(scaled, lows, strict=True):  # the first axis is interpolated and becomes the last one
+    for at, low in zip(scaled, lows, strict=True):  # interpolate the first axis and move it to the end: after three rounds the order is x, y, z again
         before, after = found[low - low[0]], found[low - low[0] + 1]
         found = np.moveaxis(before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2)
     return found
 
 
 def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Find the cell of each voxel: distances of the two nearest centres, and the lattice place of the nearest one, shape (3, x, y, z)."""
+    """Return the distances of the two nearest cell centres of each voxel, and the lattice position of the nearest, shape (3, x, y, z)."""
     places = _places(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
     points = np.stack([(at + bend * (_noise(places, step, salt) - 0.5)) / edge for at, (bend, step, salt), edge in zip(places, bends, _CELL, strict=True)])
     points = points.reshape(3, -1)
     lattice = np.stack(np.meshgrid(*(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points), indexing="ij")).reshape(3, -1).astype(np.int64)
     centres = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
-    # Only a centre that is not much farther from the middle than the second one can be among the two nearest of any voxel.
+    # With r the radius of the part around its middle and d the distance of the second nearest centre to the middle, two centres lie within d + r of each
+    # voxel. A centre farther than d + 2 r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
     middle = points.mean(axis=1, keepdims=True)
     reach, radius = np.linalg.norm(centres - middle, axis=0), np.linalg.norm(points - middle, axis=0).max()
     is_near = reach <= np.partition(reach, 1)[1] + 2 * radius

@@ -1,4 +1,4 @@
-"""Three orthogonal slices of a dataset as one picture: the image in grey, the segmentation in colours over it, a scale bar."""
+"""Draw three orthogonal slices of a dataset as one picture: the image in grey, the segmentation in colours over it, and a scale bar."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image
 
-_WHOLE_VX = 4 << 20  # a slice of so many voxels is read as it is
-_TILE_VX = 2048  # edge of what is read at once of a larger one
-_FEW_CHUNKS = 2  # that a pixel stands for, all of which are read
-_MOST_SAMPLES = 128  # along an axis, where one chunk is read for each
+_WHOLE_VX = 4 << 20  # a slice of at most this many voxels is read at full resolution
+_TILE_VX = 2048  # edge of a tile of a larger slice, read at once
+_FEW_CHUNKS = 2  # if a pixel covers at most this many chunks, all are read and averaged
+_MOST_SAMPLES = 128  # otherwise: pixels along an axis, one chunk is read for each
 _MOST_REMOTE_SAMPLES = 64
 _REMOTE_READERS = 16
 
 
 class Sliceable(Protocol):
-    """What slices are taken from, a :class:`wkwdask.model.volume.Volume` for one."""
+    """Volume from which slices can be read, such as :class:`wkwdask.model.volume.Volume`."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -47,27 +47,26 @@ class Sliceable(Protocol):
 
     @property
     def num_channels(self) -> int:
-        """Values per voxel."""
+        """Number of channels."""
 
     @property
     def box(self) -> BoundingBox:
-        """Where it has data [voxels of its mag]."""
+        """Box of the data [voxels of its mag]."""
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3) -> int:
-        """Fill an array (c, x, y, z) with the voxels from ``topleft`` on."""
+        """Read the voxels from ``topleft`` into an array (c, x, y, z)."""
 
 
 class _Span(NamedTuple):
-    """Some neighbouring pixels along an axis, and the voxels that are read for them."""
+    """Range of pixels along an axis, and the voxels to read for them."""
 
     pixels: slice
-    """Their places in the picture."""
     start: int
-    """The first voxel."""
+    """First voxel."""
     stop: int
-    """The voxel behind the last one."""
+    """End of the voxels (exclusive)."""
     step: int
-    """Voxels for a pixel; the last one may have fewer."""
+    """Voxels per pixel; the last pixel may have fewer."""
 
 
 def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pixels: tuple[int, int], *, are_ids: bool) -> npt.NDArray[Any]:
@@ -105,7 +104,14 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
 
 
 def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
-    """Say what is read along an axis for a picture of at least so many pixels, or of at most so many samples."""
+    """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most ``most`` samples.
+
+    A pixel that covers few chunks is the reduction of all its voxels; neighbouring pixels are read together as tiles. A pixel that covers many chunks is the
+    reduction of the chunk in its middle, so that the work depends on the picture and not on the volume:
+
+        voxels  |--------- step ---------|--------- step ---------|
+        read    .        [chunk]         .        [chunk]         .
+    """
     first, length, edge = here.topleft[axis], here.size[axis], volume.chunk_shape[axis]
     step = -(-length // (2 * pixels))
     if step <= _FEW_CHUNKS * edge:
@@ -118,24 +124,24 @@ def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most:
     spans = []
     for n in range(-(-length // step)):
         start, stop = first + n * step, min(first + (n + 1) * step, first + length)
-        corner = ((start + stop) // 2 - origin) // edge * edge + origin  # of the chunk in the middle
+        corner = ((start + stop) // 2 - origin) // edge * edge + origin  # first voxel of the chunk in the middle
         spans.append(_Span(slice(n, n + 1), max(start, corner), min(stop, corner + edge), edge))
     return spans
 
 
 def _picked(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
-    """Take the voxel in the middle of each pixel, the last one at the end."""
+    """Reduce each pixel to the voxel in its middle; ids cannot be averaged."""
     columns, rows = (np.minimum(np.arange(0, n, span.step) + span.step // 2, n - 1) for span, n in zip(spans, voxels.shape[:0:-1], strict=True))
     return voxels[:, rows[:, np.newaxis], columns]
 
 
 def _averaged(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
-    """Take the mean of each pixel's voxels."""
+    """Reduce each pixel to the mean of its voxels."""
     mean: npt.NDArray[Any] = voxels
     for axis, span in ((2, spans[0]), (1, spans[1])):
         places = np.arange(0, voxels.shape[axis], span.step)
         counts = np.diff(places, append=voxels.shape[axis])
-        with np.errstate(invalid="ignore"):  # of infinite values, whose mean is none
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN, drawn as 0
             sums = np.add.reduceat(mean, places, axis=axis, dtype=np.float64)
         mean = sums / (counts if axis == 2 else counts[:, np.newaxis])
     return mean
@@ -150,16 +156,16 @@ _PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What is shown and how large."""
+    """Volumes to draw and the size of the picture."""
 
     image: Sliceable | None
     segmentation: Sliceable | None
     box: BoundingBox
-    """What is shown [voxels of mag 1]."""
+    """Box to draw [voxels of mag 1]."""
     pixels: dict[str, int]
     """Length of each axis in the picture [pixels]."""
     nm_per_pixel: float | None
-    """None without a voxel size."""
+    """None if the voxel size is unknown."""
 
 
 def preview(
@@ -177,18 +183,18 @@ def preview(
     url : str or path
         A dataset (its first color and its first segmentation layer are drawn), a layer or a mag.
     output : str or path
-        The picture to write; its ending says the format, such as ``.png``.
+        File of the picture; its suffix selects the format, such as ``.png``.
     layer : str, optional
-        Draw this layer alone.
+        Draw only this layer.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag to draw; by default one that is just fine enough for the picture.
+        The mag to draw; by default the coarsest that has a voxel for each pixel.
     size : int
         Longest edge of the largest panel [pixels].
 
     Returns
     -------
     Path
-        The picture.
+        File of the picture.
 
     Raises
     ------
@@ -196,6 +202,16 @@ def preview(
         There is no such dataset, layer or mag, or it has no files.
     FormatError
         A file is broken.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8))
+    >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
+    'preview.png'
     """
     image, segmentation, voxel_size = _found(url, layer, mag_or_key(mag), size)
     path = Path(output)
@@ -204,7 +220,7 @@ def preview(
 
 
 def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Picture.Image:
-    """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other."""
+    """Draw three orthogonal slices through the middle of an image, a segmentation, or a segmentation over an image."""
     scene = _scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
@@ -253,7 +269,7 @@ def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: 
 
 
 def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | None:
-    """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
+    """Open the coarsest mag that has a voxel for each pixel, or the finest mag if none has."""
     if layer.container is None and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
     readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
@@ -285,7 +301,7 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
 
 
 def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Stretch values between their outer percentiles to bytes, shape (rows, columns, 3)."""
+    """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows, columns, 3)."""
     channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
     values = np.nan_to_num(channels.astype(np.float64))
     inside = values[values != 0]
@@ -296,9 +312,9 @@ def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Give every id a hue far from those of its neighbours in number, shape (rows, columns, 3)."""
+    """Colour each id with a hue far from those of consecutive ids, shape (rows, columns, 3)."""
     labels, place = np.unique(ids, return_inverse=True)
-    # the golden angle on the low bits keeps its precision for ids of 64 bits
+    # Only the low bits: multiples of the golden angle would lose precision for ids of 64 bits.
     low_bits = np.array([int(label) & 0xFFFFF for label in labels], np.float64)
     hue = (low_bits * _GOLDEN_ANGLE) % 1
     value = 0.75 + 0.25 * ((low_bits * 0.7548776662466927) % 1)
@@ -310,7 +326,7 @@ def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def _draw_scale_bar(picture: Picture.Image, scene: _Scene, corner: tuple[int, int], height: int) -> None:
-    """Draw a bar of a round length into the lower left of the large panel."""
+    """Draw a scale bar of a round length in the lower left corner of the large panel."""
     per_pixel = scene.nm_per_pixel if scene.nm_per_pixel is not None else max(scene.box.size) / max(scene.pixels.values())
     length = _round_length(per_pixel * scene.pixels["x"] / 4)
     pixels = max(1, round(length / per_pixel))

@@ -1,4 +1,4 @@
-"""The accessor ``.wkw`` of arrays that lie in space: where they are, the same place in another mag, a picture, and writing."""
+"""The accessor ``.wkw`` of DataArrays with coordinates: mag and voxel size, cropping, other mags, previews and writing."""
 
 from __future__ import annotations
 
@@ -25,25 +25,38 @@ if TYPE_CHECKING:
     from wkwdask.model.coordinates import Spacing
     from wkwdask.runs.report import Report
 
-_ON_GRID = 1e-4  # of a voxel
+_ON_GRID = 1e-4  # tolerance of coordinates, as a fraction of a voxel
 
 
 @xr.register_dataarray_accessor("wkw")  # type: ignore[no-untyped-call]
 class WkwAccessor:
-    """What arrays that came from WKW, or go there, can do."""
+    """Methods of DataArrays that were opened from a volume or will be written to one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import xarray as xr
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), voxel_size=(4, 4, 35))
+    >>> array = xr.open_dataarray(folder, engine="wkw", layer="raw")
+    >>> array.wkw.mag, array.wkw.voxel_size, array.wkw.crop_nm(x=(0, 40)).shape
+    (Mag(1, 1, 1), (4.0, 4.0, 35.0), (10, 64, 64))
+    """
 
     def __init__(self, array: xr.DataArray) -> None:
         self._array = array
 
     @property
     def mag(self) -> Mag:
-        """The mag whose voxels these are, by the spacing of the coordinates."""
+        """Mag of the array, from the spacing of its coordinates."""
         factors = []
         for axis, spacing, size in zip("xyz", self._spacings(), self._lengths_of_mag_1(), strict=True):
             length = spacing.length_nm if spacing.units != VOXEL else spacing.step
             factor = round(length / size) if length is not None else 0
             if length is None or not math.isclose(length / size, factor, rel_tol=_ON_GRID):
-                raise ValueError(f"coordinate {axis}: a spacing of {length} is that of no mag, whose voxels of mag 1 are {size:g}")
+                raise ValueError(f"coordinate {axis}: found a spacing of {length}, expected a multiple of {size:g}, the length of a voxel of mag 1")
             factors.append(factor)
         return Mag(factors[0], factors[1], factors[2])
 
@@ -51,25 +64,25 @@ class WkwAccessor:
     def voxel_size(self) -> tuple[float, float, float]:
         """Edge lengths of a voxel of mag 1 along x, y, z [nm]."""
         if any(self._coordinate(axis).attrs.get("units") == VOXEL for axis in "xyz"):
-            raise ValueError("the voxel size is not known: the coordinates are numbers of voxels")
+            raise ValueError("the voxel size is unknown: the coordinates are voxel indices")
         x, y, z = self._lengths_of_mag_1()
         return x, y, z
 
     def to_wkw(self, url: str | os.PathLike[str], **options: Any) -> Report:
-        """Write the array as one mag; its coordinates say where it goes."""
+        """Write the array as one mag, at the position given by its coordinates; options as for :func:`wkwdask.to_wkw`."""
         from wkwdask.api.writing import to_wkw
 
         report: Report = to_wkw(self._array, url, **options)
         return report
 
     def at_mag(self, mag: MagLike) -> xr.DataArray:
-        """Open the same place in another mag of the layer that this was opened from."""
+        """Open the same box in another mag of the layer from which the array was opened."""
         from wkwdask.formats.opening import find
         from wkwdask.xarray.variables import open_variables
 
         source = self._array.encoding.get("source")
         if source is None:
-            raise ValueError("the array was computed: at_mag() opens what is stored; call it on an array that was opened, or coarsen() this one")
+            raise ValueError("the array has no source: at_mag() needs an array that was opened and not computed; call it there, or coarsen() this array")
         layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
         (opened,) = open_variables(layer, volume).data_vars.values()
@@ -85,21 +98,21 @@ class WkwAccessor:
         y: tuple[float | None, float | None] | None = None,
         z: tuple[float | None, float | None] | None = None,
     ) -> xr.DataArray:
-        """Select the voxels whose centres lie in a box of space."""
+        """Select the voxels with centres in a half-open box [nm]; None leaves a side open."""
         ranges = {axis: pair for axis, pair in (("x", x), ("y", y), ("z", z)) if pair is not None}
         self._check_touches(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
     def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
-        """Draw the slices through the middle of the array; nothing else of it is read or computed."""
+        """Draw the three slices through the middle of the array. Only these slices are read or computed."""
         from wkwdask.viewer.preview import draw
 
-        volume = _Shown(self._array)
+        volume = _ArrayVolume(self._array)
         lengths = [1.0, 1.0, 1.0]
         for n, axis in enumerate("xyz"):
             if axis in self._array.coords:
                 lengths[n] = 0.0
-                with contextlib.suppress(ValueError):  # reversed, or out of order: drawn in voxels
+                with contextlib.suppress(ValueError):  # reversed or unordered coordinates: draw in units of voxels
                     lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
         in_nm = all(lengths) and any(axis in self._array.coords for axis in "xyz")
         is_segmentation = self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color") == "segmentation"
@@ -110,7 +123,7 @@ class WkwAccessor:
 
     def _coordinate(self, axis: str) -> xr.DataArray:
         if axis not in self._array.coords:
-            raise ValueError(f"the array has no coordinate {axis}, which says where it is")
+            raise ValueError(f"the array has no coordinate {axis}, so its position is unknown")
         coordinate: xr.DataArray = self._array.coords[axis]
         return coordinate
 
@@ -118,18 +131,18 @@ class WkwAccessor:
         return [spacing_of(self._coordinate(axis), axis) for axis in "xyz"]
 
     def _lengths_of_mag_1(self) -> list[float]:
-        """Give the edge lengths of a voxel of mag 1: in nanometers, or 1 where nobody knows them."""
+        """Return the edge lengths of a voxel of mag 1 in nanometers, or 1 if coordinates are in voxels."""
         lengths = []
         for axis in "xyz":
             attrs = self._coordinate(axis).attrs
             length = 1.0 if attrs.get("units") == VOXEL else attrs.get("voxel_size_nm")
             if length is None:
-                raise ValueError(f"coordinate {axis}: has no attribute voxel_size_nm, which arrays have that were opened from a dataset with a voxel size")
+                raise ValueError(f"coordinate {axis}: no attribute voxel_size_nm; open the array from a dataset with a voxel size")
             lengths.append(float(length))
         return lengths
 
     def _places(self, opened: xr.DataArray, axis: str) -> slice | int:
-        """Find the voxels of another array that touch those of this one along an axis."""
+        """Return the voxels of another mag that touch those of this array along an axis."""
         coordinate, there = self._coordinate(axis), spacing_of(opened.coords[axis], axis)
         if not coordinate.size or there.step is None:
             return slice(0, opened.sizes[axis] if coordinate.size else 0)
@@ -137,12 +150,13 @@ class WkwAccessor:
         corner = there.first - there.step / 2
         if coordinate.ndim == 0:
             return min(max(math.floor((low - corner) / there.step), 0), opened.sizes[axis] - 1)
-        half = coordinate.attrs["mag"] * coordinate.attrs.get("voxel_size_nm", 1.0) / 2  # the voxels are those that were opened, whichever were taken of them
+        # Half a voxel as it was opened: the spacing of the coordinates is larger if the user selected every n-th voxel.
+        half = coordinate.attrs["mag"] * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
         start, stop = math.floor((low - half - corner) / there.step + _ON_GRID), math.ceil((high + half - corner) / there.step - _ON_GRID)
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
 
     def _check_touches(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
-        """Make sure that a box touches the voxels of the array."""
+        """Raise if a box does not touch the array."""
         extents = {axis: self._extent(axis) for axis in ranges if axis in self._array.dims and self._array.sizes[axis]}
         outside = []
         for axis, (start, stop) in extents.items():
@@ -152,10 +166,10 @@ class WkwAccessor:
         if outside:
             asked = ", ".join(f"{axis} {_text(low)} to {_text(high)}" for axis, (low, high) in ranges.items())
             there = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
-            raise BoundsError(f"the box {asked} holds nothing of the array, whose box is {there}, along {' and '.join(outside)} [unit of the coordinates]")
+            raise BoundsError(f"the box {asked} does not touch the array along {' and '.join(outside)}; the array has {there} [unit of the coordinates]")
 
     def _extent(self, axis: str) -> tuple[float, float]:
-        """Return where the first voxel begins and the last one ends."""
+        """Return the start of the first voxel and the end of the last."""
         coordinate = self._coordinate(axis)
         low, high = float(coordinate.min()), float(coordinate.max())
         half = (high - low) / max(coordinate.size - 1, 1) / 2 or coordinate.attrs.get("mag", 1) * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
@@ -163,7 +177,7 @@ class WkwAccessor:
 
     def _within(self, axis: str, low: float | None, high: float | None) -> slice | npt.NDArray[np.int64]:
         if axis not in self._array.dims:
-            raise ValueError(f"the array has no axis {axis} to crop: it was taken at one place")
+            raise ValueError(f"the array has no axis {axis} to crop; it holds a single position along it")
         values = np.asarray(self._coordinate(axis).values, np.float64)
         inside = np.ones(values.shape, np.bool_)
         if low is not None:
@@ -180,8 +194,8 @@ def _text(bound: float | None) -> str:
     return "the end" if bound is None else f"{bound:g}"
 
 
-class _Shown:
-    """An array as the volume that a picture is drawn of: slices of it are computed when they are read."""
+class _ArrayVolume:
+    """Adapter that lets the preview read slices of a DataArray; each slice is computed when it is read."""
 
     def __init__(self, array: xr.DataArray) -> None:
         missing = [axis for axis in "cxyz" if axis not in array.dims]
@@ -189,7 +203,7 @@ class _Shown:
         if set(array.dims) != set("cxyz"):
             raise ValueError(f"the dimensions must be x, y, z (and c), got {array.dims}")
         if 0 in array.shape:
-            raise ValueError(f"the array has no voxels that could be drawn: {dict(array.sizes)}")
+            raise ValueError(f"the array has no voxels to draw: {dict(array.sizes)}")
         self._array = array.transpose(*"cxyz")
         self.dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype
         self.num_channels = array.sizes["c"]

@@ -1,6 +1,6 @@
-"""xarray's engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``: a mag as a lazy variable with coordinates in nanometers, and a tree of mags.
+"""xarray engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``. A mag becomes a lazy variable with coordinates in nanometers, a layer a tree of mags.
 
-xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
+xarray imports this module together with all other engines, so its imports are light. It also registers the accessor ``.wkw``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.registry import format_named
 from wkwdask.model.image import mag_or_key
-from wkwdask.xarray.variables import node_of, open_variables, without
+from wkwdask.xarray.variables import drop, node_of, open_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
 
 
 class GroupsBackend(BackendEntrypoint):
-    """What all engines have in common: the groups that they find are a tree, too."""
+    """Base class of all engines."""
 
     supports_groups: ClassVar[bool] = True
 
     format_name: ClassVar[str]
-    """The format that the engine asks."""
+    """Name of the engine's format in the registry."""
 
-    def named(self, url: str | os.PathLike[str]) -> str | os.PathLike[str]:
-        """Say of what the engine was given which format it is, where its path may not tell."""
+    def qualified_url(self, url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Add the format's prefix to a path that does not determine the format."""
         name = format_named(self.format_name).url_name
         return f"{name.prefixes[0]}{os.fspath(url)}" if name.prefixes and not name.is_in(url) else url
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a path or URL is of the format."""
+        """Return whether a path or URL has the engine's format."""
         return format_named(self.format_name).guess(filename_or_obj)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag."""
+        """Open a container or layer as a tree, with a leaf for each mag and, if there are several layers, a node for each layer."""
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
-        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        return image_groups(find(self.named(filename_or_obj)).layers, drop_variables)
+        """Open a container or layer as groups, as :func:`image_groups` does."""
+        return image_groups(find(self.qualified_url(filename_or_obj)).layers, drop_variables)
 
 
 class LayersBackend(GroupsBackend):
-    """What the engines of formats that hold several layers have in common."""
+    """Base class of engines for formats with several layers."""
 
     open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
 
@@ -69,8 +69,8 @@ class LayersBackend(GroupsBackend):
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     ) -> xr.Dataset:
-        """Open one mag of a layer as a lazy variable that is named after the layer."""
-        return without(open_variables(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+        """Open one mag of a layer as a lazy variable named after the layer."""
+        return drop(open_variables(*open_stored(self.qualified_url(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
 
 
 class N5Backend(LayersBackend):
@@ -81,14 +81,14 @@ class N5Backend(LayersBackend):
 
 
 class NgffBackend(LayersBackend):
-    """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
+    """The engine ``"ngff"``, for OME-NGFF images with all their resolutions and for other Zarr arrays."""
 
     description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
     format_name: ClassVar[str] = "zarr"
 
 
 def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
-    """Open images as groups, one for each level: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+    """Open images as groups, one for each level, named by its mag or else by its key. A level that cannot be opened has the attribute ``problem``."""
     several = len(images) > 1
     groups = {"/": xr.Dataset(attrs={} if several else _image_attrs(images[0]))}
     for image in images:
@@ -98,7 +98,7 @@ def image_groups(images: Sequence[Image], drop_variables: str | Iterable[str] | 
         for level in image.selected:
             key = level.mag.name if level.mag is not None and not level.problem else ""
             name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
-            groups[name] = without(_level_or_problem(image, level), drop_variables)
+            groups[name] = drop(_level_or_problem(image, level), drop_variables)
     return groups
 
 
@@ -130,10 +130,7 @@ class WkwBackend(LayersBackend):
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
-        """Open a dataset or a layer as groups, as in the tree.
-
-        Layers and mags that cannot be opened are groups without variables, whose attribute ``problem`` says why.
-        """
+        """Open a dataset or layer as groups. Layers and mags that cannot be opened are groups without variables, with the attribute ``problem``."""
         located = find(filename_or_obj)
         if any(layer.container is None for layer in located.layers):
             return image_groups(located.layers, drop_variables)
@@ -145,7 +142,7 @@ class WkwBackend(LayersBackend):
             readable = located.readable(layer)
             for mag in layer.mags:
                 if located.mag in (None, mag):
-                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(readable, mag), drop_variables)
+                    groups[f"{node}/{mag.name}"] = drop(_open_or_explain(readable, mag), drop_variables)
         groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.invalid_layers})
         return groups
 
@@ -166,9 +163,9 @@ class PrecomputedBackend(GroupsBackend):
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
         chunk_size: Sequence[int] | None = None,
     ) -> xr.Dataset:
-        """Open one scale as a lazy variable that is named after the volume's folder."""
-        layer, volume = open_stored(self.named(filename_or_obj), None, mag_or_key(mag), chunk_size)
-        return without(open_variables(layer, volume, bounding_box), drop_variables)
+        """Open one scale as a lazy variable named after the volume's folder."""
+        layer, volume = open_stored(self.qualified_url(filename_or_obj), None, mag_or_key(mag), chunk_size)
+        return drop(open_variables(layer, volume, bounding_box), drop_variables)
 
 
 def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:

@@ -1,4 +1,4 @@
-"""One mag as xarray variables: voxels that are read when they are needed, and coordinates in nanometers."""
+"""A mag as lazy xarray variables with coordinates in nanometers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from wkwdask.model.stored_array import StoredArray
 
 
-_LONGEST = 1 << 27  # voxels along an axis that have coordinates
+_LONGEST = 1 << 27  # maximum number of coordinates along an axis: 1 GiB of float64
 
 
 class WkwArray(BackendArray):
-    """What xarray slices: decodes the blocks that a selection touches."""
+    """Lazy array for xarray, which decodes only the blocks that a selection touches."""
 
     def __init__(self, reader: BoxReader) -> None:
         self.reader = reader
@@ -45,7 +45,7 @@ class WkwArray(BackendArray):
 
 
 def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox | str | Sequence[Any] | None = None) -> xr.Dataset:
-    """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
+    """Return the variable and the coordinates of one mag, or of a part of it."""
     from wkwdask.graphs.read import box_reader
 
     box = parse_box_of(volume, bounding_box)
@@ -74,12 +74,12 @@ def open_variables(layer: Image, volume: StoredArray, bounding_box: BoundingBox 
 
 
 def node_of(layer: str) -> str:
-    """Give the path of a layer's node; a slash in its name would begin another one."""
+    """Return the path of a layer's node. A slash in its name would begin another node, so it is replaced."""
     return f"/{layer.replace('/', '_')}"
 
 
-def without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
-    """Leave out variables that a user does not want."""
+def drop(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
+    """Drop the variables that the argument ``drop_variables`` of an engine names."""
     if drop_variables is None:
         return dataset
     names = [drop_variables] if isinstance(drop_variables, str) else drop_variables
@@ -87,9 +87,12 @@ def without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> 
 
 
 def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
-    """Give the centres of voxels along an axis: in nanometers, or in voxels of mag 1 where nobody says how large these are."""
+    """Return the centres of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel size is unknown."""
     if box.size[n] > _LONGEST:
-        raise UnsupportedError(f"{name}: found {box.size[n]:,} voxels along {axis}, and xarray holds a coordinate of each; name a part with bounding_box=")
+        raise UnsupportedError(
+            f"{name}: found {box.size[n]:,} voxels along {axis}, expected at most {_LONGEST:,}, because xarray stores a coordinate for each; "
+            "select a part with bounding_box="
+        )
     factor = box.mag.factors[n]
     length = 1.0 if voxel_size_nm is None else voxel_size_nm[n]
     centres = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)
@@ -100,10 +103,10 @@ def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: S
 
 
 def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:
-    """Choose chunks for ``chunks={}`` of which ``chunks="auto"`` makes none that split blocks.
+    """Choose chunks for ``chunks={}`` from which ``chunks="auto"`` derives no chunk that splits a block.
 
-    dask reshapes them for ``"auto"`` by their median lengths, and makes even chunks where these are too large for the limit, or uneven: such chunks
-    are made smaller until it only joins them.
+    For ``"auto"``, dask starts from the median length of the preferred chunks. It joins whole chunks only if these are equal and fit into its limit; otherwise
+    it cuts the axis evenly, across blocks. Smaller chunks are tried until dask only joins them.
     """
     import dask
     from dask.array.core import normalize_chunks
