@@ -290,8 +290,8 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
     >>> report = wkwdask.write(f"{folder}/raw/1", (10, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
-    >>> wkwdask.read(f"{folder}/raw/1", ((9, 0, 0), (12, 1, 1))).ravel().tolist()
-    [0, 1, 1]
+    >>> wkwdask.read(f"{folder}/raw/1", ((10, 0, 0), (12, 1, 1))).ravel().tolist()
+    [1, 1]
     """
     if "compute" in options:
         raise TypeError("write() always computes; use to_wkw(compute=False)")

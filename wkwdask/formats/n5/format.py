@@ -37,7 +37,7 @@ class N5Format(ArrayFormat):
     removal = N5Removal
     image_files = (FILE_NAME,)
     recognise = staticmethod(is_n5)
-    place = staticmethod(n5_target)
+    target = staticmethod(n5_target)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
         return found_images(url, find_n5_layers(url))

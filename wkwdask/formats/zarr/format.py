@@ -39,7 +39,7 @@ class ZarrFormat(ArrayFormat):
     has_plain_arrays = True
     recognise = staticmethod(is_zarr)
     is_image = staticmethod(is_image)
-    place = staticmethod(ngff_target)
+    target = staticmethod(ngff_target)
     names_target = staticmethod(names_zarr_image)
     record_of = staticmethod(array_record)
 
