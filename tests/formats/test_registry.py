@@ -76,7 +76,7 @@ def test_a_format_of_another_package(fresh_registry, tmp_path):
 
 def test_a_broken_format_is_named_and_left_out(fresh_registry):
     fresh_registry.setattr(registry, "entry_points", lambda group: [BROKEN])
-    with pytest.warns(RuntimeWarning, match="the format broken of no_such_package:FORMAT is skipped: ModuleNotFoundError"):
+    with pytest.warns(RuntimeWarning, match="format broken of no_such_package:FORMAT is skipped: ModuleNotFoundError"):
         names = [one.name for one in registry.formats()]
     assert names == ["webknossos", "precomputed", "n5", "zarr"]
 

@@ -62,13 +62,13 @@ def test_every_damaged_byte_of_the_tail():
 
 
 def test_messages():
-    with pytest.raises(TruncatedError, match=f"part: a part file has at least {FOOTER_NBYTES} bytes, found 3"):
+    with pytest.raises(TruncatedError, match=f"part: expected a part file of at least {FOOTER_NBYTES} bytes, found 3"):
         _parse(b"abc")
     with pytest.raises(CorruptError, match=f"part: byte {100 - FOOTER_NBYTES}: expected the footer of a part file"):
         _parse(bytes(100))
-    with pytest.raises(TruncatedError, match=f"part: {len(PART) - 1} bytes, its footer promises {len(PART)}"):
+    with pytest.raises(TruncatedError, match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) - 1}"):
         _parse(PART[1:])
-    with pytest.raises(TruncatedError, match=f"part: {len(PART) + 1} bytes, its footer promises {len(PART)}"):
+    with pytest.raises(TruncatedError, match=f"part: expected {len(PART)} bytes as its footer states, found {len(PART) + 1}"):
         _parse(b"x" + PART)
     with pytest.raises(CorruptError, match="part: the tables of the part file are damaged"):
         _parse(PART[:6] + b"\x07" + PART[7:])
@@ -125,11 +125,11 @@ def test_octants_join_in_eight_copies():
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ([_table([8], [1])], "run 0 holds block 8 of a file with 8 blocks"),
-        ([_table([2**63], [1])], "run 0 holds block 9223372036854775808 of a file with 8 blocks"),
-        ([_table([1, 1], [1, 1])], "run 0 holds a block that another run holds too"),
-        ([_table([1], [1]), _table([0, 1], [1, 1])], "run 1 holds a block that another run holds too"),
-        ([_table([1], [0]), _table([1], [0])], "run 1 holds a block that another run holds too"),  # all-zero blocks have one owner as well
+        ([_table([8], [1])], "run 0 contains block 8 of a file with 8 blocks"),
+        ([_table([2**63], [1])], "run 0 contains block 9223372036854775808 of a file with 8 blocks"),
+        ([_table([1, 1], [1, 1])], "run 0 contains a block that it or another run already has"),
+        ([_table([1], [1]), _table([0, 1], [1, 1])], "run 1 contains a block that it or another run already has"),
+        ([_table([1], [0]), _table([1], [0])], "run 1 contains a block that it or another run already has"),  # all-zero blocks have one owner as well
     ],
 )
 def test_runs_that_do_not_join(runs, message):

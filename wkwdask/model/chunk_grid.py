@@ -1,4 +1,4 @@
-"""The grid of chunks of a stored array. Cells are (c, x, y, z) and count from the first voxel of the array."""
+"""Grid of the chunks of a stored array. Cells are (c, x, y, z), counted from the first voxel of the array."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 Vec4 = tuple[int, int, int, int]
-"""Along c, x, y, z."""
+"""Four integers along c, x, y, z."""
 Ranges = tuple[range, range, range, range]
-"""Cells along c, x, y, z."""
+"""Ranges of cells along c, x, y, z."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkGrid:
-    """Where the chunks of an array are."""
+    """Boxes of the chunks and files of an array; all shapes are (c, x, y, z) in voxels."""
 
     size: Vec4
-    """Lengths of the array [voxels]."""
+    """Shape of the array."""
     chunk: Vec4
-    """A chunk [voxels]."""
+    """Shape of a chunk."""
     file: Vec4 | None
-    """What one file holds [voxels]; None where the chunks of a file are no box."""
+    """Shape of the box of one file; None if the chunks of a file form no box."""
     unit: Vec3
-    """Box along x, y, z that one task, receipt and state is about [voxels]: a file, or a group of small files."""
+    """Shape (x, y, z) of the box of one task, receipt and state [voxels]: a file, or a group of small files."""
     origin: Vec3 = (0, 0, 0)
-    """Absolute voxel of the first voxel."""
+    """Absolute first voxel of the array."""
     truncates: bool = False
-    """Whether chunks end where the array ends."""
+    """Whether chunks at the end of the array are stored cut off."""
 
     def cells(self, low: Sequence[int], high: Sequence[int]) -> Ranges:
         """Return the chunks that a box inside the array touches."""
@@ -46,41 +46,41 @@ class ChunkGrid:
         return c, x, y, z
 
     def shape_at(self, cell: Sequence[int]) -> Vec4:
-        """Return the lengths of a chunk as it is stored."""
+        """Return the stored shape of a chunk."""
         return self.inside_at(cell) if self.truncates else self.chunk
 
     def inside_at(self, cell: Sequence[int]) -> Vec4:
-        """Return the lengths of the part of a chunk that lies inside the array."""
+        """Return the shape of the part of a chunk inside the array."""
         c, x, y, z = (min(edge, size - n * edge) for n, edge, size in zip(cell, self.chunk, self.size, strict=True))
         return c, x, y, z
 
     @property
     def counts(self) -> Vec4:
-        """Chunks along each axis."""
+        """Number of chunks along each axis."""
         c, x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.chunk, strict=True))
         return c, x, y, z
 
     @property
     def file_counts(self) -> Vec4:
-        """Files along each axis; 1 where the chunks of a file are no box."""
+        """Number of files along each axis; 1 if the chunks of a file form no box."""
         c, x, y, z = (-(-n // edge) for n, edge in zip(self.size, self.file or self.size, strict=True))
         return c, x, y, z
 
     @property
     def chunks_per_file(self) -> int:
-        """Chunks that a file has room for."""
+        """Largest number of chunks in a file."""
         return math.prod(-(-n // edge) for n, edge in zip(self.file or self.size, self.chunk, strict=True))
 
 
 def grouped_unit(size: Vec4, file: Vec4, itemsize: int) -> Vec3:
-    """Choose a group of files that are handled together, about 64 MiB [voxels]."""
+    """Return the shape (x, y, z) of a group of files of about 64 MiB, which one task handles [voxels]."""
     counts = [-(-n // edge) for n, edge in zip(size, file, strict=True)]
     group = chunk_group_shape((counts[1], counts[2], counts[3]), math.prod(file[1:]) * size[0] * itemsize)
     return group[0] * file[1], group[1] * file[2], group[2] * file[3]
 
 
 def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
-    """Pick the numbers along c, x, y, z out of one for each named axis.
+    """Reorder one number per named axis to (c, x, y, z); missing axes get ``default``.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def pick_cxyz(values: Sequence[int], axes: str, default: int = 1) -> Vec4:
 
 
 def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
-    """Turn an array with named axes to (c, x, y, z), as a view.
+    """Transpose an array with named axes to (c, x, y, z), as a view; axes named ``-`` have length 1.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def to_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
 
 
 def from_cxyz(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
-    """Turn an array (c, x, y, z) to named axes, as a view; axes that have no name have length 1.
+    """Transpose an array (c, x, y, z) to named axes, as a view; axes without a name have length 1.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the voxels of one chunk are encoded."""
+"""Encoding of the voxels of one chunk."""
 
 from __future__ import annotations
 
@@ -20,38 +20,103 @@ if TYPE_CHECKING:
     from wkwdask.model.file_buffer import FileBuffer
 
 Reframe = Callable[[bytes, Vec4, str, int], bytes]
-"""Turns the stored bytes of a chunk into those of another codec, given its lengths, its file and where it begins there."""
+"""Converts the stored bytes of a chunk to those of another codec, given its shape, its file and its offset there."""
 
 
 class ChunkCodec(ABC):
-    """Bytes of one chunk to voxels (c, x, y, z) and back. Axis order and byte order stay in here."""
+    """Conversion between the bytes of one chunk and its voxels (c, x, y, z).
+
+    The codec handles axis order and byte order. Any input must decode or raise FormatError or UnsupportedError.
+    """
 
     __slots__ = ()
 
     is_lossy = False
     """Whether encoding changes values."""
     decodes_chunks = False
-    """Whether chunks are better used one by one, while they are in the cache of the core, than decoded into a larger box."""
+    """Whether decoding chunk by chunk (while a chunk is in the CPU cache) is faster than decoding into a larger box."""
 
     @property
     def name(self) -> str:
-        """How values are compressed, where that is one word."""
+        """Name of the compression, if it has one."""
         return ""
 
     @abstractmethod
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return how many bytes an encoded chunk has at most; one that claims more is broken."""
+        """Return the largest valid size of an encoded chunk; larger ones are broken and are not read.
+
+        Parameters
+        ----------
+        shape : sequence of 4 int
+            Shape (c, x, y, z) of the chunk [voxels].
+
+        Returns
+        -------
+        int
+            Size [bytes].
+        """
 
     @abstractmethod
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a chunk, which may turn out to have other lengths than the grid says."""
+        """Decode a chunk.
+
+        Parameters
+        ----------
+        data : bytes
+            Stored bytes of the chunk.
+        shape : tuple of 4 int
+            Shape (c, x, y, z) that the grid states [voxels].
+        source : str
+            Path of the file, for errors.
+        offset : int
+            Offset of the chunk in the file [bytes], for errors.
+
+        Returns
+        -------
+        ndarray, shape (c, x, y, z)
+            Voxels in the stored data type. Formats that store a shape with each chunk may return another one.
+
+        Raises
+        ------
+        FormatError
+            The bytes violate the format.
+        UnsupportedError
+            The bytes use a feature of the format that is not implemented.
+        """
 
     @abstractmethod
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk (c, x, y, z)."""
+        """Encode a chunk.
+
+        Parameters
+        ----------
+        voxels : ndarray, shape (c, x, y, z)
+            Voxels of a whole chunk, or of the part inside the array if the grid truncates chunks.
+        source : str
+            Path of the file, for errors.
+
+        Returns
+        -------
+        bytes
+        """
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
-        """Decode a chunk into its place in an array, from ``corner`` on, as far as it lies in it; False where all of it is zero, and perhaps not written."""
+        """Decode the part of a chunk that lies inside ``out``.
+
+        Parameters
+        ----------
+        data, shape, source, offset
+            See :meth:`decode`.
+        out : ndarray, shape (c, x, y, z)
+            Array of any memory order to write to.
+        corner : sequence of 4 int
+            Position of the chunk in ``out`` [voxels]; may be negative.
+
+        Returns
+        -------
+        bool
+            False if all voxels are zero: then ``out`` may be unchanged.
+        """
         where, part = clip(corner, shape, out.shape)
         voxels = self.decode(data, shape, source, offset)[part]
         if is_zero(voxels):
@@ -64,19 +129,55 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk, into memory or elsewhere; None where all of it is zero."""
+        """Decode a whole chunk.
+
+        Parameters
+        ----------
+        data, shape, source, offset
+            See :meth:`decode`.
+        memory : ndarray, shape (c, x, y, z)
+            Memory of at least one chunk that may be used.
+
+        Returns
+        -------
+        ndarray or None
+            Voxels, a view of ``memory`` or another array; None if all are zero.
+        """
         c, x, y, z = shape
         voxels = memory[:c, :x, :y, :z]
         return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
 
     def reframe(self, source: ChunkCodec) -> Reframe | None:
-        """Return how stored bytes of another codec become those of this one without being decoded, None where they cannot."""
+        """Return the conversion from the stored bytes of another codec without decoding voxels, None if there is none."""
         return (lambda data, *_: data) if source == self else None
 
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Encode chunks of an array from their corners on and append them: sizes (0 of zeros that are not stored), and how many are not all zero."""
+        """Encode chunks of an array and append them to a file.
+
+        Parameters
+        ----------
+        array : ndarray, shape (c, x, y, z)
+            Voxels of all chunks.
+        corners : ndarray of int64, shape (n, 3)
+            First voxel of each chunk in the array.
+        shape : tuple of 3 int
+            Shape (x, y, z) of a chunk [voxels].
+        output : FileBuffer
+            File to append to.
+        source : str
+            Path of the file, for errors.
+        stores_zeros : bool
+            Whether all-zero chunks are stored too.
+
+        Returns
+        -------
+        sizes : ndarray of int64, shape (n,)
+            Encoded size of each chunk [bytes], 0 for chunks that are not stored.
+        nonzero : int
+            Number of chunks that are not all zero.
+        """
         sizes, nonzero = np.zeros(len(corners), np.int64), 0
         for n, (x, y, z) in enumerate(corners.tolist()):
             voxels = array[:, x : x + shape[0], y : y + shape[1], z : z + shape[2]]
@@ -90,7 +191,7 @@ class ChunkCodec(ABC):
 
 
 def clip(corner: Sequence[int], shape: Sequence[int], room: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the place of a chunk in an array, and of what the array covers in the chunk."""
+    """Return the slices of a chunk's place in an array, and of the covered part of the chunk."""
     where, part = [], []
     for at, length, size in zip(corner, shape, room, strict=True):
         low = max(at, 0)

@@ -1,4 +1,4 @@
-"""A volume with other channels or another type: some channels of a source, its values cast or scaled, never wrapped."""
+"""Volumes with other channels or another data type: values are cast or scaled, never wrapped around."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedVolume:
-    """A ``Volume`` made of another one while it is read."""
+    """View of a volume with some of its channels and another data type, converted while it is read."""
 
     source: Any
-    """The other one."""
+    """Original volume."""
     channels: tuple[int, ...]
-    """Which of its channels, in this order."""
+    """Channels of the source, in the order of the result."""
     dtype: np.dtype[Any]
-    """Type of the values."""
     value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type (0 and 1 of a float type); None where values stay what they are."""
+    """Values mapped to the smallest and largest value of the type (0 and 1 for floats); None if values are cast unchanged."""
 
     box = delegate_to("source", "box")
     chunk_shape = delegate_to("source", "chunk_shape")
@@ -57,25 +56,25 @@ class ConvertedVolume:
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the volume is another one."""
+        """Values that identify the volume."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.token
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that change when the volume holds something else."""
+        """Values that identify the content of the volume."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
 
     def moved(self, shift: Vec3) -> ConvertedVolume:
-        """Give the volume at another place."""
+        """Return the volume shifted by a vector."""
         return replace(self, source=self.source.moved(shift))
 
     def cropped(self, box: BoundingBox) -> ConvertedVolume:
-        """Give a part of the volume."""
+        """Return a part of the volume."""
         return replace(self, source=self.source.cropped(box))
 
     @contextmanager
     def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ConvertedVolume]:
-        """Decode each piece of the source once."""
+        """Keep decoded pieces of the source, so that each is decoded once."""
         with self.source.held(reading_shape, scratch) as source:
             yield replace(self, source=source)
 
@@ -98,7 +97,7 @@ class ConvertedVolume:
 
 
 def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
-    """Take channels of a volume as a user asks for them, with values of another type; the volume itself, where that changes nothing."""
+    """Select channels of a volume and convert its values; returns the volume itself if nothing changes."""
     every = tuple(range(volume.num_channels))
     chosen = every if channels is None else tuple(channels)
     if not chosen or not set(chosen) <= set(every):
@@ -110,7 +109,7 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
-    """Give values another type.
+    """Convert values to another type, scaled if there is a range.
 
     Examples
     --------
@@ -118,7 +117,8 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     [0, 128, 255]
     """
     if value_range is None:
-        is_wide = values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f"  # which numpy calls safe, but is not exact
+        # numpy calls a cast of 64-bit integers to floats safe, though floats hold only integers up to 2**53 exactly.
+        is_wide = values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f"
         if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
             fits = _fits(values, dtype)
             if not fits.all():
@@ -129,31 +129,31 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         scaled = (np.clip(values.astype(np.float64), low, high) - low) / (high - low)
         return np.nan_to_num(scaled, nan=0.0).astype(dtype)
     limits = np.iinfo(dtype)
-    if values.dtype.kind in "iu" and (low, high) == (limits.min, limits.max):  # only cut off, in integers: 64 bits are more than a float holds
+    if values.dtype.kind in "iu" and (low, high) == (limits.min, limits.max):  # clip only, in integers: floats cannot hold 64 bits
         own = np.iinfo(values.dtype)
         cut: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
         return cut
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
-    scaled *= float(limits.max) - float(limits.min)  # before the division: so halves of whole numbers are exact
+    scaled *= float(limits.max) - float(limits.min)  # multiply before dividing, so that halves are exact and rint rounds them to even
     scaled /= high - low
     np.rint(scaled, out=scaled)
     scaled = np.nan_to_num(scaled, copy=False, nan=0.0)
     if dtype.itemsize < 8:
         scaled += limits.min
         return scaled.astype(dtype)
-    # The greatest value of 64 bits is no float: steps from the least one are counted in unsigned integers.
+    # The largest integer of 64 bits is no float: count steps from the smallest value in unsigned integers, and add with wrap-around.
     steps = np.where(scaled >= 2.0**64, np.uint64(2**64 - 1), np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64))
     return (steps + np.uint64(limits.min % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
 
 
 def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Tell which values are the same in another type."""
+    """Return which values survive a cast: integers exactly, floats to floats if they stay finite."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = values.astype(dtype)
         if values.dtype.kind == "f":
-            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 rounds, as ever
+            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 may round, but not overflow
             return same
         own = np.iinfo(values.dtype)
         inside = cast.astype(np.float64) < float(own.max) + 1

@@ -1,4 +1,4 @@
-"""Coordinates along x, y, z: which voxels they name, and how long these are."""
+"""Coordinates of xarray along x, y, z: the voxels that they name, and the size of these voxels."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOXEL = "voxel"
-"""Unit of coordinates in voxels of mag 1, where nobody says how long these are."""
+"""Unit of coordinates in voxels of mag 1, if the voxel size is unknown."""
 
 _TOLERANCE = 1e-3  # of a voxel
 _LARGEST_TOLERANCE = 0.1
-_SAME_LENGTH = 1e-6  # of itself: written down in text, or taken as a difference of large numbers
+_SAME_LENGTH = 1e-6  # relative: lengths are rounded in text, or are differences of large numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Spacing:
-    """Values of a coordinate, one voxel after the other."""
+    """Regular values of a coordinate, one per voxel."""
 
     units: str | None
-    """Its unit, None for numbers of voxels."""
+    """Unit, None for voxel numbers."""
     first: float
-    """The first value, in its unit."""
+    """First value [units]."""
     last: float
-    """The last value."""
+    """Last value [units]."""
     step: float | None
-    """Length of a voxel in the unit of the coordinate, None where a single value does not tell it."""
+    """Distance of two values [units], None if a single value does not tell it."""
     length_nm: float | None
-    """The same in nanometers, None where there is no unit of length."""
+    """Distance of two values [nm], None without a unit of length."""
     is_opened: bool = False
-    """Whether these are values of an opened array, or come from them: centres of voxels, never corners."""
+    """Whether the values derive from an opened array: they are centres of voxels, never corners."""
 
 
 def spacing_of(coordinate: Any, axis: str) -> Spacing:
-    """Measure the voxels of a coordinate."""
+    """Return the spacing of a coordinate; raises ValueError if it is not regular."""
     if coordinate.dtype.kind not in "iuf":
-        raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
+        raise ValueError(f"coordinate {axis}: must be numeric, got {coordinate.dtype}; give offset= or drop it")
     values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
     if not values.size:
-        raise ValueError(f"coordinate {axis}: has no values, which could say where and how large voxels are")
+        raise ValueError(f"coordinate {axis}: has no values, so position and size of voxels are unknown")
     units = coordinate.attrs.get("units")
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
@@ -65,12 +65,12 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
-    """Find the voxel of the first value: the number of steps to it, from the corner or the centre of voxel 0."""
+    """Return the index of the voxel of the first value, which is the corner or the centre of that voxel."""
     if spacing.step is None:
-        raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not tell how long a voxel is; give offset=")
+        raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset=")
     first = spacing.first / spacing.step
-    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # steps of floats add up
-    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # centres of voxels, or their corners
+    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # rounding errors of float steps add up
+    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # 0.5: the value is the centre of a voxel; 0: its corner
         if abs(first - shift - round(first - shift)) < tolerance:
             return round(first - shift)
     expected = "not the centre" if spacing.is_opened else "neither the corner nor the centre"
@@ -78,7 +78,7 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
 
 
 def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
-    """Tell whether the edge lengths of two voxels are the same, but for how they were written down or measured.
+    """Return whether two voxel sizes are equal up to rounding and measuring errors.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:
-    """Give the length of a voxel of mag 1 as an opened array tells it: in nanometers, or 1 where the unit is that voxel."""
+    """Return the edge length of a mag-1 voxel in the attributes of an opened array [nm], or 1 if the unit is that voxel."""
     if scale is None:
         return 1.0 if attrs.get("units") == VOXEL else None
     known = attrs.get("voxel_size_nm")
@@ -97,7 +97,7 @@ def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:
 
 
 def _exact(step: float, known: float | None) -> float:
-    """Correct a measured length to the exact one of a voxel of some mag."""
+    """Replace a measured length by the exact length of a voxel of some mag, if they are close."""
     if known is None or not step > 0:
         return step
     exact = known * 2.0 ** round(math.log2(step / known))

@@ -1,4 +1,4 @@
-"""Packages that are not installed with this one: imported when a file needs them, with an error that says how to get them."""
+"""Optional dependencies: imported when a file needs them, with an error that states how to install them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_extra(module: str, what: str, extra: str = "convert") -> Any:
-    """Import a package of an extra."""
+    """Import a package of an extra; ``what`` is the file or function that needs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

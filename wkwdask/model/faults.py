@@ -1,7 +1,4 @@
-"""What can be wrong with stored volumes: every kind of fault, what it means to who reads them, and the record of one that was found.
-
-Opens nothing.
-"""
+"""Faults of stored volumes: all kinds with their severity and meaning, and the record of one fault."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
-_LISTED = 20  # faults of one kind in one file; the others are counted
+_LISTED = 20  # faults of one kind in one file that are listed; more are counted
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
-"""An error: data are lost, cannot be read, or are read as something else. A warning: they read well here, other software or people may stumble."""
+"""Error: data are lost, unreadable or misread. Warning: readable here, but other software may fail. Note: harmless."""
 
 _GONE = "reads of this file fail; the reference library returns zeros without an error"
 _BLOCK = "reads of this block fail"
@@ -132,31 +129,31 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 """Severity and meaning of every kind of fault."""
 UNCHECKED = ("mag.remote", "layer.format")
-"""Kinds that say that something was not checked."""
+"""Kinds that report something that was not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong, and where."""
+    """One fault and its place."""
 
     kind: str
-    """One of ``KINDS``."""
+    """Key of ``KINDS``."""
     path: str
-    """The file or folder."""
+    """File or folder."""
     found: str
-    """What is there."""
+    """Actual content."""
     expected: str = ""
-    """What should be."""
+    """Expected content."""
     block: int | None = None
     """Morton code of the block in its file."""
     voxel: Vec3 | None = None
     """Lowest voxel of the block [voxels of the mag]."""
     offset: int | None = None
-    """Where in the file [bytes]."""
+    """Offset in the file [bytes]."""
     more: int = 0
-    """How many more of this kind in the same file are not listed one by one."""
+    """Number of further faults of this kind in the same file that are not listed."""
     severity_override: str = ""
-    """A severity in place of the kind's, where more is known than the kind says."""
+    """Severity that replaces that of the kind, if more is known about this fault."""
 
     @property
     def severity(self) -> str:
@@ -165,12 +162,12 @@ class Fault:
 
     @property
     def meaning(self) -> str:
-        """What it means to a user."""
+        """Consequence for users."""
         return KINDS[self.kind][1]
 
     @property
     def place(self) -> str:
-        """Where in the file, for people."""
+        """Block, voxel and offset as text."""
         parts = [] if self.block is None else [f"block {self.block}"]
         if self.voxel is not None:
             parts.append("voxel {}, {}, {}".format(*self.voxel))
@@ -185,7 +182,7 @@ class Fault:
         return f"{self.severity} {self.kind}: {self.path}{place}: {self.found}{expected}{more}: {self.meaning}"
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         return {
             "kind": self.kind, "severity": self.severity, "path": self.path, "block": self.block, "voxel": self.voxel, "offset": self.offset,
             "found": self.found, "expected": self.expected, "meaning": self.meaning, "more": self.more,
@@ -194,20 +191,19 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a look at some files gave."""
+    """Result of checking some files; results are added up with ``+``."""
 
     faults: tuple[Fault, ...] = ()
-    """What is wrong with them."""
     files: int = 0
-    """How many there are."""
+    """Number of existing files."""
     nbytes: int = 0
-    """Their bytes."""
+    """Total size of these files."""
     blocks: int = 0
-    """Blocks that were decoded."""
+    """Number of decoded blocks."""
     largest: int | None = None
-    """Largest value, None where it was not looked for or nothing was decoded."""
+    """Largest value, None if it was not determined."""
     outside: BoundingBox | None = None
-    """Smallest box around voxels that are not zero and lie outside the layer's box [voxels of the mag]."""
+    """Smallest box around nonzero voxels outside the bounding box of the layer [voxels of the mag]."""
 
     def __add__(self, other: Findings) -> Findings:
         largest = max((n for n in (self.largest, other.largest) if n is not None), default=None)
@@ -217,7 +213,7 @@ class Findings:
 
 
 class FaultList:
-    """Faults of one file: each kind is listed up to a limit, and counted beyond."""
+    """Faults of one file; beyond a limit, faults of a kind are only counted."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -227,22 +223,22 @@ class FaultList:
         return bool(self._faults)
 
     def count(self, kind: str) -> bool:
-        """Count a fault, and tell whether it is still to be listed."""
+        """Count a fault, and return whether it is below the limit."""
         self._counts[kind] += 1
         return self._counts[kind] <= _LISTED
 
     def add(self, *faults: Fault) -> None:
-        """List faults."""
+        """Count faults, and list those below the limit."""
         for fault in faults:
             if self.count(fault.kind):
                 self._faults.append(fault)
 
-    def listed(self, fault: Fault) -> None:
-        """List one that was counted already."""
+    def append_counted(self, fault: Fault) -> None:
+        """List a fault that was counted already."""
         self._faults.append(fault)
 
     def to_tuple(self) -> tuple[Fault, ...]:
-        """Give all of them; the last one of a kind says how many more there are."""
+        """Return the faults; the last one of a kind states how many more there are."""
         found = list(self._faults)
         for kind, count in self._counts.items():
             if count > _LISTED:

@@ -1,4 +1,4 @@
-"""Writing a new file from front to back in large pieces, which cost a file system a fraction of what many small ones do."""
+"""Buffer for a new file that is written front to back: few large writes are much faster than many small ones."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ if TYPE_CHECKING:
 
     from wkwdask.model.store import NewFile, StoredFile
 
-MEMORY_NBYTES = 8 << 20
-"""What an open file takes of memory."""
+MEMORY_NBYTES = 8 << 20  # buffer of an open file
 
 _REPEATED_NBYTES = 1 << 18
-_KEPT = 4  # pieces of memory that a thread keeps for its next files
-_kept = threading.local()
+_POOL_SIZE = 4  # buffers that a thread keeps for its next files: fresh memory costs page faults
+_pool = threading.local()
 
 
 class FileBuffer:
-    """Gathers what is appended to a new file; without one it is only counted."""
+    """Collects bytes for a new file and writes them in large pieces; without a file it only counts them."""
 
-    def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, is_checked: bool = False) -> None:
+    def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, has_checksum: bool = False) -> None:
         self._open_file = open_file
         self._offset = offset
-        self._is_checked = is_checked
+        self._has_checksum = has_checksum
         self.checksum = 0
         self._used = 0
         self._memory = _take()
@@ -37,24 +36,24 @@ class FileBuffer:
 
     @property
     def end(self) -> int:
-        """Where the next byte goes."""
+        """Offset of the next byte in the file."""
         return self._offset + self._used
 
     @property
     def buffered_nbytes(self) -> int:
-        """What is not written yet."""
+        """Number of bytes that are not yet written."""
         return self._used
 
     @property
     def file(self) -> NewFile:
-        """The file."""
+        """New file, created on first use."""
         if self._file is None:
             assert self._open_file is not None
             self._file = self._open_file()
         return self._file
 
     def reserve(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
-        """Give memory for the next bytes; they count as soon as :meth:`advance` says how many were filled in."""
+        """Return memory for the next ``wanted`` bytes, or fewer but at least ``least``; :meth:`advance` reports how many were filled."""
         least = wanted if least is None else least
         if self._used + least > self._memory.size:
             self.flush()
@@ -84,7 +83,7 @@ class FileBuffer:
             count -= now
 
     def copy(self, source: StoredFile, offset: int, nbytes: int) -> None:
-        """Append a part of an open file."""
+        """Append a byte range of an open file."""
         while nbytes:
             room = self.reserve(nbytes, 1)
             source.read_into(room, offset)
@@ -92,9 +91,9 @@ class FileBuffer:
             offset, nbytes = offset + room.size, nbytes - room.size
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the buffered bytes."""
         if self._used:
-            if self._is_checked:
+            if self._has_checksum:
                 self.checksum = zlib.crc32(self._memory[: self._used].data, self.checksum)
             if self._open_file is not None:
                 self.file.write(self._memory[: self._used], self._offset)
@@ -102,7 +101,7 @@ class FileBuffer:
             self._used = 0
 
     def close(self) -> NewFile:
-        """Write the last piece, and give the file, which is still to be published."""
+        """Write the last bytes and return the file, which is still to be published."""
         self.flush()
         self._give_back()
         return self.file
@@ -114,12 +113,12 @@ class FileBuffer:
             self._file.discard()
 
     def _give_back(self) -> None:
-        kept = _kept.__dict__.setdefault("memories", [])
-        if self._memory.size == MEMORY_NBYTES and len(kept) < _KEPT:
+        kept = _pool.__dict__.setdefault("memories", [])
+        if self._memory.size == MEMORY_NBYTES and len(kept) < _POOL_SIZE:
             kept.append(self._memory)
         self._memory = np.empty(0, np.uint8)
 
 
 def _take() -> npt.NDArray[np.uint8]:
-    kept = _kept.__dict__.setdefault("memories", [])
+    kept = _pool.__dict__.setdefault("memories", [])
     return kept.pop() if kept else np.empty(MEMORY_NBYTES, np.uint8)

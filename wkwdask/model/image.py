@@ -1,4 +1,4 @@
-"""An image at several resolutions, whatever its format: a layer of a dataset, a precomputed volume, an OME-NGFF image, or one array."""
+"""Images at several mags of any format: a layer of a dataset, a precomputed volume, an OME-NGFF image, or a single array."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InvalidLayer:
-    """A layer of a dataset of which the JSON says something impossible; the others can be used."""
+    """Layer of a dataset with an invalid entry in the JSON; other layers of the dataset remain usable."""
 
     name: str
-    """Its name, or its place in the JSON where it has none."""
+    """Name, or path in the JSON if it has none."""
     path: str
-    """Its place in the JSON, such as ``dataLayers[2]``."""
+    """Path in the JSON, such as ``dataLayers[2]``."""
     problem: str
-    """The file, and all that is wrong, each with its place."""
+    """File and all problems, each with its path."""
     entry: Any = field(repr=False)
-    """What the JSON says."""
+    """Entry in the JSON."""
 
     def raise_error(self) -> NoReturn:
-        """Say that it cannot be used."""
+        """Raise CorruptError with the problem."""
         raise CorruptError(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resolution of an image: a mag, a scale, an array."""
+    """One level of an image: a mag, scale or array."""
 
     key: str
-    """Its name in the image, empty where the image is this array alone."""
+    """Name in the image, empty if the image is this array alone."""
     folder: str
-    """Its folder or URL."""
+    """Folder or URL."""
     opener: Callable[[], StoredArray] | None = None
-    """How it is opened, in absolute voxels; None where it cannot be used."""
+    """Opens the level in absolute voxels; None if it is unusable."""
     mag: Mag | None = None
-    """Its mag relative to the finest one, None where it has none."""
+    """Mag relative to the finest level, None if it has none."""
     lengths_nm: Lengths | None = None
-    """Edge lengths of a voxel [nm], None where nobody says it."""
+    """Edge lengths of a voxel [nm], None if unknown."""
     problem: str = ""
-    """Why it cannot be used, empty where that is not known before it is opened."""
+    """Reason why the level is unusable, empty if none is known before it is opened."""
     error: type[Exception] = CorruptError
-    """Kind of the problem."""
+    """Class of the error for ``problem``."""
     details: Any = None
-    """What the format knows besides."""
+    """Further information for the format."""
 
     def open(self) -> StoredArray:
-        """Open the level in absolute voxels; raises ``error`` where it cannot be used."""
+        """Open the level in absolute voxels; raises ``error`` if it is unusable."""
         if self.opener is None:
             raise self.error(self.problem)
         return self.opener()
@@ -66,28 +66,28 @@ class Level:
 
 @dataclass(frozen=True)
 class Image:
-    """An image: its place, what is known of it, and its levels, which are listed and opened when they are first asked for."""
+    """Image and its levels, which are listed and opened on first use."""
 
     format: str
-    """Name of its format."""
+    """Name of the format."""
     folder: str
-    """Its folder or URL."""
+    """Folder or URL."""
     name: str
-    """Its name: that of the layer, the last part of its folder, or its path inside of what holds several."""
+    """Layer name, last part of the folder, or path inside a container."""
     listing: Callable[[], Iterable[Level]]
-    """Lists the levels, finest first and those last that cannot be used."""
+    """Lists the levels, finest first, unusable ones last."""
     key: str | None = None
-    """Key of the one level that is meant, where the path is that of one."""
+    """Key of the selected level, None if the path is that of the image."""
     category: str | None = None
-    """``"color"`` or ``"segmentation"``, None where nobody says it."""
+    """``"color"`` or ``"segmentation"``, None if unknown."""
     voxel_size_nm: Lengths | None = None
-    """Edge lengths of a voxel of mag 1 [nm], None where nobody says it."""
+    """Edge lengths of a voxel of mag 1 [nm], None if unknown."""
     noun: str = "array"
-    """What the format calls a level."""
+    """Word of the format for a level."""
     container: Any = None
-    """What the dataset knows of the layer, None outside of datasets."""
+    """Information of the dataset about the layer, None outside of datasets."""
     details: Any = None
-    """What the format knows besides."""
+    """Further information for the format."""
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
@@ -96,7 +96,7 @@ class Image:
 
     @cached_property
     def mags(self) -> dict[Mag, str]:
-        """The folder of every mag, finest first; of levels of the same mag the first one counts, and those without one are left out."""
+        """Folder of each mag, finest first; the first level of a mag counts, levels without a mag are omitted."""
         folders: dict[Mag, str] = {}
         for level in self.levels:
             if level.mag is not None and not level.problem:
@@ -105,23 +105,23 @@ class Image:
 
     @property
     def selected(self) -> tuple[Level, ...]:
-        """The levels that are meant: one, where the path is that of one, else all."""
+        """Selected level, or all levels if the path is that of the image."""
         return tuple(level for level in self.levels if self.key in (None, level.key))
 
     @property
     def mag(self) -> Mag | None:
-        """The mag of the one level that is meant, None where the path is that of the image, or the level has none."""
+        """Mag of the selected level, None if the path is that of the image or the level has no mag."""
         return None if self.key is None else self.find().mag
 
     def find(self, asked: Mag | str | int | None = None) -> Level:
-        """Find the level that a user names by its mag, or else by its key; by default the first of those that are meant."""
+        """Return the level with a mag or, if there is none, with a key; by default the first of the selected levels."""
         if asked is None:
             chosen = next(iter(self.selected), None)
         else:
             mag = mag_or_key(asked)
             chosen = next((level for level in self.levels if level.mag == mag and not level.problem), None)
             chosen = chosen or next((level for level in self.levels if level.key == str(asked)), None)
-            chosen = chosen or next((level for level in self.levels if level.mag == mag), None)  # which says why it cannot be used
+            chosen = chosen or next((level for level in self.levels if level.mag == mag), None)  # unusable: opening it raises its error
         if chosen is None:
             what = f"{self.noun} at all" if asked is None else f"mag {asked}" if self.noun == "mag" else f"mag or {self.noun} {asked}"
             raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_described, self.levels)) or 'none'}")
@@ -134,7 +134,10 @@ class Image:
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
     def finest_mag(self) -> Mag | str:
-        """Find the finest mag that has files, else the first level, which is then all zero; its key where it has no mag. In a dataset one must have files."""
+        """Return the finest mag with files, or its key if it has no mag.
+
+        Without any files it is the first level, which is all zero; in a dataset that is an error.
+        """
         for mag in self.mags:
             try:
                 volume = self.find(mag).open()
@@ -148,45 +151,45 @@ class Image:
         return first.mag or first.key
 
     def level_of(self, volume: Volume) -> Level | None:
-        """Find the level that a volume was opened from."""
+        """Return the level that a volume was opened from."""
         return next((level for level in self.levels if level.folder == volume.name), None)
 
     def voxel_size_of(self, volume: StoredArray) -> Lengths | None:
-        """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a level tells its own, which needs no mag."""
+        """Return the edge lengths of a mag-1 voxel [nm] for a volume; a level's own voxel size has precedence."""
         if self.container is not None:
             return self.voxel_size_nm
         level = self.level_of(volume)
         return None if level is None or level.lengths_nm is None else ratio_of(level.lengths_nm, volume.box.mag.factors)
 
     def key_without_mag(self, volume: StoredArray) -> str | None:
-        """Give the key of a level that has no mag, by which alone it is named; None for all others."""
+        """Return the key of a level without a mag, which has no other name; None for all others."""
         level = self.level_of(volume)
         return level.key if level is not None and level.mag is None else None
 
 
 @dataclass(frozen=True)
 class ResolvedUrl:
-    """What a path or URL turned out to be."""
+    """Images that a path or URL refers to."""
 
     path: str
-    """The path or URL."""
+    """Path or URL."""
     layers: tuple[Image, ...]
-    """The images that it can mean."""
+    """Candidate images."""
     mag: Mag | None = None
-    """The mag, where the path is that of one."""
+    """Mag, if the path is that of a mag."""
     invalid_layers: tuple[InvalidLayer, ...] = ()
-    """Layers of a dataset that cannot be used."""
+    """Layers of a dataset with invalid entries in the JSON."""
 
     def choose(self, layer: str | None) -> Image:
-        """Choose the one image that is meant, ready to be read."""
+        """Return one image, ready to be read."""
         return self.readable(self.pick(layer))
 
     def readable(self, layer: Image) -> Image:
-        """Give what reads one of the images: a dataset may hold layers of other formats."""
+        """Return an image that can be read: a dataset may list layers in other formats."""
         return layer if layer.container is None else layer.container.readable(layer, self.mag)
 
     def pick(self, layer: str | None) -> Image:
-        """Choose the one image that is meant, as its container describes it."""
+        """Return one image as its container describes it."""
         names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.invalid_layers)])
         if layer is None:
             if len(self.layers) + len(self.invalid_layers) == 1:
@@ -203,7 +206,7 @@ class ResolvedUrl:
         raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredArray]:
-        """Open the level that is meant."""
+        """Open the level of a layer and a mag."""
         chosen = self.choose(layer)
         if chosen.container is None:
             return chosen, chosen.volume(mag)
@@ -220,13 +223,13 @@ def _described(level: Level) -> str:
 
 
 def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
-    """Make sure that a box lies inside a volume."""
+    """Raise BoundsError unless a box lies inside a volume."""
     if not box.contains(asked):
         raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
 
 def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:
-    """Give the part of a volume that a user names in voxels of mag 1, in voxels of the volume's mag; by default all of it."""
+    """Convert a box in voxels of mag 1 to voxels of a volume's mag; by default the box of the volume."""
     if bounding_box is None:
         return volume.box
     part = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
@@ -235,7 +238,7 @@ def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any]
 
 
 def mag_or_key(value: Mag | str | int | Sequence[int] | None) -> Mag | str | None:
-    """Parse a mag; text that is none may be the key of a level, and stays text.
+    """Parse a mag; text that is no mag is returned unchanged, as the key of a level.
 
     Examples
     --------

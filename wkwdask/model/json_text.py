@@ -1,4 +1,4 @@
-"""JSON that other people wrote: read with errors that say where, written so that numbers which nobody changed keep their digits. Opens nothing."""
+"""JSON of other software: parsed with errors that state the position, and written so that unchanged numbers keep their digits. Opens no file."""
 
 from __future__ import annotations
 
@@ -15,42 +15,39 @@ _DEEPEST = 100
 
 
 class Number(float):
-    """A number with a point or an exponent that is written as it was read."""
+    """Float that is written exactly as it was read."""
 
     text: str
 
     def __new__(cls, text: str | float) -> Self:
-        """Keep the text."""
         number = super().__new__(cls, text)
         number.text = str(text)
         return number
 
     def __copy__(self) -> Self:
-        """Give itself, which never changes."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Give itself, which never changes."""
         return self
 
 
 class Problems:
-    """Collects what is wrong with a document, each with its path."""
+    """Collects the problems of a document, each with its path."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def add(self, path: str, expected: str, value: Any) -> None:
-        """Note that something else was expected."""
+        """Add a problem: a value other than the expected one."""
         self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
 
 
 def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
-    """Read the content of a JSON file that holds an object."""
+    """Parse a JSON file that contains an object."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CorruptError(f"{source}: byte {error.start}: no UTF-8 text") from None
+        raise CorruptError(f"{source}: byte {error.start}: not UTF-8") from None
     try:
         document = json.loads(text, parse_float=Number, parse_constant=Number)
     except json.JSONDecodeError as error:
@@ -66,7 +63,7 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
 
 
 def _check_depth(document: dict[str, Any], source: str) -> None:
-    """Refuse a document that is nested so deep that walking through it could fail."""
+    """Reject documents that are nested so deeply that recursion through them could fail."""
     level: list[Any] = [document]
     for _ in range(_DEEPEST):
         level = [item for value in level for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
@@ -76,12 +73,12 @@ def _check_depth(document: dict[str, Any], source: str) -> None:
 
 
 def format_json(value: Any) -> str:
-    """Write a value over several lines; numbers that were read keep their digits."""
+    """Return a value as indented JSON; numbers that were read keep their digits."""
     return "".join(_written(value, "\n")) + "\n"
 
 
 def _written(value: Any, start: str) -> Iterator[str]:
-    """Write a value piece by piece, each line behind what starts it."""
+    """Yield the parts of a value; ``start`` is the line break and indentation of its first line."""
     inner = f"{start}    "
     if isinstance(value, dict) and value:
         for number, (key, item) in enumerate(value.items()):
@@ -103,6 +100,6 @@ def _text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a pair, which only an escape can hold
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can only contain as an escape
         return json.dumps(value)
     return text

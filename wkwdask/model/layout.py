@@ -1,4 +1,4 @@
-"""How the chunks of a stored array lie in files: one in each, or many in a shard."""
+"""Layout of the chunks of a stored array in files: one chunk per file, or many in a shard."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store, StoredFile
 
-READ_AHEAD_NBYTES = 64 << 20
-"""Of remote files that are read at once."""
-_CELLS_AT_ONCE = 1 << 16
-_REMOTE_BATCHES = 8  # requests at once
-_HASHED_CELLS = (1, 64, 64, 64)  # that are located at once where shards are no boxes
+READ_AHEAD_NBYTES = 64 << 20  # of remote files that are read in one call
+_CELLS_AT_ONCE = 1 << 16  # chunks that are located together
+_REMOTE_BATCHES = 8  # concurrent requests
+_HASHED_CELLS = (1, 64, 64, 64)  # chunks that are located together if shards form no boxes (precomputed with a hash)
 
 
 class ChunkSource(Protocol):
-    """What a layout needs of a stored array to read chunks."""
+    """Part of a stored array that a layout reads chunks from."""
 
     @property
     def store(self) -> Store: ...
@@ -48,57 +47,60 @@ class ChunkSource(Protocol):
 
 
 class StoredChunk(NamedTuple):
-    """The stored bytes of a chunk."""
+    """Stored bytes of a chunk."""
 
     cell: Vec4
-    """Which chunk."""
+    """Index of the chunk."""
     data: bytes
-    """The bytes."""
     path: str
-    """The file."""
+    """Path of the file."""
     offset: int
-    """First byte in the file."""
+    """Offset in the file [bytes]."""
 
 
 class ShardFile(Protocol):
-    """A new shard, to which chunks are appended."""
+    """New shard, to which chunks are appended in the order of their codes.
+
+    For each batch of chunks the caller asks :meth:`start_stretch` how many of them follow each other without a gap, appends their bytes to ``buffer``, and
+    reports their sizes to :meth:`record`. The layout writes what lies between stretches, such as encoded zeros or a minishard index.
+    """
 
     buffer: FileBuffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Write what comes before the first of some chunks, and return how many of them can be appended to ``buffer`` next."""
+        """Write everything before the first of some chunks, and return how many of them can be appended to ``buffer`` next."""
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks that were appended."""
+        """Record the sizes of chunks that were appended."""
 
     def finish(self) -> bytes:
-        """Write what comes after the last chunk, and return what goes to the start of the file."""
+        """Write everything after the last chunk, and return the bytes for the start of the file."""
 
 
 class ShardLayout(ABC):
-    """How chunks lie in files."""
+    """Base class of layouts of chunks in files."""
 
     __slots__ = ()
 
     is_sharded = True
-    """Whether a file holds many chunks."""
+    """Whether a file contains many chunks."""
     names_chunks = True
     """Whether errors name the chunk besides the file."""
     is_dense = False
-    """Whether chunks that are all zero are stored too, where a file has others."""
+    """Whether a file with any chunk also stores the all-zero chunks."""
     is_regular = False
-    """Whether files are cubes of powers of two from voxel 0 on."""
+    """Whether files are cubes with an edge of a power of two, aligned with voxel 0."""
 
     @abstractmethod
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Read the stored chunks of a box, in any order; absent ones are left out."""
+        """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
 
     @abstractmethod
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Number chunks, shape (n, 4), inside of their files, in the order in which they are best stored."""
+        """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
 
     def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """List the chunks of a box inside of one file in the order in which they are best stored: codes, and places along x, y, z."""
+        """Return codes, and cells along x, y, z, of the chunks of a box inside one file in ascending order of codes."""
         places = box_cells((range(1), *map(range, low, high)))
         codes = self.codes(places)
         order = np.argsort(codes, kind="stable")
@@ -106,7 +108,7 @@ class ShardLayout(ABC):
 
 
 class SingleFiles(ShardLayout):
-    """Each chunk is a file."""
+    """Layout with one chunk per file."""
 
     __slots__ = ()
 
@@ -123,13 +125,13 @@ class SingleFiles(ShardLayout):
         return f"{type(self).__name__}()"
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Read chunks, several at once where that is better."""
+        """Yield the stored chunks, several files at a time if the store prefers that."""
         store, naming = array.store, array.naming
         assert naming is not None
         every = naming.keys(ranges)
         largest = array.codec.largest_nbytes(array.grid.chunk)
         at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max(1, largest)))
-        largest += largest // 8 + 4096  # compressing what cannot be compressed makes it a little larger
+        largest += largest // 8 + 4096  # compression of incompressible bytes adds a little
         while some := list(islice(every, at_once)):
             names = [name for _, name in some]
             for (cell, name), data in zip(some, store.read_whole(names, largest), strict=True):
@@ -137,21 +139,21 @@ class SingleFiles(ShardLayout):
                     yield StoredChunk(cell, data, store.path_of(name), 0)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Number chunks as they are listed."""
+        """Number chunks in their given order."""
         return np.arange(len(cells), dtype=np.uint64)
 
 
 class Shards(ShardLayout):
-    """Many chunks are in one file, which has tables of their places."""
+    """Layout with many chunks per file, and tables of their places."""
 
     __slots__ = ()
 
     is_ordered = False
-    """Whether the chunks of a shard must be appended in the order of their codes."""
+    """Whether chunks must be appended in the order of their codes."""
 
     @contextmanager
     def opened(self, store: Store, key: str) -> Iterator[StoredFile | None]:
-        """Open a shard."""
+        """Open a shard, None if it does not exist."""
         file = store.open(key)
         if file is None:
             yield None
@@ -161,41 +163,47 @@ class Shards(ShardLayout):
 
     @abstractmethod
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Look up chunks, shape (n, 4): start, stop and row of each that is stored, shape (m, 3)."""
+        """Look up chunks, shape (n, 4), in the tables of a file.
+
+        Returns
+        -------
+        ndarray of int64, shape (m, 3)
+            First byte, end, and row in ``cells`` of each stored chunk.
+        """
 
     def is_as_described(self, file: StoredFile) -> bool:
-        """Check whether the chunks of a stored file are encoded as those of a new one."""
+        """Return whether the chunks of an existing file are encoded like those of new files."""
         del file
         return True
 
     @abstractmethod
     def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return how many codes a file has."""
+        """Return the number of codes of a file."""
 
     @abstractmethod
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> ShardFile:
-        """Start a shard, given its first chunk."""
+        """Start a shard whose first chunk is ``first``; ``pieces`` is the file to append to."""
 
     @property
     @abstractmethod
     def head_nbytes(self) -> int:
-        """Bytes at the start of a shard that are written last."""
+        """Size of the part at the start of a shard that is written last."""
 
     @abstractmethod
     def is_whole(self, file: StoredFile) -> bool:
-        """Check whether a shard has the tables that one which was written here has."""
+        """Return whether a shard has complete tables, as :class:`ShardFile` writes them."""
 
     def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Leave out chunks, as :meth:`locate` lists them, that are stored though all of them are zero."""
+        """Omit stored all-zero chunks from the result of :meth:`locate`."""
         del file
         return places
 
     @abstractmethod
     def expected_nbytes(self, files: int, chunks: int) -> int:
-        """Estimate the bytes of the tables of files, which hold some chunks."""
+        """Estimate the size of the tables of some files with some chunks."""
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Read chunks shard by shard."""
+        """Yield the stored chunks, shard by shard."""
         store, naming, grid = array.store, array.naming, array.grid
         assert naming is not None
         for cells in _parts(ranges, grid):
@@ -209,7 +217,7 @@ class Shards(ShardLayout):
 
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:
-    """Read byte ranges, shape (n, 3) with start, stop and row, those that lie near each other together: row, bytes and offset."""
+    """Read byte ranges, shape (n, 3) with start, stop and row, merging those close to each other; yields row, bytes and offset."""
     if not len(places):
         return
     places = places[np.argsort(places[:, 0], kind="stable")]
@@ -219,7 +227,7 @@ def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) 
         some = batches[first : first + at_once]
         found = file.read([(int(batch[0, 0]), int(batch[:, 1].max())) for batch in some])
         if found is None:
-            raise MissingError(f"{file.name}: not found, though it was there a moment ago")
+            raise MissingError(f"{file.name}: not found, though it existed a moment ago")
         for batch, data in zip(some, found, strict=True):
             begin = int(batch[0, 0])
             for start, stop, row in batch.tolist():
@@ -227,7 +235,7 @@ def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) 
 
 
 def _batches(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Cut chunks, in the order of their places, into runs that are read together."""
+    """Split chunks, sorted by offset, into byte ranges that are read at once."""
     first, end = 0, int(places[0, 1])
     for n, (start, stop, _) in enumerate(places.tolist()):
         if n > first and (start > end + gap_nbytes or stop - int(places[first, 0]) > largest):
@@ -238,7 +246,7 @@ def _batches(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> It
 
 
 def _parts(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
-    """Cut a box of chunks into parts that are not too large, each of whole shards where these are small, shape (n, 4)."""
+    """Split a box of chunks into parts of limited size, each of whole shards if these are small enough; each has shape (n, 4)."""
     steps = list(_HASHED_CELLS if grid.file is None else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True)))
     while math.prod(steps) < _CELLS_AT_ONCE and any(step < len(cells) for step, cells in zip(steps, ranges, strict=True)):
         axis = min(range(4), key=lambda n: steps[n] if steps[n] < len(ranges[n]) else 1 << 62)
@@ -252,6 +260,6 @@ def _parts(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
 
 
 def box_cells(ranges: Sequence[range]) -> npt.NDArray[np.int64]:
-    """List the chunks of a box, c fastest, then x, shape (n, 4)."""
+    """List the cells of a box, c fastest, then x, shape (n, 4)."""
     arrays = [np.arange(cells.start, cells.stop, dtype=np.int64) for cells in ranges]
     return np.stack([axis.ravel(order="F") for axis in np.meshgrid(*arrays, indexing="ij")], axis=1)

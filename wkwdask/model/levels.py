@@ -1,4 +1,4 @@
-"""Arrays of one volume at several resolutions, as groups of N5 and OME-NGFF describe them: by lengths of voxels and places of their centres."""
+"""Arithmetic of pyramids: units of length, ratios of voxel sizes, mags and offsets, as N5 groups and OME-NGFF describe them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHORT_UNITS = {
 
 
 def length_nm(length: float, unit: str) -> float:
-    """Turn a length into nanometers.
+    """Convert a length to nanometers.
 
     Examples
     --------
@@ -43,16 +43,16 @@ def length_nm(length: float, unit: str) -> float:
     per_unit = _NM_PER_UNIT.get(unit_name(unit))
     if per_unit is None:
         raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
-    return float(f"{length * per_unit:.12g}")  # 0.00404 micrometers are 4.04 nanometers, and not 4.0399999999999997
+    return float(f"{length * per_unit:.12g}")  # 12 digits: 0.00404 micrometers are 4.04 nanometers, not 4.0399999999999997
 
 
 def nm_per_unit(unit: str) -> float | None:
-    """Give the length of a unit [nm], None where it is no unit of length."""
+    """Return the length of a unit [nm], None if it is no unit of length."""
     return _NM_PER_UNIT.get(unit_name(unit))
 
 
 def unit_name(unit: str) -> str:
-    """Give the long name of a unit, which is the one that WEBKNOSSOS writes.
+    """Return the long name of a unit, as WEBKNOSSOS writes it.
 
     Examples
     --------
@@ -63,21 +63,21 @@ def unit_name(unit: str) -> str:
 
 
 Lengths = tuple[float, float, float]
-"""Along x, y, z."""
+"""Three lengths along x, y, z."""
 
-_TOLERANCE = 0.02  # of a ratio of two lengths: other software rounds lengths, and the sizes of arrays of odd lengths
-_FARTHEST = 1 << 53
-_LARGEST = 1e100
-_HALF = 0.499  # of a voxel, so that a place in the middle between two voxels is the lower one
+_TOLERANCE = 0.02  # relative, of a ratio of lengths: other software rounds voxel sizes, and derives them from rounded array sizes
+_FARTHEST = 1 << 53  # largest offset: floats hold larger integers inexactly
+_LARGEST = 1e100  # products of a few such numbers stay finite
+_HALF = 0.499  # of a voxel: a position halfway between two voxels is rounded down
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Tell whether a value of a JSON is a number that can be calculated with."""
+    """Return whether a JSON value is a number of a size that can be calculated with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
-    """Multiply along each axis, to twelve digits.
+    """Multiply along each axis, rounded to twelve digits.
 
     Examples
     --------
@@ -89,19 +89,19 @@ def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
 
 
 def ratio_of(lengths: Sequence[float], base: Sequence[float]) -> Lengths:
-    """Say how many voxels of another array one spans along each axis."""
+    """Divide along each axis: how many voxels of another array one voxel spans."""
     x, y, z = (length / unit for length, unit in zip(lengths, base, strict=True))
     return x, y, z
 
 
 def lengths_in(mag: Mag, size: Sequence[float]) -> Lengths:
-    """Give the edge lengths of a voxel of a mag, by those of mag 1."""
+    """Return the edge lengths of a voxel of a mag, given those of mag 1."""
     x, y, z = (length * factor for length, factor in zip(size, mag.factors, strict=True))
     return x, y, z
 
 
 def mag_of(ratio: Sequence[float] | None) -> Mag | None:
-    """Turn a ratio of lengths into a mag, None where it is none.
+    """Convert a ratio of voxel sizes to a mag, None if it is not close to powers of two.
 
     Examples
     --------
@@ -116,11 +116,11 @@ def mag_of(ratio: Sequence[float] | None) -> Mag | None:
 
 
 def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
-    """Turn the centre of an array's first voxel into the voxel of its mag at which it starts: the nearest one.
+    """Return the first voxel [voxels of the mag] of an array, given the centre of that voxel.
 
     Notes
     -----
-    Of coarser arrays some software states the centre of the first voxel, some its corner, some nothing: all of these are nearest to the same voxel.
+    Some software states the centre of the first voxel, some its corner, some nothing: all of these are closest to the same voxel.
 
     Examples
     --------
@@ -128,6 +128,6 @@ def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[fl
     ((0, 2, 0), (0, 2, 0))
     """
     voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]
-    if not all(abs(voxel) <= _FARTHEST for voxel in voxels):  # NaN is not, either
+    if not all(abs(voxel) <= _FARTHEST for voxel in voxels):  # also true for NaN
         return 0, 0, 0
     return vec3([math.floor(voxel + _HALF) for voxel in voxels])

@@ -1,4 +1,4 @@
-"""How the files of a stored array are named: from a place in the grid of files to a name, and back."""
+"""Names of the files of a stored array: from an index in the grid of files to a name, and back."""
 
 from __future__ import annotations
 
@@ -24,47 +24,68 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
 
 class ListedFile(NamedTuple):
-    """One file of an array that is stored."""
+    """Stored file of an array, as its folder lists it."""
 
     file: Vec4
-    """Its place in the grid of files; of files whose chunks are no box, its number."""
+    """Index in the grid of files; a running number if the chunks of a file form no box."""
     entry: StoredEntry
-    """What its folder says of it."""
+    """Directory entry."""
     variant: int = 0
-    """Which of the names that the file may have."""
+    """Index into the names that the file may have."""
 
 
 class FileVariant(NamedTuple):
-    """State of one file that is stored."""
+    """State of a stored file."""
 
     variant: int
-    """Which of the names that the file may have."""
+    """Index into the names that the file may have."""
     nbytes: int
-    """Its size."""
+    """Size."""
     mtime_ns: int
-    """Time of modification [ns]."""
+    """Modification time [ns]."""
 
 
 class KeyNaming(ABC):
-    """How files are named."""
+    """Base class of naming schemes."""
 
     __slots__ = ()
 
     @abstractmethod
     def key(self, file: Vec4) -> str:
-        """Name the file of a place."""
+        """Return the name of the file at an index.
+
+        Parameters
+        ----------
+        file : tuple of 4 int
+            Index (c, x, y, z) in the grid of files.
+
+        Returns
+        -------
+        str
+            Path relative to the folder of the array, with ``/``.
+        """
 
     @abstractmethod
     def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files of a box, in no order; folders of files are left out that are not wanted, of which the numbers along some axes are known."""
+        """Yield the stored files of a box, in no order.
+
+        Parameters
+        ----------
+        store : Store
+            Folder of the array.
+        ranges : tuple of 4 range
+            Indices of files along c, x, y, z.
+        wants : callable, optional
+            Called with the indices of a folder by axis letter; folders for which it returns False may be skipped.
+        """
 
     def keys(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
-        """Name the files of a box, c fastest, then x."""
+        """Yield index and name of the files of a box, c fastest, then x."""
         cs, xs, ys, zs = ranges
-        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)  # product() would hold the ranges
+        return (((c, x, y, z), self.key((c, x, y, z))) for z in zs for y in ys for x in xs for c in cs)  # itertools.product() would store the ranges
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
-        """Group chunks, shape (n, 4), by the files that hold them: name, and which rows."""
+        """Group chunks, shape (n, 4), by the files that contain them; yields name and rows."""
         assert grid.file is not None
         files = cells // (np.array(grid.file) // grid.chunk)
         order = np.lexsort(files.T)
@@ -74,11 +95,11 @@ class KeyNaming(ABC):
             yield self.key((c, x, y, z)), members
 
     def names(self, file: Vec4) -> tuple[str, ...]:
-        """Return all names that the file of a place may have, that of :meth:`key` first."""
+        """Return all names that a file may have, that of :meth:`key` first."""
         return (self.key(file),)
 
     def file_states(self, store: Store, file: Vec4) -> Iterator[FileVariant]:
-        """Look at the file of a place; nothing where it is absent."""
+        """Yield the state of each existing variant of a file."""
         for variant, state in enumerate(store.states(self.names(file))):
             if state is not None:
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
@@ -86,21 +107,21 @@ class KeyNaming(ABC):
 
 @dataclass(frozen=True, slots=True)
 class GridNaming(KeyNaming):
-    """Files that are named by the numbers of their place: ``3/0/12``, ``c/3/0/12``, ``3.0.12``, ``z12/y0/x3.wkw``."""
+    """Names made of the indices of a file, such as ``3/0/12``, ``c/3/0/12``, ``3.0.12`` or ``z12/y0/x3.wkw``."""
 
     axes: str
-    """A letter for each number: ``x``, ``y``, ``z``, ``c``, or ``-`` for 0."""
+    """One letter per number: ``x``, ``y``, ``z``, ``c``, or ``-`` for a constant 0."""
     prefix: str = ""
-    """What comes before the numbers."""
+    """Text before the numbers."""
     separator: str = "/"
-    """What comes between them; with a slash they are nested folders."""
+    """Text between the numbers; with a slash they are nested folders."""
     is_lettered: bool = False
-    """Whether each number follows its letter."""
+    """Whether each number follows its axis letter."""
     suffix: str = ""
-    """What comes after the last number."""
+    """Text after the last number."""
 
     def key(self, file: Vec4) -> str:
-        """Name the file of a place.
+        """Return the name of the file at an index.
 
         Examples
         --------
@@ -113,14 +134,14 @@ class GridNaming(KeyNaming):
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
     def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files of a box, in no order, see :meth:`KeyNaming.list_files`."""
-        c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # of an axis without a number, the 0 behind all numbers
+        """Yield the stored files of a box, in no order, see :meth:`KeyNaming.list_files`."""
+        c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
             places = (*numbers, 0)
             yield ListedFile((places[c], places[x], places[y], places[z]), entry)
 
     def numbered(self, store: Store, ranges: Sequence[range], wants: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
-        """List the numbers of the files that are stored, each in its range, and what their folders say of them."""
+        """Yield the numbers of the stored files inside some ranges, with their directory entries."""
         folder, _, stem = self.prefix.rpartition("/")
         if self.separator == "/":
             return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), wants)
@@ -137,7 +158,7 @@ class GridNaming(KeyNaming):
                 continue
             numbers = (*above, number)
             if is_last:
-                if not entry.is_dir():  # a link to nowhere is one that readers trip over
+                if not entry.is_dir():  # broken links are listed: reading them fails, which must not pass for zeros
                     yield numbers, entry
             elif wants is None or axis < len(ranges) - 2 or wants(dict(zip(self.axes, numbers, strict=False))):
                 yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, wants)
@@ -152,6 +173,6 @@ class GridNaming(KeyNaming):
 
 
 def _number(name: str, start: str, end: str) -> int | None:
-    """Read the number in a name, None where it is another one."""
+    """Parse the number in a name, None if the name has another form."""
     digits = name[len(start) : len(name) - len(end)]
     return int(digits) if name == f"{start}{digits}{end}" and _NUMBER.fullmatch(digits) else None

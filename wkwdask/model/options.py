@@ -1,7 +1,7 @@
-"""Records of storage options: what a format can be told when an array is stored in it.
+"""Storage options of a format, declared once: documentation, range and default of each.
 
-A record is a frozen dataclass, one for each format. Its fields carry documentation, range and default; checks, help texts, docstrings and the reference come
-from them. A field that is None was not given: it is as in the source, where there is one, else as the default says. Opens nothing.
+The options of a format are a frozen dataclass. Checks, help texts, docstrings and the reference are generated from its fields. None means not given: then
+the value is that of the source if there is one, else the default. Opens no file.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="StorageOptions")
 SHAPE_WORDS = {"auto": True, "none": False}
-"""Names, on the command line, of True and False as a shape."""
+"""Command-line names of True and False as a shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Documentation, range and default of one option."""
+    """Declaration of one option."""
 
     doc: str
-    """One or two sentences, in which ``{auto}`` and ``{none}`` stand for True and False."""
+    """One or two sentences; ``{auto}`` and ``{none}`` are placeholders for True and False."""
     kind: Literal["shape", "choice", "number", "flag"]
-    """The type of its values; a shape is three lengths along x, y, z."""
+    """Type of the value; a shape is three lengths along x, y, z."""
     default: Any = None
-    """Value for a new array, None where it is chosen by the data."""
+    """Value for a new array, None if it depends on the data."""
     default_doc: str = ""
-    """How it is chosen then."""
+    """Description of a default that depends on the data."""
     choices: tuple[str, ...] = ()
-    """Values of a choice."""
+    """Valid names of a choice."""
     bounds: tuple[int, int] | None = None
-    """Least and greatest number."""
+    """Smallest and largest valid number."""
     accepts_bool: bool = False
-    """Whether a shape may also be True or False."""
+    """Whether a shape can also be True or False."""
 
     def checked(self, value: Any, what: str, name: str) -> Any:
-        """Return a value in its usual type."""
+        """Return a valid value in its canonical type; raises ValueError."""
         if self.kind == "choice" and value not in self.choices:
             raise ValueError(f"{what} of {name} must be one of {', '.join(self.choices)}, got {value!r}")
         if self.kind == "number":
@@ -57,7 +57,7 @@ class Option:
 
     @property
     def type_doc(self) -> str:
-        """The type as numpydoc writes it."""
+        """Type in numpydoc notation."""
         if self.kind == "choice":
             return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
@@ -66,13 +66,13 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default of a new array, for people."""
+        """Default for a new array as text."""
         if self.default_doc or self.default is None:
             return self.default_doc
         return ",".join(map(str, self.default)) if self.kind == "shape" else str(self.default)
 
     def text(self, auto: str = "True", none: str = "False", *, with_default: bool = True) -> str:
-        """The documentation, with the default of a new array."""
+        """Return the documentation, with the default for a new array."""
         default = f" Default: {self.default_text}." if with_default and self.default_text else ""
         return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
 
@@ -90,17 +90,17 @@ def shape(doc: str, default: Any = None, default_doc: str = "", *, accepts_bool:
 
 
 def choice(doc: str, choices: Sequence[str], default: str | None = None, default_doc: str = "") -> Any:
-    """Declare an option that is one of some names."""
+    """Declare an option with a fixed set of names."""
     return _declared(Option(doc, "choice", default, default_doc, tuple(choices)))
 
 
 def number(doc: str, bounds: tuple[int, int] | None = None, default: int | None = None, default_doc: str = "") -> Any:
-    """Declare an option that is a whole number."""
+    """Declare an option that is an integer."""
     return _declared(Option(doc, "number", default, default_doc, bounds=bounds))
 
 
 def flag(doc: str) -> Any:
-    """Declare an option that is on or off."""
+    """Declare a boolean option."""
     return field(default=False, metadata={"option": Option(doc, "flag")})
 
 
@@ -110,16 +110,16 @@ def _declared(option: Option) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Storage options of one format."""
+    """Base class of the storage options of a format."""
 
     name: ClassVar[str] = ""
-    """The format in messages."""
+    """Name of the format in messages."""
     title: ClassVar[str] = ""
-    """The format in headings."""
+    """Name of the format in headings."""
     writes_level: ClassVar[bool] = False
-    """Whether the level of the compression can be chosen for a part of what is there."""
+    """Whether a write to a part of an existing array can choose the compression level."""
     levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
-    """Default, least and greatest level of each compression that has levels of its own."""
+    """Default, smallest and largest level of each compression that has levels."""
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)):
@@ -134,12 +134,12 @@ class StorageOptions:
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
 
     def with_defaults(self) -> Self:
-        """Fill in the defaults of a new array."""
+        """Return the options with the defaults of a new array."""
         missing = {name: option.default for name, option in options_of(type(self)) if getattr(self, name) is None}
         return replace(self, **{name: default for name, default in missing.items() if default is not None})
 
     def level_of(self, compression: str) -> int:
-        """Return the level at which a compression works."""
+        """Return the level of a compression."""
         usual, least, greatest = self.levels.get(compression, (0, 0, 0))
         level: int | None = getattr(self, "level", None)
         if level is not None and compression not in self.levels:
@@ -150,12 +150,12 @@ class StorageOptions:
 
 
 def options_of(record: type[StorageOptions]) -> Iterator[tuple[str, Option]]:
-    """Iterate over the options of a record by their names."""
+    """Iterate over names and declarations of the options of a class."""
     return ((each.name, each.metadata["option"]) for each in fields(record))
 
 
 def check(record: type[Record], **given: Any) -> Record:
-    """Make a record of the options that a user gives; those that are None were not given."""
+    """Create options from keyword arguments; None means not given."""
     names = [name for name, _ in options_of(record)]
     values = {name: value for name, value in given.items() if value is not None}
     unknown = [name for name in values if name not in names]
@@ -166,7 +166,7 @@ def check(record: type[Record], **given: Any) -> Record:
 
 
 def parameter_docs(record: type[StorageOptions], indent: str = "    ") -> str:
-    """Document the options of a record as the parameters of a function."""
+    """Return the numpydoc parameter list of the options."""
     lines = []
     for name, option in options_of(record):
         lines += [f"{name} : {option.type_doc}", f"    {option.text()}"]

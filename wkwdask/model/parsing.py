@@ -1,4 +1,4 @@
-"""Mark the boundary behind which a library reads somebody else's file: what it raises there names the file."""
+"""Translation of errors from libraries that read files of other software into errors that name the file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Iterator[None]:
-    """Turn whatever a broken file makes a library raise into a ``CorruptError``.
+    """Convert any error that a broken file causes in a library to ``CorruptError``.
 
-    Errors of this package, of a package that is not installed, and of the operating system pass: they say nothing about the content.
+    Errors of this package, of missing packages and of the operating system pass unchanged: they do not depend on the content.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
 
 
 def reason_of(error: Exception) -> str:
-    """Say what an error means where its class is not shown.
+    """Return the message of an error, with its class if the message alone is not clear.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What write tasks give back: small records that are enough to check that the whole is complete, and to report on it."""
+"""Receipts of write tasks: small records that prove that a target is complete, and from which a job reports."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one write task did: small, and enough to check that the whole is complete."""
+    """Result of one write task."""
 
     shard: Vec3
-    """Index of the shard along x, y, z."""
+    """Index (x, y, z) of the shard."""
     box: BoundingBox
-    """The voxels that were written."""
+    """Voxels that were written."""
     path: str | None = None
-    """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
+    """Part file or published file, relative to the target; None if all voxels are zero and nothing is stored."""
     nbytes: int = 0
     """Bytes stored."""
     voxels: int = 0
-    """Voxels inside the target's box, all-zero ones too."""
+    """Number of voxels inside the target's box, including all-zero ones."""
     minimum: float | int | None = None
-    """Smallest value, None before any voxel was seen."""
+    """Smallest value, None without voxels."""
     maximum: float | int | None = None
     """Largest value."""
     nonzero: BoundingBox | None = None
-    """Smallest box around all voxels that are not zero, None where there are none."""
+    """Smallest box around all nonzero voxels, None if there are none."""
     part: Vec3 | None = None
-    """Index of the part inside the target, None for a whole shard."""
+    """Index of the part in the target, None for a whole shard."""
     checksum: int = 0
     """CRC-32 of a stored part."""
     mtime_ns: int = 0
-    """Time of modification of a published file [ns since the epoch]."""
+    """Modification time of a published file [ns since the epoch]."""
     sources: int = 0
-    """Digest of the states of the files that it was made from, see ``wkwdask.model.states``."""
+    """Digest of the states of the source files, see ``wkwdask.model.states``."""
     files: int = 1
-    """How many files are stored, where any are."""
+    """Number of stored files, if anything is stored."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give what a journal keeps: all but the path, which follows from shard and part."""
+        """Return the values for a journal, without the path, which follows from shard and part."""
         values: dict[str, Any] = {"shard": self.shard, "box": [*self.box.topleft, *self.box.size], "voxels": self.voxels}
         for name in ("nbytes", "minimum", "maximum", "part", "checksum", "mtime_ns", "sources"):
             if getattr(self, name):
@@ -69,7 +69,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], mag: Mag) -> Receipt:
-        """Read what a journal keeps; the path is left out."""
+        """Create a receipt from the values in a journal; the path is None."""
         fields = {name: value for name, value in values.items() if name != "path"}
         for name in ("box", "nonzero"):
             if name in fields:
@@ -87,12 +87,12 @@ class Receipt:
 
 
 def least(*values: float | None) -> float | None:
-    """Give the smallest of values, where None is none and NaN counts only if there is nothing else."""
+    """Return the smallest value, ignoring None; NaN only if there is nothing else."""
     return _extreme(min, values)
 
 
 def greatest(*values: float | None) -> float | None:
-    """Give the largest of values, as :func:`least` does."""
+    """Return the largest value, see :func:`least`."""
     return _extreme(max, values)
 
 
@@ -103,7 +103,7 @@ def _extreme(choose: Callable[[Sequence[float]], float], values: Sequence[float 
 
 
 class Stats:
-    """Collects least, greatest and the box of what is not zero while voxels pass by."""
+    """Minimum, maximum and nonzero box of voxels, collected while they are written."""
 
     def __init__(self, mag: Mag) -> None:
         self._mag = mag
@@ -113,9 +113,9 @@ class Stats:
         self._maximum: Any = None
         self._nonzero: BoundingBox | None = None
 
-    @np.errstate(invalid="ignore")  # a signalling NaN is no reason for a warning
+    @np.errstate(invalid="ignore")  # no warnings for signalling NaNs
     def add(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Count an array (c, x, y, z)."""
+        """Add an array (c, x, y, z)."""
         box = BoundingBox(topleft, array.shape[1:], self._mag)
         self._cover(box)
         if not array.size:
@@ -129,7 +129,7 @@ class Stats:
             self._nonzero = nonzero if self._nonzero is None else self._nonzero.union(nonzero)
 
     def add_zeros(self, box: BoundingBox) -> None:
-        """Count a box of zeros."""
+        """Add a box of zeros."""
         self._cover(box)
         if not box.is_empty:
             self._widen(0, 0)
@@ -142,13 +142,13 @@ class Stats:
         self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
 
     def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
-        """Give what was collected."""
+        """Return a receipt with the collected statistics."""
         box = self._box if self._box is not None else BoundingBox((0, 0, 0), (0, 0, 0), self._mag)
         return Receipt(shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part)
 
 
 def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
-    """Find the smallest box around all voxels that are not zero, plane by plane from outside, so that dense data is quick."""
+    """Return the smallest box around nonzero voxels, shrinking the box plane by plane, which is fast for dense data."""
     low, high = [0, 0, 0], list(array.shape[1:])
     for axis in (2, 1, 0):
         planes: Any = np.moveaxis(array, axis + 1, 0)
@@ -164,7 +164,7 @@ def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | Non
 
 
 def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
-    """Add up what several parts of a shard hold."""
+    """Combine the receipts of the parts of a shard."""
     if not receipts:
         raise IncompleteWriteError(f"no parts for file {shard}")
     box, nonzero = receipts[0].box, receipts[0].nonzero

@@ -1,8 +1,12 @@
-"""Runs: encoded blocks and their Morton codes, cut out of a file or on their way into one.
+"""Runs: encoded blocks with their Morton codes, from a part file or a stored shard, and the join of runs into a shard.
 
-An aligned cube of blocks is one contiguous range of codes, and so one byte range of the file. Parts of coarser mags can be boxes whose
-codes interleave; joining then permutes whole segments. A block of size 0 stands for an all-zero block that takes no bytes.
-Nothing is decoded here. A part file is a run with its codes and sizes behind it, which a task leaves for the one that joins runs into a shard.
+An aligned cube of blocks is one contiguous range of codes, and therefore one byte range of the file. Parts of coarser mags can be boxes whose codes
+interleave; the join then permutes whole segments. A block of size 0 is an all-zero block without bytes. Nothing is decoded here.
+
+    run a   codes 0 1 2 3         run b   codes 4 5 8 9         run c   codes 6 7 10 11
+    joined  |a: 0 1 2 3|b: 4 5|c: 6 7|b: 8 9|c: 10 11|          5 segments, each copied as one byte range
+
+A part file is a run followed by its tables: ``payload | codes (uint64) | sizes (uint64) | footer``.
 """
 
 from __future__ import annotations
@@ -33,18 +37,18 @@ FOOTER_NBYTES = _FOOTER.size
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """Which blocks a run holds and how long each one is."""
+    """Codes, sizes and offsets of the blocks of a run."""
 
     codes: npt.NDArray[np.uint64]
     """Morton codes of the blocks in their file, in stored order, shape (n,)."""
     sizes: npt.NDArray[np.int64]
-    """Encoded length of each block [bytes], 0 for an all-zero block, shape (n,)."""
+    """Encoded size of each block [bytes], 0 for an all-zero block, shape (n,)."""
     starts: npt.NDArray[np.int64] | None = None
-    """First byte of each block, shape (n,); by default they follow each other from byte 0 on."""
+    """Offset of each block [bytes], shape (n,); None if blocks follow each other from byte 0."""
 
     @property
     def payload_nbytes(self) -> int:
-        """Bytes of all blocks together."""
+        """Total size of all blocks."""
         return int(self.sizes.sum())
 
 
@@ -53,36 +57,35 @@ class Segment:
     """Consecutive blocks of a file that are copied from one place."""
 
     run: int
-    """Index of the run that holds the blocks, -1 for all-zero blocks."""
+    """Index of the run with the blocks, -1 for all-zero blocks."""
     offset: int
-    """First byte in the payload of that run."""
+    """Offset in the payload of that run [bytes]."""
     nbytes: int
-    """Bytes to copy; for all-zero blocks 0."""
+    """Bytes to copy; 0 for all-zero blocks."""
     num_blocks: int
-    """Number of blocks."""
 
 
 def format_run_tail(table: RunTable) -> bytes:
-    """Write what follows the payload in a part file: codes, sizes, footer."""
+    """Return the tail of a part file: codes, sizes, footer."""
     tables = table.codes.astype("<u8").tobytes() + table.sizes.astype("<u8").tobytes()
     return tables + _FOOTER.pack(_MAGIC, table.codes.size, table.payload_nbytes, zlib.crc32(tables))
 
 
 def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
-    """Read from the footer of a part file how long its tail is."""
+    """Return the length of the tail of a part file, given its footer."""
     if len(footer) < FOOTER_NBYTES:
-        raise TruncatedError(f"{source}: a part file has at least {FOOTER_NBYTES} bytes, found {len(footer)}")
+        raise TruncatedError(f"{source}: expected a part file of at least {FOOTER_NBYTES} bytes, found {len(footer)}")
     magic, num_blocks, payload_nbytes, _ = _FOOTER.unpack(footer)
     if magic != _MAGIC:
-        raise CorruptError(f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file")
+        raise CorruptError(f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file, found {magic!r}")
     tail = 16 * int(num_blocks) + FOOTER_NBYTES
     if payload_nbytes + tail != file_nbytes:
-        raise TruncatedError(f"{source}: {file_nbytes} bytes, its footer promises {payload_nbytes + tail}")
+        raise TruncatedError(f"{source}: expected {payload_nbytes + tail} bytes as its footer states, found {file_nbytes}")
     return tail
 
 
 def parse_run_tail(raw: bytes, source: str) -> RunTable:
-    """Read codes and sizes from the tail of a part file."""
+    """Parse codes and sizes from the tail of a part file."""
     _, num_blocks, _, crc = _FOOTER.unpack(raw[-FOOTER_NBYTES:])
     if zlib.crc32(raw[:-FOOTER_NBYTES]) != crc:
         raise CorruptError(f"{source}: the tables of the part file are damaged")
@@ -91,7 +94,7 @@ def parse_run_tail(raw: bytes, source: str) -> RunTable:
 
 
 def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDArray[np.int64], list[Segment]]:
-    """Plan how runs become one file.
+    """Plan the join of runs into one file: the size of each block in the order of codes, and the segments to copy.
 
     Examples
     --------
@@ -106,13 +109,14 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
     sizes = np.zeros(blocks_per_file, np.int64)
     for index, run in enumerate(runs):
         if run.codes.size and int(run.codes.max()) >= blocks_per_file:
-            raise CorruptError(f"run {index} holds block {int(run.codes.max())} of a file with {blocks_per_file} blocks")
+            raise CorruptError(f"run {index} contains block {int(run.codes.max())} of a file with {blocks_per_file} blocks")
         if (run_of[run.codes] != -1).any() or np.unique(run.codes).size != run.codes.size:
-            raise CorruptError(f"run {index} holds a block that another run holds too")
+            raise CorruptError(f"run {index} contains a block that it or another run already has")
         run_of[run.codes] = index
         sizes[run.codes] = run.sizes
         offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes if run.starts is None else run.starts
     run_of[sizes == 0] = -1
+    # A segment continues as long as the next code comes from the same run, and directly follows in it.
     ends = offset_of + sizes
     continues = (run_of[1:] == run_of[:-1]) & ((run_of[1:] == -1) | (offset_of[1:] == ends[:-1]))
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [blocks_per_file]])
@@ -133,9 +137,8 @@ class Run:
     """Encoded chunks that can be copied."""
 
     table: RunTable
-    """Their codes and sizes, and where each begins."""
     file: StoredFile
-    """Where they are stored."""
+    """File with the chunks."""
 
 
 def open_run(file: StoredFile) -> Run:
@@ -146,14 +149,14 @@ def open_run(file: StoredFile) -> Run:
 
 
 def close_part(output: FileBuffer, table: RunTable) -> tuple[int, int]:
-    """Write the tail of a part file and publish it: its size and checksum."""
+    """Write the tail of a part file and publish it; returns size and checksum."""
     output.append(np.frombuffer(format_run_tail(table), np.uint8))
     output.close().publish()
     return output.end, output.checksum
 
 
 def is_whole_part(store: Store, name: str, nbytes: int, checksum: int) -> bool:
-    """Check whether a part file exists and has all its bytes."""
+    """Return whether a part file exists with all its bytes."""
     (state,) = store.states([name])
     if state is None or state.nbytes != nbytes:
         return False
@@ -162,7 +165,7 @@ def is_whole_part(store: Store, name: str, nbytes: int, checksum: int) -> bool:
 
 
 def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
-    """Append the chunks of all runs to a shard, in the order of their codes."""
+    """Append the chunks of all runs to a shard, in ascending order of codes."""
     sizes, segments = join_order([run.table for run in runs], num_codes)
     low = 0
     for is_stored, group in groupby(segments, lambda segment: segment.run >= 0):
@@ -174,7 +177,7 @@ def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
 
 
 def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Segment], codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-    """Append chunks whose codes follow each other, from several places, as far at a time as nothing comes between them in the shard."""
+    """Append chunks with consecutive codes from several places, interrupted where the shard stores something in between."""
     left = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
     while len(codes):
         count = shard.start_stretch(codes)

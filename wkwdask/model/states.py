@@ -1,4 +1,4 @@
-"""States of stored files: what tells that a file has changed since it was read, and a digest of many such states."""
+"""States of stored files (size and modification time), and digests of many such states, by which a change of the source is detected."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-"""Shape (n, 5): index of a file along x, y, z, its size [bytes], its time of modification [ns]."""
+"""Shape (n, 5): index of a file along x, y, z, its size [bytes], its modification time [ns]."""
 
+# Golden-ratio constant of SplitMix64, and the finalizer of MurmurHash3 (fmix64): multiply, then xor with the upper half.
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(33))
 _DIGEST_MASK = (1 << 63) - 1
 
 
 def digest(states: npt.NDArray[np.int64]) -> int:
-    """Sum up states in one number of 63 bits that does not depend on their order; 0 for none.
+    """Return a number of 63 bits for some states, independent of their order; 0 without states.
 
     Examples
     --------
@@ -33,7 +34,7 @@ def digest(states: npt.NDArray[np.int64]) -> int:
 
 
 def digests(states: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Give the digest of each row."""
+    """Return the digest of each row."""
     golden, factor, shift = _MIX
     mixed = np.full(len(states), golden)
     for column in states.astype(np.uint64).T:
@@ -43,12 +44,12 @@ def digests(states: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def add_digests(*values: int) -> int:
-    """Join the digests of states that have none in common."""
+    """Combine the digests of disjoint sets of states."""
     return sum(values) & _DIGEST_MASK
 
 
 def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
-    """Sum up states by the cells of a grid that the files touch."""
+    """Return the digests of states grouped by the cells of a grid that the files touch."""
     values, cells = digests(states), states[:, :3]
     for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
         first = cells[:, axis] * edge // cell
@@ -64,7 +65,7 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
 
 
 def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
-    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
+    """Combine the rows of files into one row per index: total size, and a digest of all values of its files."""
     table = np.array(rows, np.int64) if rows else np.zeros((0, 10), np.int64)
     indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
     out = np.zeros((len(indices), 5), np.int64)

@@ -1,4 +1,4 @@
-"""Protocols of stores: folders of files that are read, listed and written by name, wherever they are."""
+"""Protocols of stores: folders of files that are read, listed and written by name, local or remote."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 
 class FileState(NamedTuple):
-    """What changes when a file is replaced."""
+    """State of a file, which changes when it is replaced."""
 
     nbytes: int
-    """Its size."""
+    """Size."""
     mtime_ns: int
-    """Its time of modification [ns since the epoch]."""
+    """Modification time [ns since the epoch]."""
 
 
 class StoredFile(Protocol):
-    """One file that is open for reading; a context manager."""
+    """File that is open for reading; a context manager."""
 
     @property
     def name(self) -> str:
-        """Its path or URL, for errors."""
+        """Path or URL, for errors."""
 
     @property
     def nbytes(self) -> int | None:
-        """Its size, None where the store does not know it."""
+        """Size, None if the store does not know it."""
 
     @property
     def state(self) -> Hashable:
-        """A value that changes when the file is replaced."""
+        """Value that changes when the file is replaced."""
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges, each from its start up to its stop; None where the file is absent, as one of a remote store may turn out to be."""
+        """Read byte ranges (start, end); returns None if the file does not exist, which a remote store may find out only now."""
 
     def read_end(self, nbytes: int) -> bytes | None:
-        """Read the last bytes, fewer where the file is shorter; None where the file is absent."""
+        """Read the last ``nbytes`` bytes, or fewer if the file is shorter; returns None if the file does not exist."""
 
     def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
-        """Fill memory from a byte on; False where the file is absent."""
+        """Fill memory from an offset on; returns False if the file does not exist."""
 
     def __enter__(self) -> Self: ...
 
@@ -51,62 +51,62 @@ class StoredFile(Protocol):
 
 
 class StoredEntry(Protocol):
-    """One name in a folder, as ``os.DirEntry``."""
+    """Name in a folder, like ``os.DirEntry``."""
 
     @property
     def name(self) -> str:
-        """The name."""
+        """Name in its folder."""
 
     @property
     def path(self) -> str:
-        """The path."""
+        """Full path."""
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Check whether it is a folder."""
+        """Return whether it is a folder."""
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Check whether it is a regular file."""
+        """Return whether it is a regular file."""
 
     def is_symlink(self) -> bool:
-        """Check whether it is a symbolic link."""
+        """Return whether it is a symbolic link."""
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return its inode, size, mode and times."""
+        """Return inode, size, mode and times."""
 
 
 class NewFile(Protocol):
-    """A file that is written out of sight and appears whole under its name, or not at all."""
+    """File that is written under a temporary name and published atomically."""
 
     @property
     def path(self) -> str:
-        """Where it appears."""
+        """Final path."""
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
         """Write bytes at an offset."""
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
-        """Write the first bytes of an open file."""
+        """Write the first ``nbytes`` bytes of an open file."""
 
     def open_written(self) -> StoredFile:
         """Open what was written so far for reading."""
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes that were never written are zero."""
+        """Set the size; bytes that were never written are zero."""
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Give the file its name."""
+        """Rename the file to its final name; ``flush_folder`` makes the name durable, ``keep_equal`` keeps an existing file with the same bytes."""
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the temporary file."""
 
 
 class NewFiles(Protocol):
-    """Many small files that appear whole, all of them before :meth:`publish` returns."""
+    """Many small files that are each published atomically, all of them before :meth:`publish` returns."""
 
     count: int
-    """Files so far."""
+    """Number of files so far."""
     nbytes: int
-    """Their bytes."""
+    """Total size."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file."""
@@ -115,19 +115,19 @@ class NewFiles(Protocol):
         """Publish all files."""
 
     def discard(self) -> None:
-        """Remove the files that were not published."""
+        """Remove the unpublished files."""
 
 
 class Store(Protocol):
-    """A folder of files; small to pickle."""
+    """Folder of files; small to pickle."""
 
     @property
     def url(self) -> str:
-        """Its path or URL, for tokens and errors."""
+        """Path or URL, for tokens and errors."""
 
     @property
     def opening(self) -> str:
-        """Key of what caches hold about its files: the folder, or one opening of a remote place."""
+        """Cache key for its files: the folder, or one opening of a remote folder."""
 
     @property
     def is_local(self) -> bool:
@@ -135,51 +135,51 @@ class Store(Protocol):
 
     @property
     def files_at_once(self) -> int:
-        """How many files are best read in one call."""
+        """Best number of files per call of :meth:`read_whole`."""
 
     @property
     def gap_nbytes(self) -> int:
-        """Up to which gap two ranges are better read as one."""
+        """Largest gap between two byte ranges up to which one read is faster than two."""
 
     @property
     def batch_nbytes(self) -> int:
-        """How many bytes are best read as one."""
+        """Best size of one read."""
 
     def at(self, url: str) -> Store:
-        """Return the store of another folder in the same place."""
+        """Return the store of another folder in the same file system or server."""
 
     def below(self, name: str) -> Store:
-        """Return the store of a folder inside of this one."""
+        """Return the store of a subfolder."""
 
     def path_of(self, name: str) -> str:
-        """Return the path or URL of a file by its name inside the folder."""
+        """Return the path or URL of a file."""
 
     def open(self, name: str) -> StoredFile | None:
-        """Open a file, None where it is known to be absent."""
+        """Open a file, None if it is known to be missing."""
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, None for each that is absent."""
+        """Read whole files, None for each missing one; raises CorruptError for files larger than ``largest`` bytes."""
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
-        """List a folder in no order; an absent one is empty, and a link to an absent one is an error."""
+        """List a folder in no order; a missing folder is empty, a link to a missing folder is an error."""
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        """Return the states of files, None for each that is absent."""
+        """Return the states of files, None for each missing one."""
 
     def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
-        """Begin a file; its folder is made."""
+        """Create a file; its folder is created too."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small file, which appears whole."""
+        """Write a small file atomically."""
 
     def delete(self, name: str) -> None:
-        """Delete a file for good; an absent one is no error."""
+        """Delete a file durably, if it exists."""
 
     def make(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
 
     def new_files(self, temporary_folder: str) -> NewFiles:
-        """Begin many small files; their folders are made."""
+        """Create many small files; their folders are created too."""
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder and all in it; an absent one is no error."""
+        """Delete a folder with its content, if it exists."""

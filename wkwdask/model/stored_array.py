@@ -1,6 +1,6 @@
-"""One stored array of any format: a store, names of files, a grid of chunks, how chunks lie in files, and how they are encoded.
+"""Stored array of any format, composed of a store, a naming scheme, a grid of chunks, a layout of chunks in files, and a codec.
 
-The engine that reads is written once, here. All boxes are absolute; only the grid knows at which voxel the array starts.
+All formats share this implementation of reading. Boxes are absolute; only the grid knows the voxel at which the array starts.
 """
 
 from __future__ import annotations
@@ -41,43 +41,43 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
 
 
-_FIRST_TRIED = 16
-_SAMPLED_FILES = 256
-_TRIED_FILES = 1 << 10  # beyond, folders are listed, which leaves out absent ones at once
+_FIRST_TRIED = 16  # files asked for by name before folders are listed
+_SAMPLED_FILES = 256  # files whose sizes are averaged
+_TRIED_FILES = 1 << 10  # for more files, list folders: one listing replaces a request for each missing file
 
 
 class Identity(Protocol):
-    """What shows that a stored array is still the one that was opened."""
+    """Identity of a stored array: whether it is still the array that was opened."""
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the array is another one."""
+        """Values that change when another array takes its place."""
 
     def content(self, box: BoundingBox) -> tuple[Any, ...] | None:
-        """Return values that change when the array holds something else, wherever it lies; None where its place is part of what it is."""
+        """Return values that identify the content of a box at any location; None if its place is part of its identity."""
 
     def at(self, store: Store) -> Self:
-        """Return what describes the array when it lies in another folder."""
+        """Return the identity of the array in another folder."""
 
     def check(self, *, has_absent: bool) -> None:
-        """Refuse an array that was replaced, or that is out of reach; ``has_absent`` where a file was absent."""
+        """Raise ReplacedError or MissingError if the array was replaced or is out of reach; ``has_absent`` is True if a file was missing."""
 
     def is_unchanged(self) -> bool:
-        """Check whether the records that describe the array are as they were."""
+        """Return whether the records of the array have not changed."""
 
     @property
     def record(self) -> tuple[int, int] | None:
-        """Size and time of the record of the array, None where they are not known."""
+        """Size and modification time of the record, None if unknown."""
 
 
 class BoxCodec(ABC):
-    """A layout that decodes whole boxes, where chunks are no unit of their own."""
+    """Layout that decodes whole boxes instead of single chunks."""
 
     __slots__ = ()
 
     @abstractmethod
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        """Fill an array with the voxels from ``low`` on, which lie inside, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+        """Fill an array with the voxels from ``low`` on, all inside the stored array, see :meth:`wkwdask.model.volume.Volume.read_into`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +85,25 @@ class StoredArray(RandomAccessVolume):
     """One mag, scale, dataset or level. Holds no open file and is small to pickle."""
 
     store: Store
-    """Its folder."""
+    """Folder of the array."""
     grid: ChunkGrid
-    """Where its chunks are."""
     naming: KeyNaming | None
-    """How its files are named; None where that is not known."""
+    """Names of its files, None if unknown."""
     layout: ShardLayout
-    """How chunks lie in files."""
     codec: ChunkCodec
-    """How chunks are encoded."""
     dtype: np.dtype[Any]
-    """Type of one channel, in native byte order."""
+    """Data type in native byte order."""
     identity: Identity
-    """What shows that it is still the array that was opened."""
     mag: Mag = MAG_1
-    """Its mag; mag 1 where it has none."""
+    """Mag, or mag 1 if it has none."""
     fill: int | float = 0
-    """Value of absent chunks."""
+    """Value of missing chunks."""
     lengths_nm: Lengths | None = None
     """Edge lengths of a voxel [nm]."""
     part: BoundingBox | None = None
-    """The part of it that counts; None for all."""
+    """Bounding box if it is not the whole array."""
     channels: tuple[int, int] | None = None
-    """The first channel that counts, and their number; None for all."""
+    """First channel and number of channels if they are not all."""
 
     # -------------------------------------------------------------------------------------------- geometry
 
@@ -118,48 +114,48 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def extent(self) -> BoundingBox:
-        """All of it [voxels of its mag]."""
+        """Box of the whole array [voxels of its mag]."""
         return BoundingBox(self.grid.origin, self.grid.size[1:], self.mag)
 
     @property
     def box(self) -> BoundingBox:
-        """Where it has data [voxels of its mag]."""
+        """Bounding box [voxels of its mag]."""
         return self.extent if self.part is None else self.part
 
     @property
     def origin(self) -> Vec3:
-        """Absolute voxel at which its grids of chunks and files start."""
+        """Absolute voxel at which the grids of chunks and files start."""
         return self.grid.origin
 
     @property
     def chunk_shape(self) -> Vec3:
-        """A chunk along x, y, z [voxels]."""
+        """Shape (x, y, z) of a chunk [voxels]."""
         return self.grid.chunk[1:]
 
     @property
     def shard_shape(self) -> Vec3:
-        """A file, or a group of small files, along x, y, z [voxels]."""
+        """Shape (x, y, z) of a file, or a group of small files [voxels]."""
         return self.grid.unit
 
     @property
     def name(self) -> str:
-        """Its folder or URL."""
+        """Folder or URL."""
         return self.store.url
 
     @property
     def folder(self) -> str:
-        """Its folder or URL."""
+        """Folder or URL."""
         return self.store.url
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the array is another one."""
+        """Values that identify the array."""
         parts = (self.store.url, self.grid, self.naming, self.layout, self.codec, self.dtype.str, self.fill)
         return (*parts, self.box, self.channels, *self.identity.token)
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that change when the array holds something else."""
+        """Values that identify the content of the array."""
         content = self.identity.content(self.box)
         if content is None:
             return self.token
@@ -167,19 +163,19 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def is_regular(self) -> bool:
-        """Whether shards are cubes of powers of two from voxel 0 on."""
+        """Whether shards are cubes with an edge of a power of two, aligned with voxel 0."""
         return self.layout.is_regular and not any(self.grid.origin)
 
     def at(self, store: Store) -> StoredArray:
-        """Return the array as it is in another folder."""
+        """Return the array in another folder."""
         return replace(self, store=store, identity=self.identity.at(store))
 
     def cropped(self, box: BoundingBox) -> StoredArray:
-        """Return a part of the array; reading reaches beyond it as before."""
+        """Return the array with another bounding box; voxels outside can still be read."""
         return replace(self, part=box)
 
     def moved(self, shift: Vec3) -> StoredArray:
-        """Return the array at another place."""
+        """Return the array shifted by a vector."""
         if shift == (0, 0, 0):
             return self
         return replace(self, grid=replace(self.grid, origin=plus(self.grid.origin, shift)), part=None if self.part is None else moved(self.part, shift))
@@ -192,7 +188,7 @@ class StoredArray(RandomAccessVolume):
         (x, y, z), size, shape = self.grid.origin, self.grid.size, out.shape
         wanted = (first, topleft[0] - x, topleft[1] - y, topleft[2] - z)
         rest = (size[0] - first - shape[0], size[1] - wanted[1] - shape[1], size[2] - wanted[2] - shape[2], size[3] - wanted[3] - shape[3])
-        # Straight there: what comes before them counts for small boxes.
+        # Fast path: for small boxes the steps below cost more than reading.
         if isinstance(self.layout, BoxCodec) and out.size and min(*wanted, *rest) >= 0:
             return self.layout.read_box(self, out, wanted, fill_zeros=fill_zeros)
         low = [max(a, 0) for a in wanted]
@@ -209,7 +205,7 @@ class StoredArray(RandomAccessVolume):
         return nonzero
 
     def _read_inside(self, out: npt.NDArray[Any], low: Vec4, high: Sequence[int], *, fill_zeros: bool) -> int:
-        """Fill an array that lies inside of the stored one, each chunk decoded once."""
+        """Fill an array that lies inside the stored one, decoding each chunk once."""
         if isinstance(self.layout, BoxCodec):
             return self.layout.read_box(self, out, low, fill_zeros=fill_zeros)
         grid, ranges = self.grid, self.grid.cells(low, high)
@@ -217,7 +213,7 @@ class StoredArray(RandomAccessVolume):
         try:
             found = self._place(out, low, ranges, seen)
         except FormatError:
-            self.identity.check(has_absent=True)  # files of another array may have the same names
+            self.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
             raise
         self.identity.check(has_absent=found < seen.size)
         has_fill = bool(self.fill) and found < seen.size
@@ -230,7 +226,10 @@ class StoredArray(RandomAccessVolume):
         return int(seen.sum()) + has_fill
 
     def _place(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
-        """Decode the stored chunks of a box into an array, mark those that were written, and return how many are stored; without a fill value zeros are not."""
+        """Decode the stored chunks of a box into an array.
+
+        Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and returns the number of stored chunks.
+        """
         grid, codec, found = self.grid, self.codec, 0
         for cell, data, path, offset in self.layout.chunks(self, ranges):
             found += 1
@@ -247,10 +246,10 @@ class StoredArray(RandomAccessVolume):
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
 
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Decode the chunks that a box touches, one by one.
+        """Decode the chunks that a box touches one by one, so that each is used while it is in the CPU cache.
 
-        Each can so be used while it is in the cache of the core. Its first voxel and its voxels (c, x, y, z) are given, which are valid until the next is asked
-        for. Those that are absent or all zero are left out; those at the end of the array may be shorter. The memory, of one chunk, may be used.
+        Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one. Missing and all-zero chunks are omitted; chunks at the
+        end of the array may be shorter. ``memory`` has the shape of one chunk and may be used.
         """
         grid, codec, found = self.grid, self.codec, 0
         box = box.intersection(self.extent)
@@ -266,23 +265,23 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def decodes_chunks(self) -> bool:
-        """Whether chunks are better used one by one than decoded into a larger box."""
+        """Whether :meth:`decoded_chunks` is faster than decoding into a larger box."""
         return self.codec.decodes_chunks and self.grid.chunk[0] == self.num_channels and not self.fill
 
     # -------------------------------------------------------------------------------------------- what is stored
 
     @property
     def can_list(self) -> bool:
-        """Whether its files can be listed; else all are taken to exist."""
+        """Whether files can be listed; if not, all are assumed to exist."""
         return self.naming is not None and self.store.is_local
 
     def _listed(self, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """List the stored files that hold parts of the box."""
+        """List the stored files that contain parts of the box."""
         assert self.naming is not None
         return self.naming.list_files(self.store, self._files(self.box), wants)
 
     def _files(self, box: BoundingBox) -> Ranges:
-        """Return the files that hold parts of a box; all, where the chunks of a file are no box."""
+        """Return the files that contain parts of a box; all files if their chunks form no box."""
         grid, counts = self.grid, self.grid.file_counts
         if grid.file is None:
             c, x, y, z = map(range, counts)
@@ -292,7 +291,7 @@ class StoredArray(RandomAccessVolume):
         return range(counts[0]), *touched
 
     def is_current(self) -> bool:
-        """Check whether the array is still the one that was opened; a remote one is taken to be."""
+        """Return whether it is still the array that was opened; always True for remote arrays."""
         try:
             self.identity.check(has_absent=True)
         except (MissingError, ReplacedError):
@@ -300,19 +299,20 @@ class StoredArray(RandomAccessVolume):
         return True
 
     def has_shards(self) -> bool:
-        """Check whether any file is stored; of an array that cannot be listed this is taken to be so."""
+        """Return whether any file is stored; always True if files cannot be listed."""
         if not self.can_list:
             return True
         assert self.naming is not None
-        if self.grid.file is not None:  # files that are no boxes have no place
-            c, x, y, z = (cells[:_FIRST_TRIED] for cells in self._files(self.box))  # of a huge box not all names are made
-            first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)  # no folder of many files is listed where one of these is there
+        if self.grid.file is not None:
+            # Ask for a few files by name first: a dense array has one of them, and no large folder needs to be listed.
+            c, x, y, z = (cells[:_FIRST_TRIED] for cells in self._files(self.box))
+            first = islice(self.naming.keys((c, x, y, z)), _FIRST_TRIED)
             if any(True for file, _ in first for _ in self.naming.file_states(self.store, file)):
                 return True
         return next(self._listed(), None) is not None
 
     def count_files(self) -> tuple[int, int] | None:
-        """Count the files of the box, and estimate their bytes by the sizes of some of them; None where they cannot be listed."""
+        """Return number and estimated size of the files of the box, None if they cannot be listed."""
         if not self.can_list:
             return None
         found = 0
@@ -325,7 +325,7 @@ class StoredArray(RandomAccessVolume):
         return found, sum(sizes) * found // max(1, len(sizes))
 
     def shard_path(self, index: Vec3) -> str:
-        """Name the file that holds the first voxel of a shard, or the array where names are not known."""
+        """Return the path of the file with the first voxel of a shard, or of the array if names are unknown."""
         if self.naming is None or self.grid.file is None:
             return self.name
         axes = zip(index, self.grid.unit, self.grid.origin, self.grid.file[1:], strict=True)
@@ -333,7 +333,7 @@ class StoredArray(RandomAccessVolume):
         return self.store.path_of(self.naming.key((0, x, y, z)))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Return which cells have voxels of the box in a stored file, by one listing; all, where files cannot be listed."""
+        """Return the cells with voxels of the box in a stored file, by one listing; all cells if files cannot be listed."""
         is_known = self.can_list and not self.fill
         found = cell_map(self.box, cell_shape, self.name, fill=not is_known)
         if not is_known:
@@ -348,7 +348,7 @@ class StoredArray(RandomAccessVolume):
         cells_of = lru_cache(maxsize=None)(partial(self._cells_of, cell_shape))
 
         def wants(known: Mapping[str, int]) -> bool:
-            """Check whether a folder may hold files of cells that are not marked: most of those of a dense array need not be listed."""
+            """Return whether a folder can contain files of unmarked cells: most folders of a dense array need not be listed."""
             return isinstance(found, SparseCells) or not found[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
 
         for (_, x, y, z), _, _ in self._listed(wants):
@@ -358,7 +358,7 @@ class StoredArray(RandomAccessVolume):
         return found
 
     def _cells_of(self, cell_shape: Vec3, axis: int, file: int | None) -> slice:
-        """Return the place, among all cells that the box touches, of those that hold a file's voxels inside the box; all where no file is given."""
+        """Return the cells, along one axis, that a file's voxels inside the box touch; all cells without a file."""
         if file is None:
             return slice(None)
         assert self.grid.file is not None
@@ -367,7 +367,7 @@ class StoredArray(RandomAccessVolume):
         return slice(max(low, corner) // cell - low // cell, -(-min(high, corner + edge) // cell) - low // cell)
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored shards that a part of the array touches; a file has a row for each shard that holds a part of it."""
+        """Return the states of stored shards that a box touches; a file has one row for each shard that contains a part of it."""
         units = self._units_in(box.intersection(self.box))
         if not self.can_list:
             state = self.identity.record if self.store.is_local else None
@@ -377,7 +377,7 @@ class StoredArray(RandomAccessVolume):
         return self._states(self._found_by_listing(files) if math.prod(map(len, files)) > _TRIED_FILES else self._found(files))
 
     def stored_states(self) -> States:
-        """Look at all stored shards that the box touches, by one listing."""
+        """Return the states of all stored shards that the bounding box touches, by one listing."""
         if not self.can_list:
             return self.shard_states(self.box)
         return self._states(self._found_by_listing(self._files_of_units(self._units_in(self.box))))
@@ -398,7 +398,7 @@ class StoredArray(RandomAccessVolume):
         return x, y, z
 
     def _found(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
-        """Look at files, one by one; absent files are left out."""
+        """Yield the states of files, asking for each by name."""
         if self.grid.file is None:
             yield from self._found_by_listing(files)
             return
@@ -415,11 +415,11 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def _has_variants(self) -> bool:
-        """Whether a file may have one of several names."""
+        """Whether a file can have one of several names."""
         return self.naming is not None and len(self.naming.names((0, 0, 0, 0))) > 1
 
     def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
-        """Look at files as their folders list them."""
+        """Yield the states of files as their folders list them."""
         assert self.naming is not None
         for file, entry, variant in self.naming.list_files(self.store, files):
             try:
@@ -429,20 +429,20 @@ class StoredArray(RandomAccessVolume):
             yield file, FileVariant(variant, status.st_size, status.st_mtime_ns)
 
     def _states(self, found: Iterator[tuple[Vec4, FileVariant]]) -> States:
-        """Return a row for each shard: of one that is one file its size and time, else what sums up those of its files."""
+        """Return one row per shard: size and time of its file, or a digest of the states of its files."""
         grid = self.grid
         if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants:
             return self._moved(np.array([(*file[1:], one.nbytes, one.mtime_ns) for file, one in found], np.int64).reshape(-1, 5))
         return self._moved(summed_states([(*self._unit_of(file), *file, *one) for file, one in found]))
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
-        """Look at the files of a group: their number, their bytes, and what sums up their states as :meth:`stored_states` does."""
+        """Return number, size and digest of the files of a group, as :meth:`stored_states` combines them."""
         found = list(self._found(self._files_of_units([range(n, n + 1) for n in unit])))
         states = self._states(iter(found))
         return len(found), sum(one.nbytes for _, one in found), int(states[0, 4]) if len(found) else 0
 
     def _moved(self, states: States) -> States:
-        """Turn indices that count from the array's first voxel to those of the shards that the files touch."""
+        """Convert indices counted from the array's first voxel to those of the absolute shards that the files touch."""
         for axis, (edge, origin) in enumerate(zip(self.grid.unit, self.grid.origin, strict=True)):
             first, rest = divmod(origin, edge)
             shards = (first, first + 1) if rest else (first,)

@@ -1,4 +1,4 @@
-"""What is in an image outside of datasets: the numbers behind ``wkwdask info``."""
+"""Summary of images outside of datasets, for ``wkwdask info``."""
 
 from __future__ import annotations
 
@@ -18,53 +18,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScaleSummary:
-    """One level."""
+    """Summary of one level."""
 
     key: str
-    """Its key."""
     folder: str
-    """Its folder or URL."""
+    """Folder or URL."""
     mag: Mag | None = None
-    """Its mag relative to the first scale, None where it has none."""
+    """Mag relative to the first scale, None if it has none."""
     resolution: Lengths | None = None
     """Edge lengths of a voxel [nm]."""
     box: BoundingBox | None = None
-    """Where it has data, absolute [voxels of the scale]; None where it cannot be opened."""
+    """Bounding box [absolute voxels of the scale], None if the level cannot be opened."""
     chunk_sizes: tuple[Vec3, ...] = ()
-    """All chunk sizes that it is stored in [voxels]."""
+    """All chunk sizes in which it is stored [voxels]."""
     encoding: str = ""
-    """How chunks are encoded."""
+    """Encoding of chunks."""
     sharding: str = ""
-    """How chunks are put into files, empty where each is one."""
+    """Sharding, empty if each chunk is a file."""
     hidden: bool = False
-    """Whether viewers leave it out."""
+    """Whether viewers hide it."""
     files: int | None = None
-    """Chunks or shards that are stored, None for a remote volume."""
+    """Number of stored chunks or shards, None for a remote volume."""
     nbytes: int | None = None
-    """Their bytes, None for a remote volume."""
+    """Total size of these files, None for a remote volume."""
     problem: str = ""
-    """Why it cannot be opened, empty where it can."""
+    """Reason why it cannot be opened, empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSummary:
-    """An image, or the images of a container; or one of its levels."""
+    """Summary of an image, one of its levels, or the images of a container."""
 
     path: str
-    """Its folder or URL."""
+    """Folder or URL."""
     type: str
     """``"image"`` or ``"segmentation"``."""
     dtype: str
-    """Type of one channel."""
+    """Data type of one channel."""
     num_channels: int
     """Values per voxel."""
     scales: tuple[ScaleSummary, ...]
-    """The levels, finest first, or as the format's document lists them."""
+    """Levels, finest first, or in the order of the document."""
     format: str
     """Name of the format."""
 
     def to_json(self) -> dict[str, Any]:
-        """Give plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``."""
         head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
         return {**head, "scales": [_scale_json(scale) for scale in self.scales]}
 
@@ -79,7 +78,7 @@ def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
 
 
 def summarize_arrays(url: str | os.PathLike[str], layers: Sequence[Image]) -> VolumeSummary:
-    """Summarise arrays; only metadata are read, but files are counted where they can be."""
+    """Summarise images from their metadata; local files are counted."""
     volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
     scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.selected]

@@ -1,8 +1,15 @@
-"""One stored array that is being written, whatever its format. Its coordinates count from the first voxel of its grid.
+"""Stored array that is being written, in any format. Coordinates are relative to the first voxel of its grid.
 
-Sharded, a part is a part file of encoded chunks (``wkwdask.model.run``), and a shard is joined of parts without decoding, or written straight away.
-Unsharded, a shard is a group of chunks that one task writes, each a file under its final name; a part is some of these files, and a join adds up.
-Chunks that are all zero are not stored, unless the layout stores all chunks of a file.
+Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the parts of a shard without decoding, or a task writes the
+whole shard directly.
+
+    parts of a shard (boxes of chunks)      part files              shard, in the order of codes
+      +----+----+                            a: 0 1 2 3
+      | a  | b  |      encode  ->            b: 4 5 6 7    join ->   header, 0 1 2 3 4 5 6 7, tables
+      +----+----+
+
+Unsharded arrays: a shard is a group of chunks that one task writes, each a file with its final name. A part is some of these files; a join adds up receipts.
+All-zero chunks are not stored, unless the layout stores all chunks of a file.
 """
 
 from __future__ import annotations
@@ -40,63 +47,60 @@ if TYPE_CHECKING:
     from wkwdask.model.store import FileState, Store
     from wkwdask.model.volume import Volume
 
-SORT_BUFFER_NBYTES = 32 << 20
-"""Of chunks that are put in the order of their codes, as if they were decoded."""
-_BATCH_NBYTES = 4 << 20
-_MOST_SHARDS = 1 << 12  # that are made of one stored file: each of them looks through all
+SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
+_BATCH_NBYTES = 4 << 20  # of voxels that are encoded in one call
+_MOST_SHARDS = 1 << 12  # shards from one stored file: each of them searches the whole file
 
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """How a level that is there is written, file by file."""
+    """Write to an existing level, file by file."""
 
     folder: str
-    """The level."""
+    """Folder of the level."""
     parts: str
-    """Where part files are."""
+    """Folder of part files."""
     box: BoundingBox
-    """What is written [absolute voxels of its mag]."""
+    """Box to write [absolute voxels of its mag]."""
     merges: bool = False
-    """Whether what its files hold around the box stays."""
+    """Whether files keep their voxels around the box."""
     level: int | None = None
-    """Level of the compression, where the level does not say it."""
+    """Compression level, if the stored array does not state it."""
 
 
 class Splicer(Protocol):
-    """Makes shards of what arrays of the same format have stored, without decoding their chunks; small to pickle."""
+    """Creates shards from the stored files of arrays of the same format without decoding chunks; small to pickle."""
 
     def can_splice(self, source: Volume, target: TargetArray) -> bool:
-        """Check whether that is possible."""
+        """Return whether that is possible."""
 
     def splice_shard(self, source: Any, target: TargetArray, shard: Vec3) -> Receipt:
-        """Make a shard of what is stored in its place, and publish it."""
+        """Create a shard from the source's files in the same place, and publish it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetArray:
-    """An array that is being written; small to pickle.
+    """Array that is being written; small to pickle.
 
-    The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Parts are joined into their shard by one task, which is the shard's
-    only publisher.
+    The unit of work is a part: a box of whole chunks inside one shard, or a whole shard. Only the task that joins the parts publishes a shard.
     """
 
     array: StoredArray
-    """What is written, at its absolute place."""
+    """Array to write, at its absolute position."""
     parts: Store
-    """Where part files are, and files until they appear."""
+    """Folder of part files, and of files before they are published."""
     documents: tuple[tuple[str, bytes], ...] = ()
-    """The files in its folder that describe it, with their names."""
+    """Names and contents of the files in its folder that describe it."""
     merges: bool = False
-    """Whether shards keep what is stored outside the box: then all are joined of parts."""
+    """Whether shards keep what is stored outside the box; then all shards are joined from parts."""
     is_in_place: bool = False
-    """Whether the array existed before: then each file lasts as soon as it is published."""
+    """Whether the array existed before; then each published file must be durable at once."""
     keeps_files: bool = False
-    """Whether a file that is taken over from another array keeps the voxels outside of the box that it may hold."""
+    """Whether a file taken over from another array keeps voxels outside the box."""
     splicer: Splicer | None = None
-    """What makes shards of what other arrays have stored; None where all chunks are encoded."""
 
     def built_in(self, folder: str) -> TargetArray:
-        """Return the array as it is built in another folder."""
+        """Return the array to build in another folder."""
         store = self.array.store
         return replace(self, array=self.array.at(store.at(folder)), parts=store.at(f"{folder}.parts"))
 
@@ -104,63 +108,59 @@ class TargetArray:
 
     @property
     def folder(self) -> str:
-        """Where its files are published for now."""
+        """Folder in which files are published for now."""
         return self.array.store.url
 
     @property
     def scratch_folder(self) -> str:
-        """Where scratch files of the job can be."""
+        """Folder for scratch files of the job."""
         return f"{self.parts.url}/scratch"
 
     @property
     def mag(self) -> Mag:
-        """Its mag."""
         return self.array.mag
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
         return self.array.dtype
 
     @property
     def num_channels(self) -> int:
-        """Values per voxel."""
         return self.array.num_channels
 
     @property
     def origin(self) -> Vec3:
-        """Absolute voxel of the mag at which its coordinates start; may be negative."""
+        """Absolute voxel of its coordinate 0; can be negative."""
         return self.array.grid.origin
 
     @property
     def box(self) -> BoundingBox:
-        """Where data goes [voxels of the mag, counted from ``origin``]."""
+        """Box to write [voxels of the mag, relative to ``origin``]."""
         return self.as_volume().box
 
     @property
     def chunk_shape(self) -> Vec3:
-        """A chunk along x, y, z [voxels]."""
+        """Shape (x, y, z) of a chunk [voxels]."""
         return self.array.grid.chunk[1:]
 
     @property
     def shard_shape(self) -> Vec3:
-        """A shard, or a group of chunks, along x, y, z [voxels]."""
+        """Shape (x, y, z) of a shard or group of chunks [voxels]."""
         return self.array.grid.unit
 
     @property
     def naming(self) -> KeyNaming:
-        """How its files are named."""
         assert self.array.naming is not None
         return self.array.naming
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a file holds many chunks."""
+        """Whether a file contains many chunks."""
         return self.array.layout.is_sharded
 
     @property
     def shards(self) -> Shards:
-        """How chunks lie in files that hold many."""
+        """Layout of files with many chunks."""
         assert isinstance(self.array.layout, Shards)
         return self.array.layout
 
@@ -171,30 +171,30 @@ class TargetArray:
 
     @property
     def chunk_nbytes(self) -> int:
-        """Bytes of the voxels of a chunk."""
+        """Bytes of the decoded voxels of a chunk."""
         return math.prod(self.chunk_shape) * self.voxel_nbytes
 
     def part_shape(self, nbytes: int) -> Vec3:
-        """Choose the largest box of chunks inside a shard whose voxels take at most so many bytes."""
+        """Return the largest box of chunks inside a shard whose voxels have at most ``nbytes`` bytes."""
         return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
 
     def most_files(self, shards: int, chunks: int) -> int:
-        """Count files, at most: a shard is one, unless it only is a group of chunks each of which is a file of its own."""
+        """Return an upper bound of the number of files."""
         return shards if self.is_sharded else chunks
 
     # -------------------------------------------------------------------------------------------- chunks
 
     def as_volume(self) -> StoredArray:
-        """Return what has been published so far, for reading."""
+        """Return the published part of the array for reading."""
         return in_frame(self.array, self.array.grid.origin)
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
-        """Leave out voxels beyond the box."""
+        """Cut off voxels beyond the box."""
         x, y, z = (slice(0, max(0, high - t)) for high, t in zip(self.box.bottomright, topleft, strict=True))
         return array[:, x, y, z]
 
     def with_borders(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Complete an array (c, x, y, z) to whole chunks with what is stored around it."""
+        """Extend an array (c, x, y, z) to whole chunks with the stored voxels around it."""
         box = BoundingBox(topleft, array.shape[1:], self.mag)
         whole = box.aligned(self.chunk_shape).intersection(self.as_volume().extent)
         if box == whole or not array.size:
@@ -209,20 +209,20 @@ class TargetArray:
         return box_cells((range(1), *cell_range(box, self.chunk_shape)))
 
     def ordered_chunks(self, size: Sequence[int], topleft: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """List the chunks of an array of whole ones in the order in which they are stored: codes, and where each begins in the array."""
+        """Return codes and first voxels, in the array, of the chunks of an array of whole chunks, in ascending order of codes."""
         low = [t // edge for t, edge in zip(topleft, self.chunk_shape, strict=True)]
         high = [-(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)]
         codes, places = self.array.layout.in_order((low[0], low[1], low[2]), (high[0], high[1], high[2]))
         return codes, places * self.chunk_shape - topleft
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
-        """Remove a file, which an interrupted attempt may have left; with ``others`` only those by other names that readers would take for it."""
+        """Remove a file that an interrupted attempt may have left; with ``others``, only its variants with other names."""
         names = self.naming.names(file) if self.is_in_place else [] if others else [self.naming.key(file)]
         for name in names[1:] if others else names:
             self.array.store.delete(name)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
-        """Encode an array (c, x, y, z) of whole chunks without storing it, and return the number of bytes."""
+        """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
         layout, voxels = self.array.layout, self.within(array, topleft)
         _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
         sink = FileBuffer(None)
@@ -232,14 +232,14 @@ class TargetArray:
         return nbytes
 
     def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
-        """Estimate what files take that hold some voxels, encoded at a ratio."""
+        """Estimate the size of files with some voxels at a compression ratio."""
         tables = self.shards.expected_nbytes(files, voxel_nbytes // self.chunk_nbytes) if self.is_sharded else 0
         return int(voxel_nbytes * ratio) + tables
 
     # -------------------------------------------------------------------------------------------- writing
 
     def prepare(self) -> None:
-        """Create the folders, and describe the array; doing it again changes nothing."""
+        """Create folders and documents; repeating it changes nothing."""
         self.array.store.make()
         self.parts.make()
         for name, document in self.documents:
@@ -247,12 +247,12 @@ class TargetArray:
                 self.array.store.put(name, document)
 
     def describe(self) -> None:
-        """Write the documents of the array, in place of others that may be there."""
+        """Write the documents of the array, replacing existing ones."""
         for name, document in self.documents:
             self.array.store.put(name, document)
 
     def can_splice(self, source: Volume) -> bool:
-        """Check whether shards can be made of what a volume has stored, without decoding: the same voxels in chunks whose bytes can be taken over."""
+        """Return whether shards can be created from the stored bytes of a volume: same voxels, and chunks with convertible bytes."""
         if self.splicer is not None:
             return self.splicer.can_splice(source, self)
         if not isinstance(source, StoredArray) or isinstance(source.layout, BoxCodec) or source.fill or self.merges:
@@ -263,7 +263,7 @@ class TargetArray:
         return is_few and same[0] == same[1] and source.box == source.extent and self.array.codec.reframe(source.codec) is not None
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
-        """Make a shard of what a volume has stored in its place, and publish it."""
+        """Create a shard from the stored bytes of a volume in the same place, and publish it."""
         if self.splicer is not None:
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
@@ -301,14 +301,15 @@ class TargetArray:
         return self.published(receipt)
 
     def _copied(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
-        """Read the stored chunks of a shard in the order of their codes: code, cell and bytes, as they are stored in the end."""
+        """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
         reframe, num_found = self.array.codec.reframe(source.codec), 0
         assert reframe is not None
         codes = self.array.layout.codes(cells) if self.is_sharded else compressed_morton.encode(cells[:, 1:], self.as_volume().grid.counts[1:])
         order = np.argsort(codes, kind="stable")
-        held = 1 << max(0, (SORT_BUFFER_NBYTES // self.chunk_nbytes).bit_length() - 1)
-        places = codes[order] // np.uint64(held)
-        for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # Morton codes: such a piece is a box
+        # The source yields chunks in its own order. Read them batch by batch of consecutive codes, and sort each batch.
+        per_batch = 1 << max(0, (SORT_BUFFER_NBYTES // self.chunk_nbytes).bit_length() - 1)
+        places = codes[order] // np.uint64(per_batch)
+        for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
             code_of = dict(zip(map(tuple, cells[members].tolist()), codes[members].tolist(), strict=True))
             c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in cells[members].T)
             found = []
@@ -318,14 +319,14 @@ class TargetArray:
                 num_found += 1
                 name = f"{chunk.path}: chunk {chunk.cell[1:]}"
                 if not chunk.data:
-                    raise CorruptError(f"{name}: byte {chunk.offset}: 0 bytes, expected an encoded chunk")
+                    raise CorruptError(f"{name}: byte {chunk.offset}: expected an encoded chunk, found 0 bytes")
                 data = reframe(chunk.data, source.grid.shape_at(chunk.cell), name, chunk.offset)
                 found.append((code_of[chunk.cell], chunk.cell, data))
             yield from sorted(found)
         source.identity.check(has_absent=num_found < len(cells))
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
-        """Start a part of a shard, or the whole shard where ``part`` is None; chunks in the order of their codes are written once."""
+        """Start a part of a shard, or a whole shard if ``part`` is None."""
         if not self.is_sharded:
             return FilesWriter(self, shard, part)
         return ShardWriter(self, shard) if part is None else PartWriter(self, shard, part)
@@ -335,11 +336,11 @@ class TargetArray:
         return 0, x, y, z
 
     def shard_key(self, shard: Vec3) -> str:
-        """Name a shard, or the first chunk of a group."""
+        """Return the name of a shard, or of the first chunk of a group."""
         return self.naming.key((0, *shard) if self.is_sharded else self._first_chunk(shard))
 
     def shard_path(self, shard: Vec3) -> str:
-        """Return where a shard is stored, or the first chunk of a group."""
+        """Return the path of a shard, or of the first chunk of a group."""
         return self.array.store.path_of(self.shard_key(shard))
 
     @staticmethod
@@ -347,11 +348,11 @@ class TargetArray:
         return f"z{shard[2]}y{shard[1]}x{shard[0]}"
 
     def part_name(self, shard: Vec3, part: Vec3) -> str:
-        """Name a part file."""
+        """Return the name of a part file."""
         return f"{self._parts_of(shard)}/z{part[2]}y{part[1]}x{part[0]}.run"
 
     def path_of(self, receipt: Receipt) -> str:
-        """Return where a shard or part is stored; of a group of files, where the first one is, or would be."""
+        """Return the path of a shard or part; for a group of files that of its first chunk."""
         if receipt.part is None or not self.is_sharded:
             return self.shard_path(receipt.shard)
         return self.parts.path_of(self.part_name(receipt.shard, receipt.part))
@@ -363,7 +364,7 @@ class TargetArray:
         return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
 
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
-        """Copy the chunks of all runs into a shard, in the order of their codes."""
+        """Write a shard with the chunks of all runs, in ascending order of codes."""
         output = self.new_shard(shard)
         try:
             copy_runs(output, runs, self.shards.cells_per_file(self.array.grid))
@@ -376,7 +377,7 @@ class TargetArray:
         return self.array.store.states([self.shard_key(shard)])[0]
 
     def published(self, receipt: Receipt) -> Receipt:
-        """Say in a receipt where its shard is, and its state; of a group of files what sums up their states."""
+        """Complete a receipt with path, size and state of its shard, or of its group of files."""
         if self.array.grid.file is not None:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
             return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
@@ -385,7 +386,7 @@ class TargetArray:
         return replace(receipt, path=self.shard_path(receipt.shard), nbytes=state.nbytes, mtime_ns=state.mtime_ns)
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
-        """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own exist already."""
+        """Join part files into a shard without decoding chunks, and publish it; single-chunk files are published already."""
         receipt = merge_receipts(shard, parts)
         stored = [part for part in parts if part.path is not None]
         if not self.is_sharded:
@@ -396,7 +397,7 @@ class TargetArray:
                 assert part.part is not None
                 file = self.parts.open(self.part_name(shard, part.part))
                 if file is None:
-                    # dask may run a task twice: then the shard was published by the first run, which removed the parts
+                    # dask can run a task twice: the first run published the shard and removed its parts
                     if self._state(shard) is None:
                         raise IncompleteWriteError(f"{part.path}: part of {self.shard_path(shard)} is gone before they were joined")
                     return self.published(receipt)
@@ -412,7 +413,7 @@ class TargetArray:
         return self.published(receipt)
 
     def _kept(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
-        """Find the chunks of a stored shard that no box touches."""
+        """Return the chunks of a stored shard that no box touches."""
         layout = self.shards
         file = opened.enter_context(layout.opened(self.array.store, self.shard_key(shard)))
         if file is None:
@@ -433,7 +434,7 @@ class TargetArray:
         return [Run(RunTable(codes, found[:, 1] - found[:, 0], found[:, 0]), file)]
 
     def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
-        """Encode stored chunks that are encoded in another way than new ones, which readers allow."""
+        """Encode stored chunks that are encoded differently from new ones, which readers allow."""
         writer, volume = PartWriter(self, shard, (-1, -1, -1)), self.as_volume()
         chunk = np.empty((self.num_channels, *self.chunk_shape), self.dtype, order="F")
         try:
@@ -448,12 +449,15 @@ class TargetArray:
         return [] if file is None else [open_run(opened.enter_context(file))]
 
     def remove_parts(self, shard: Vec3) -> None:
-        """Remove the part files of a shard that was joined."""
+        """Remove the part files of a joined shard."""
         if self.is_sharded:
             self.parts.delete_folder(self._parts_of(shard))
 
     def holds(self, receipt: Receipt) -> bool:
-        """Check whether what a receipt says exists and is whole: of a shard its state and tables, of files their sizes, of a part every byte."""
+        """Return whether the files of a receipt exist and are complete.
+
+        Compares state and tables of a shard, sizes of single files, and all bytes of a part.
+        """
         store = self.array.store
         is_part_file = receipt.part is not None and self.is_sharded
         if not receipt.nbytes:
@@ -464,7 +468,7 @@ class TargetArray:
         if self.is_in_place and receipt.part is None:
             there = self.published(receipt)
             if (there.nbytes, there.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
-                return False  # somebody else wrote it since
+                return False  # another program has written it since
         elif not self.is_sharded:
             sizes = self._stored_sizes(receipt)
             return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
@@ -480,7 +484,7 @@ class TargetArray:
             return self.shards.is_whole(file)
 
     def _stored_sizes(self, receipt: Receipt) -> list[int]:
-        """Return the sizes of the files of a shard, or of the part of a group."""
+        """Return the sizes of the files of a shard, or of a part of a group."""
         if self.is_sharded:
             keys: Iterator[str] = iter([self.shard_key(receipt.shard)])
         else:
@@ -490,7 +494,7 @@ class TargetArray:
 
 
 class Writer(ABC):
-    """Takes the voxels of one part, box by box."""
+    """Base class of writers: takes the voxels of one part box by box, and returns its receipt."""
 
     def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
@@ -499,40 +503,40 @@ class Writer(ABC):
         self._pieces: FileBuffer | None = None
 
     def skip(self, box: BoundingBox) -> None:
-        """Take note of voxels that are all zero, in place of appending them."""
+        """Count all-zero voxels instead of appending them."""
         self._stats.add_zeros(box)
 
     def _taken(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Leave out voxels beyond the box, or complete chunks with what is stored around it."""
+        """Cut off voxels beyond the box, or extend the array to whole chunks with what is stored around it."""
         voxels = self._target.within(array, topleft)
         self._stats.add(voxels, topleft)
         return self._target.with_borders(voxels, topleft) if self._target.merges else (voxels, topleft)
 
     @property
     def _source(self) -> str:
-        """What an error calls the chunks."""
+        """Name of the shard in errors."""
         return self._target.shard_path(self._shard)
 
     @property
     def buffered_nbytes(self) -> int:
-        """What is held in memory until there is enough to be written."""
+        """Number of encoded bytes in memory."""
         return 0 if self._pieces is None else self._pieces.buffered_nbytes
 
     def flush(self) -> None:
-        """Write it now."""
+        """Write the encoded bytes in memory."""
         if self._pieces is not None:
             self._pieces.flush()
 
     @abstractmethod
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks (voxels beyond the box left out or not) and store it."""
+        """Encode and store an array (c, x, y, z) of whole chunks, which may extend beyond the box."""
 
     @abstractmethod
     def close(self) -> Receipt:
-        """Publish the part and give its receipt."""
+        """Publish the part and return its receipt."""
 
     def discard(self) -> None:
-        """Remove what was stored so far."""
+        """Remove what was stored."""
         if self._pieces is not None:
             self._pieces.discard()
 
@@ -545,14 +549,14 @@ class PartWriter(Writer):
         self._name = target.part_name(shard, part)
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
-        self._output = self._pieces = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), is_checked=True)
+        self._output = self._pieces = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        """Encode and store an array (c, x, y, z) of whole chunks."""
         self.encode(*self._taken(array, topleft))
 
     def encode(self, voxels: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode whole chunks, wherever they lie, and store them."""
+        """Encode and store whole chunks, without statistics."""
         target = self._target
         codes, corners = target.ordered_chunks(voxels.shape[1:], topleft)
         for here in _batches(len(codes), target.chunk_nbytes):
@@ -562,7 +566,7 @@ class PartWriter(Writer):
             self._sizes.append(sizes[stored])
 
     def close(self) -> Receipt:
-        """Publish what was stored; nothing is, where all voxels are zero."""
+        """Publish the part file; without nonzero voxels there is none."""
         receipt = self._stats.receipt(self._shard, self._part)
         if not any(map(len, self._codes)):
             self.discard()
@@ -573,7 +577,7 @@ class PartWriter(Writer):
 
 
 class ShardWriter(Writer):
-    """Writes the chunks of a whole shard; in another order than that of their codes they are copied once more."""
+    """Writes the chunks of a whole shard; chunks that arrive in another order than that of their codes are copied once more."""
 
     def __init__(self, target: TargetArray, shard: Vec3) -> None:
         super().__init__(target, shard, None)
@@ -587,14 +591,14 @@ class ShardWriter(Writer):
         self._is_in_order = True
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        """Encode and store an array (c, x, y, z) of whole chunks."""
         voxels, topleft = self._taken(array, topleft)
         codes, corners = self._target.ordered_chunks(voxels.shape[1:], topleft)
         if not len(codes):
             return
         if int(codes[0]) <= self._last:
             if self._target.shards.is_ordered:
-                raise ValueError(f"blocks of a whole file must come in Morton order: block {codes[0]} after block {self._last}")
+                raise ValueError(f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}")
             self._is_in_order = False
         self._last = int(codes[-1])
         for here in _batches(len(codes), self._target.chunk_nbytes):
@@ -617,7 +621,7 @@ class ShardWriter(Writer):
             codes, corners = codes[count:], corners[count:]
 
     def close(self) -> Receipt:
-        """Publish what was stored; nothing is, where all voxels are zero."""
+        """Publish the shard; without nonzero voxels there is none."""
         receipt = self._stats.receipt(self._shard, None)
         if not self._nonzero:
             self.discard()
@@ -641,14 +645,14 @@ class ShardWriter(Writer):
 
 
 class FilesWriter(Writer):
-    """Writes each chunk of a group, or of a part of one, to a file of its own; the files are flushed together."""
+    """Writes each chunk of a group, or of a part of a group, to a file; all files are flushed together."""
 
     def __init__(self, target: TargetArray, shard: Vec3, part: Vec3 | None) -> None:
         super().__init__(target, shard, part)
         self._files = target.array.store.new_files(target.parts.url)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks and store them."""
+        """Encode and store an array (c, x, y, z) of whole chunks."""
         voxels, topleft = self._taken(array, topleft)
         target, (nx, ny, nz) = self._target, self._target.chunk_shape
         for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], target.mag), target.chunk_shape):
@@ -665,13 +669,13 @@ class FilesWriter(Writer):
             target.remove_file(cell, others=True)
 
     def _is_stored(self, key: str, data: bytes) -> bool:
-        """Check whether a file has some content already; then it keeps its time."""
+        """Return whether a file has this content already; then it is not written, and keeps its time."""
         store = self._target.array.store
         (state,) = store.states([key])
         return state is not None and state.nbytes == len(data) and store.read_whole([key], len(data))[0] == data
 
     def skip(self, box: BoundingBox) -> None:
-        """Take note of voxels that are all zero, in place of appending them."""
+        """Count all-zero voxels instead of appending them, and remove their files."""
         if self._target.merges:
             zeros = np.broadcast_to(np.zeros((), self._target.dtype), (self._target.num_channels, *box.size))
             self.append(zeros, box.topleft)
@@ -681,7 +685,7 @@ class FilesWriter(Writer):
             self._target.remove_file((0, x, y, z))
 
     def close(self) -> Receipt:
-        """Flush all files, give them their names, and promise that they exist."""
+        """Flush and publish all files, and return the receipt."""
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
         if self._part is None:
@@ -691,25 +695,25 @@ class FilesWriter(Writer):
         return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
 
     def discard(self) -> None:
-        """Remove what has no name yet; the rest is nowhere promised."""
+        """Remove unpublished files; no receipt lists the published ones."""
         self._files.discard()
 
 
 def in_place_target(array: StoredArray, how: InPlace) -> TargetArray:
-    """Describe an array that is there as it is written in its place."""
+    """Return an existing array as an array that is written in place."""
     name, layout, grid = array.name, array.layout, array.grid
     if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:
-        raise UnsupportedError(f"{name}: is stored in a way that is only read")
+        raise UnsupportedError(f"{name}: arrays stored like this are read-only")
     if array.fill or array.channels is not None:
-        raise UnsupportedError(f"{name}: chunks that are absent read as {array.fill}: it is only read")
+        raise UnsupportedError(f"{name}: missing chunks read as {array.fill}: such arrays are read-only")
     if not array.extent.contains(how.box):
-        raise BoundsError(f"{name}: {how.box} reaches outside of {array.extent}")
+        raise BoundsError(f"{name}: box {how.box} reaches outside {array.extent}")
     unit = grid.file[1:] if layout.is_sharded else grid.unit
     there = replace(array.at(array.store.at(how.folder)), grid=replace(grid, unit=unit), part=how.box)
     return TargetArray(there, there.store.at(how.parts), merges=how.merges, is_in_place=True)
 
 
 def _batches(count: int, nbytes: int) -> Iterator[slice]:
-    """Cut a number of chunks into batches that are encoded at once."""
+    """Split chunks into batches that are encoded at once."""
     step = max(1, _BATCH_NBYTES // nbytes)
     return (slice(first, first + step) for first in range(0, count, step))

@@ -1,4 +1,4 @@
-"""Where levels of an image are written, whatever the format: what a user says, and what a format makes of it. Opens nothing."""
+"""Images as targets of a job: what a user asks for, and the levels that a format creates for it. Opens no file."""
 
 from __future__ import annotations
 
@@ -22,63 +22,61 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a user wants levels of an image."""
+    """User's request for levels of an image."""
 
     url: str
-    """The image, or one of its levels."""
+    """Image, or one of its levels."""
     layer: str | None = None
-    """The image, where the URL is that of what holds several."""
+    """Name of the image if the URL is that of a container of several."""
     mag: Mag | None = None
-    """The mag, where the URL does not say it."""
+    """Mag, if the URL does not state it."""
     all_mags: tuple[Mag, ...] = ()
-    """The mags of another image that are written together, the finest first; none where an array is written."""
+    """Mags of another image that are written together, finest first; empty if an array is written."""
     category: str | None = None
-    """What a new image is, ``"color"`` or ``"segmentation"``."""
+    """``"color"`` or ``"segmentation"`` for a new image."""
     guess: str = "color"
-    """What it is likely to be, where nobody says it: a new image in a container is named so."""
+    """Likely category if none is given; a new image in a container is named after it."""
     voxel_size_nm: Lengths | None = None
-    """Edge lengths of a voxel of mag 1 [nm], as a user says."""
+    """Voxel size of mag 1 from the user [nm]."""
     coordinate_voxel_size_nm: Lengths | None = None
-    """The same as the coordinates of an array say."""
+    """The same from the coordinates of an array."""
     source_voxel_size_nm: Lengths | None = None
-    """The same as the source says: for a new image."""
+    """The same from the source, for a new image."""
     names_image: bool = False
-    """Whether the URL is that of an image, in which levels get names of their own; else it may be that of a level."""
+    """Whether the URL is that of an image; else it can be that of a level."""
     needs_container: bool = True
-    """Whether a level cannot be by itself, in a folder that belongs to nothing."""
+    """Whether a level must belong to a dataset or container."""
     is_empty_folder: bool = False
-    """Whether nothing but what jobs make is in the folder that would become a container."""
+    """Whether the folder that would become a container contains nothing but job folders."""
     image: Any = None
-    """The image that is copied, where a new one is to say of itself what that one says."""
+    """Image to copy, whose metadata a new image takes over."""
     image_box: BoundingBox | None = None
-    """Where the copy of that image has data [voxels of mag 1]."""
+    """Bounding box of the copy of that image [voxels of mag 1]."""
     allow_external: bool = False
-    """Whether links may lead out of what holds the image."""
+    """Whether links may lead out of the container of the image."""
     keeps_files: bool = False
-    """Whether files that are taken over as they are may keep what lies outside of the box, as long as the image does not show it."""
+    """Whether copied files may contain voxels outside the box, which the image does not show."""
 
     @property
     def required_voxel_size_nm(self) -> Lengths | None:
-        """The lengths that a user or an array states, and that must be those of an image that is there."""
+        """Voxel size that a user or an array states, which an existing image must have."""
         return self.voxel_size_nm or self.coordinate_voxel_size_nm
 
 
 @dataclass(frozen=True, slots=True)
 class LevelSpec:
-    """One level that is to be made."""
+    """Level to create."""
 
     box: BoundingBox
-    """Where it has data [absolute voxels of its mag]."""
+    """Bounding box [absolute voxels of its mag]."""
     dtype: np.dtype[Any]
-    """Type of one channel."""
     num_channels: int
-    """Values per voxel."""
     is_copy: bool = False
-    """Whether it holds the voxels of the level that it is stored like: then all that the options leave open stays as there."""
+    """Whether it contains the voxels of the level that it is stored like; then options that are not given are taken from there."""
 
     @classmethod
     def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:
-        """Describe a level that holds values like those of a volume."""
+        """Return the description of a level with values like those of a volume."""
         return cls(volume.box if box is None else box, volume.dtype, volume.num_channels, is_copy)
 
     @property
@@ -94,87 +92,107 @@ class LevelSpec:
 
 @dataclass(frozen=True, slots=True)
 class LevelCopy:
-    """A level that is stored anew."""
+    """Level to store again."""
 
     image: Image
-    """Its image."""
     level: Level
-    """The level."""
     wanted: Destination | None = None
-    """Where it goes; None where it takes its own place."""
+    """Destination, None if the level is replaced in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewLevels:
-    """Levels of one image that can be built."""
+    """Levels of one image, ready to be built."""
 
     parent: str
-    """The folder in which jobs on the image work."""
+    """Folder in which jobs on the image work."""
     folders: tuple[str, ...]
-    """Where each level is to appear."""
+    """Final folder of each level."""
     targets: tuple[TargetArray, ...]
-    """How each is stored."""
+    """Array of each level."""
     settings: dict[str, Any]
-    """The same for a journal, in values that JSON keeps."""
+    """Storage settings as JSON values, for the journal."""
     edit: Any = None
-    """What the documents of the image say then, a MetadataEdit."""
+    """MetadataEdit for the documents of the image."""
     warnings: tuple[str, ...] = ()
-    """What is written right, but shown wrong by a viewer."""
+    """Differences that viewers show wrongly although they follow the specification."""
     stored_as: str = ""
-    """How levels are stored, for people."""
+    """Description of the storage, for users."""
     is_unchanged: bool = False
-    """Whether a level is described as the one that it is the copy of."""
+    """Whether a copied level is stored exactly like its source."""
     loss: str | None = None
-    """What is lost where its chunks are decoded and encoded; empty where a user asked for another encoding that loses something, None where nothing is."""
+    """Description of the loss by decoding and encoding chunks; empty if the user asked for it, None if nothing is lost."""
 
     def staged(self, job_folder: str) -> tuple[TargetArray, ...]:
-        """Give the levels as they are built in the folder of a job."""
+        """Return the levels to build below the folder of a job."""
         names = (f"{job_folder}/{target.box.mag.long_name}" for target in self.targets)
         return tuple(target.built_in(name) for target, name in zip(self.targets, names, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetFolder:
-    """What most places say: an image is a folder, and levels beside those that are written stay as they are."""
+    """Base class of most targets: the image is a folder, and writing a level does not change its other levels."""
 
     prefix: ClassVar[str]
-    """What URLs of the format begin with."""
+    """URL prefix of the format."""
     folder: str
-    """The folder in which levels are or will be, or the only level."""
+    """Folder of the levels, or of the only level."""
     wanted: Destination
-    """What a user says of the levels."""
 
     @property
     def mag(self) -> Mag:
-        """The mag that is meant."""
+        """Mag that is written."""
         return self.wanted.mag or MAG_1
 
     def url_of(self, folder: str) -> str:
-        """Give the URL of a level."""
+        """Return the URL of a level."""
         return self.prefix + folder
 
     def unchanged_levels(self, existing: str) -> str:
-        """Nothing is said of other levels."""
+        """Return an empty text: no other levels depend on a new one."""
         del existing
         return ""
 
 
 class TargetImage(Protocol):
-    """An image that is there or will be, in which levels are written."""
+    """Existing or new image to which levels are written."""
 
     @property
     def wanted(self) -> Destination:
-        """What a user says of the levels."""
+        """Request of the user."""
 
     @property
     def mag(self) -> Mag:
-        """The mag that is meant."""
+        """Mag that is written."""
 
     def url_of(self, folder: str) -> str:
-        """Give the URL by which a level of the image opens."""
+        """Return the URL that opens a level of the image."""
 
     def unchanged_levels(self, existing: str) -> str:
-        """Say which coarser levels that are there a new one does not change; an empty text where there are none."""
+        """Return a note on existing coarser levels that do not match a new level, an empty text if there are none."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: Any, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Lay out levels; with ``like``, a level of the same format, what the options leave open is stored as there."""
+        """Lay out new levels.
+
+        Parameters
+        ----------
+        specs : sequence of LevelSpec
+            Levels, finest first.
+        options : StorageOptions
+            Storage options that the user gave.
+        like : Volume, optional
+            Level of the same format whose storage is used for options that are not given.
+        existing : {"error", "overwrite", "resume"}
+            Handling of existing levels.
+
+        Returns
+        -------
+        NewLevels
+
+        Raises
+        ------
+        ExistsError
+            A level exists, and ``existing`` is ``"error"``.
+        UnsupportedError
+            The format cannot store such levels.
+        """

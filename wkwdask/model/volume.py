@@ -1,4 +1,7 @@
-"""What graphs and jobs need of a volume to read it, whatever its format. Chunks are the smallest encoded cubes, shards the stored files or objects."""
+"""Protocol of volumes: what graphs and jobs need to read one of any format.
+
+A chunk is the smallest encoded box of voxels, a shard is one stored file or object.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,11 @@ V = TypeVar("V", bound="Volume")
 
 
 class Volume(Protocol):
-    """One mag of a layer that can be read."""
+    """One mag of a layer that can be read. Boxes and voxels are absolute and of its mag."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
+        """Data type of one channel."""
 
     @property
     def num_channels(self) -> int:
@@ -41,7 +44,7 @@ class Volume(Protocol):
 
     @property
     def box(self) -> BoundingBox:
-        """Where the volume has data [voxels of its mag]."""
+        """Bounding box [voxels of its mag]."""
 
     @property
     def origin(self) -> Vec3:
@@ -49,91 +52,113 @@ class Volume(Protocol):
 
     @property
     def chunk_shape(self) -> Vec3:
-        """The smallest encoded box along x, y, z [voxels]."""
+        """Shape (x, y, z) of a chunk [voxels]."""
 
     @property
     def shard_shape(self) -> Vec3:
-        """One stored file along x, y, z [voxels]."""
+        """Shape (x, y, z) of a shard [voxels]."""
 
     @property
     def name(self) -> str:
-        """What an error or a progress line calls the volume."""
+        """Name in errors and progress lines."""
 
     @property
     def token(self) -> Sequence[Any]:
-        """Values that change when the volume is another one."""
+        """Values that identify the volume, for dask's tokens and for journals."""
 
     @property
     def content_token(self) -> Sequence[Any]:
-        """Values that change when the volume holds something else, wherever it is."""
+        """Values that identify the content of the volume at any location."""
 
     @property
     def is_regular(self) -> bool:
-        """Whether its shards are cubes of powers of two from voxel 0 on, so that each of another such volume is made of whole ones."""
+        """Whether shards are cubes with an edge of a power of two, aligned with voxel 0: shards of two such volumes nest."""
 
     def moved(self, shift: Vec3) -> Self:
-        """Give the volume at another place: what is added to that of each voxel."""
+        """Return the volume shifted by a vector [voxels of its mag]."""
 
     def is_current(self) -> bool:
-        """Tell whether what is there is still the volume that was opened; nobody knows of a remote one, which is taken to be."""
+        """Return whether it is still the volume that was opened; remote volumes are assumed to be."""
 
     @property
     def lengths_nm(self) -> Lengths | None:
-        """Edge lengths of its voxels [nm], None where it does not say them itself."""
+        """Edge lengths of a voxel [nm], None if the volume does not state them."""
 
     def count_files(self) -> tuple[int, int] | None:
-        """Count the stored files, and their bytes, perhaps from a sample; None of a remote volume."""
+        """Return number and total size of the stored files, possibly estimated from a sample; None for a remote volume."""
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array (c, x, y, z) of any memory order with the voxels from ``topleft`` on; returns 0 where all of them are zero.
+        """Fill an array with voxels.
 
-        Without ``fill_zeros`` the content of the array is undefined when 0 is returned, and complete in every other case.
+        Parameters
+        ----------
+        out : ndarray, shape (c, x, y, z)
+            Array of any memory order to fill. Voxels outside the volume are zero.
+        topleft : tuple of 3 int
+            Absolute voxel of the first element along x, y, z.
+        first_channel : int
+            Channel of the first element.
+        fill_zeros : bool
+            If False, the content of the array is undefined when 0 is returned, and complete otherwise.
+
+        Returns
+        -------
+        int
+            0 if all voxels are zero.
         """
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which of the cells that the box touches have voxels of the box in a stored shard, shape (x, y, z).
+        """Return the cells that can contain nonzero voxels, by listing file names only.
 
-        The volume reads as zeros in all other cells. Nothing but names is looked at; a cell is any length of voxels along x, y, z.
+        Parameters
+        ----------
+        cell_shape : tuple of 3 int
+            Shape (x, y, z) of a cell [voxels], any length.
+
+        Returns
+        -------
+        CellMap, shape (x, y, z)
+            For each cell that the box touches, whether a stored shard has voxels of the box in it. All other cells read as zeros.
         """
 
     def shard_path(self, index: Vec3) -> str:
-        """Name a shard."""
+        """Return the path of a shard."""
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored shards that a part of the volume touches, see ``wkwdask.model.states``."""
+        """Return the states of stored shards that a box touches, see ``wkwdask.model.states``."""
 
     def stored_states(self) -> States:
-        """Look at all stored shards that the box touches."""
+        """Return the states of all stored shards that the bounding box touches."""
 
 
 def delegate_to(part: str, name: str) -> Any:
-    """Declare a property or method that is as in a part of an object."""
+    """Declare a property or method that is that of an attribute."""
     return property(attrgetter(f"{part}.{name}"))
 
 
 class RandomAccessVolume:
-    """What an import asks of a source whose pieces can be read in any order: nothing is held until it is read, and nothing filled with zeros."""
+    """Defaults for import sources whose parts can be read in any order: nothing is cached, and no section is missing."""
 
     __slots__ = ()
 
     @property
     def unit_shape(self) -> Vec3:
-        """What is best read at once."""
+        """Shape (x, y, z) that is best read at once [voxels]."""
         return self.chunk_shape  # type: ignore[attr-defined,no-any-return]
 
     def with_notes(self, folder: str) -> Self:
-        """Return the same, of which nothing is filled with zeros."""
+        """Return the source with a folder for notes on missing sections; here nothing is missing."""
         del folder
         return self
 
     def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Self]:
-        """Read what is asked for: nothing is kept."""
+        """Return a context in which decoded parts are cached for reads of some shape; here nothing is cached."""
         del reading_shape, scratch
         return nullcontext(self)
 
 
 class PlainVolume:
-    """What a volume says that is no level of an image: images and arrays in files."""
+    """Defaults for volumes that are no levels of an image: images and arrays in single files."""
 
     __slots__ = ()
     is_regular = False
@@ -141,30 +166,30 @@ class PlainVolume:
 
     @property
     def content_token(self) -> Sequence[Any]:
-        """Values that change when the files are other ones."""
+        """Values that identify the content."""
         return self.token  # type: ignore[attr-defined,no-any-return]
 
     def is_current(self) -> bool:
-        """Nobody knows; a job compares the token."""
+        """Return True: a job compares the token instead."""
         return True
 
     def count_files(self) -> tuple[int, int] | None:
-        """Nothing is known of them."""
+        """Return None: files are not counted."""
         return None
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells have voxels: all do."""
+        """Return all cells as occupied."""
         return cell_map(self.box, cell_shape, self.name, fill=True)  # type: ignore[attr-defined]
 
     def stored_states(self) -> States:
-        """Look at all files."""
+        """Return the states of all files."""
         return self.shard_states(self.box)  # type: ignore[attr-defined,no-any-return]
 
     def moved(self, shift: Vec3) -> Self:
-        """Give the volume at another place."""
+        """Return the volume shifted by a vector."""
         return replace(self, origin=plus(self.origin, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 
 def in_frame(volume: V, origin: Vec3) -> V:
-    """Give a volume in coordinates that count from an absolute voxel of its mag."""
+    """Return a volume in coordinates relative to an absolute voxel of its mag."""
     return volume.moved(minus((0, 0, 0), origin))

@@ -1,4 +1,4 @@
-"""One table of the voxel types: how each format calls them."""
+"""Voxel types and their names in each format."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class VoxelType:
-    """One scalar type and its names."""
+    """Scalar type and its names."""
 
     wkw_code: int
     """``voxelType`` in a WKW header."""
     dtype: np.dtype[Any]
     """Little-endian numpy type."""
     element_class: str
-    """``elementClass`` in ``datasource-properties.json`` for one channel."""
+    """``elementClass`` of one channel in ``datasource-properties.json``."""
     precomputed_name: str | None
-    """``data_type`` of a Neuroglancer precomputed volume, None where that format does not have the type."""
+    """``data_type`` of a Neuroglancer precomputed volume, None if that format lacks the type."""
 
 
-# webknossos-wrap README, "Header fields", lists 1-6; 7-10 are what all its implementations and WEBKNOSSOS read and write.
+# webknossos-wrap README, "Header fields", lists codes 1-6. All its implementations and WEBKNOSSOS also use 7-10.
 VOXEL_TYPES = tuple(
     VoxelType(code, np.dtype(name).newbyteorder("<"), element_class, precomputed_name)
     for code, name, element_class, precomputed_name in (
@@ -47,12 +47,12 @@ _CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex
 
 
 def by_wkw_code(code: int) -> VoxelType | None:
-    """Look up the voxel type of a WKW header, None for a code that the format does not have."""
+    """Return the voxel type of a code in a WKW header, None if the code is invalid."""
     return _BY_CODE.get(code)
 
 
 def by_precomputed_name(name: str) -> VoxelType | None:
-    """Look up the ``data_type`` of a Neuroglancer precomputed volume in letters of either case, None for one that the format does not have.
+    """Return the voxel type of the ``data_type`` of a Neuroglancer precomputed volume (any case), None if it is invalid.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def by_precomputed_name(name: str) -> VoxelType | None:
 
 
 def by_dtype(dtype: Any) -> VoxelType:
-    """Look up the voxel type of a numpy type of either byte order.
+    """Return the voxel type of a numpy type of any byte order; raises TypeError if WKW cannot store it.
 
     Examples
     --------
@@ -81,12 +81,12 @@ def by_dtype(dtype: Any) -> VoxelType:
 
 
 def holds_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
-    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
+    """Guess whether voxels are segment ids: integers of at least 32 bits in one channel."""
     return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
 
 
 def element_class(dtype: Any, num_channels: int) -> str:
-    """Name the element class of a layer: bits of all channels together, so that three channels of uint8 are ``uint24``.
+    """Return the element class of a layer: it states the bits of all channels, so three channels of uint8 are ``uint24``.
 
     Examples
     --------

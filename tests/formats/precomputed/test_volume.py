@@ -333,7 +333,7 @@ def test_records_that_are_broken_or_absent(tmp_path):
     with pytest.raises(MissingError, match="no Neuroglancer precomputed volume"):
         wkwdask.open(f"precomputed://{tmp_path}")
     (tmp_path / "info").write_bytes(b'{"scales": \xff}')
-    with pytest.raises(CorruptError, match="info: byte 11: no UTF-8"):
+    with pytest.raises(CorruptError, match="info: byte 11: not UTF-8"):
         wkwdask.open(tmp_path)
     write_info(tmp_path, [scale_entry(encoding="compressed_segmentation")], "uint8")
     with pytest.raises(CorruptError, match="compressed_segmentation"):

@@ -333,7 +333,7 @@ def test_a_broken_json_is_named(dataset, text, match):
 
 def test_a_json_that_is_no_text(dataset):
     (dataset / JSON_NAME).write_bytes(b'{"id": "\xff"}')
-    with pytest.raises(CorruptError, match="byte 8: no UTF-8 text"):
+    with pytest.raises(CorruptError, match="byte 8: not UTF-8"):
         wkwdask.open(dataset)
 
 

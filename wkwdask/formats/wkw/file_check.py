@@ -303,7 +303,7 @@ class _FileCheck:
             for at in np.flatnonzero((verdicts != GOOD) & ((verdicts != PAST_END) | (end <= self._nbytes))).tolist():
                 fault = table_fault(first + at, int(verdicts[at]), bounds, at, self._nbytes, self._path)
                 if self._faults.count(fault.kind):
-                    self._faults.listed(replace(fault, voxel=self._voxel(first + at)))
+                    self._faults.append_counted(replace(fault, voxel=self._voxel(first + at)))
             if self._check.decode:
                 self._decode_good(header, first, bounds.astype(np.int64), verdicts == GOOD)
         if lost:
