@@ -342,7 +342,7 @@ def test_ids_become_longer_where_there_are_too_many(dataset):
     assert_same_components(found, of_labels(blobs(4), 26))
     layer = layer_of(dataset, "cc")
     assert layer["elementClass"] == "uint64"
-    with pytest.raises(ValueError, match=r"components are too many for uint8; give another dtype="):
+    with pytest.raises(ValueError, match=r"components are too many for uint8; set dtype= to a longer type"):
         wkwdask.connected_components(dataset / "seg", dataset / "short" / "1", dtype="uint8")
 
 

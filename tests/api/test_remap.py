@@ -153,7 +153,7 @@ def test_types_grow_and_shrink(dataset):
     assert report.mags[0].maximum == 249
     wkwdask.remap(dataset / "seg" / "1", dataset / "m64" / "1", {7: 2**50}, dtype="uint64")
     np.testing.assert_array_equal(result(dataset / "m64" / "1"), mapped(labels(), [(7, 2**50)]))
-    with pytest.raises(ValueError, match=r"mapping: holds id 1125899906842624, which uint32 cannot hold: give another dtype="):
+    with pytest.raises(ValueError, match=r"mapping: contains id 1125899906842624, which uint32 cannot hold: set another dtype="):
         wkwdask.remap(dataset / "seg" / "1", dataset / "no" / "1", {7: 2**50})
     with pytest.raises(ValueError, match=r"id \d+ is not in the mapping, and uint8 cannot hold it"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "no" / "1", {7: 3}, dtype="uint8")

@@ -372,7 +372,7 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
 
     place = target_for(wanted)
     imported = open_source(source, taken, place.mag)
-    voxels, lengths_nm = imported.source, imported.foreign.voxel_size_nm
+    voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
     found = None if lengths_nm is None else ratio_of(lengths_nm, place.mag.factors)
     place = target_for(replace(wanted, source_voxel_size_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
     staged = lay_out_import(place, imported, stored, existing, num_workers())

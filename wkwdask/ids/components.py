@@ -1,9 +1,12 @@
-"""The jobs that find connected components: label each brick, join labels across faces, write.
+"""Jobs that find connected components in three steps: label each brick, join labels across faces, write.
 
-Each brick is labelled by itself. What it leaves in a scratch file is enough to join: the labels on its faces, and the sizes and values of the components that
-touch one. Tasks pair the labels of faces that lie beside each other; the driver unites the pairs, in some ten bytes for each component that touches a face,
-and numbers everything brick by brick. Then bricks are labelled again, which costs less than to keep them, and written with their final ids. Nothing depends
-on the number of workers.
+1. Label: each brick is labelled alone. Its scratch file keeps what joining needs: the labels on its faces, and the sizes and values of the components that
+   touch a face.
+2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, with some ten bytes per component that touches a face, and assigns final ids
+   brick by brick.
+3. Write: each brick is labelled again, which is cheaper than storing its labels, and written with final ids.
+
+The result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -52,42 +55,44 @@ if TYPE_CHECKING:
 
 _KEPT_PLANES = 64
 _ALL = slice(None)
-_TAKEN = {-1: slice(-1, None), 0: _ALL, 1: slice(0, 1)}
-_PUT = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
+# A face with a border of one voxel, put together of the faces of 3 x 3 bricks: -1, 0, 1 is the place of a brick along one axis of the face.
+#
+#        -1        0         1
+#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: the voxels a, b to c, and d are taken from the bricks
+#           [a  b .. .. c  d]           _BORDER: their places in the bordered face
+_NEAR_EDGE = {-1: slice(-1, None), 0: _ALL, 1: slice(0, 1)}
+_BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
 
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """What is labelled, and how."""
+    """Volume to label, and the rules of labelling."""
 
     source: Volume
-    """What is read; one channel."""
+    """Volume with one channel."""
     plan: BrickPlan
-    """Regions and bricks."""
     area: BoundingBox
-    """What is labelled of the plan's box."""
+    """Box to label."""
     limits: tuple[Any, Any] | None
-    """Least and greatest value of the voxels that count; None where equal voxels that are not zero are joined."""
+    """Least and greatest value of the foreground; None joins equal nonzero voxels."""
     connectivity: int
     """Neighbours of a voxel: 6, 18 or 26."""
     min_voxels: int
-    """Components of fewer voxels are left out."""
+    """Size of the smallest component to keep."""
     folder: str
-    """For scratch files."""
+    """Folder of scratch files."""
 
     @property
     def sources(self) -> tuple[Volume, ...]:
-        """What is read."""
         return (self.source,)
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Name of the computation in errors."""
         return f"components of {self.source.name}"
 
     @property
     def table_path(self) -> str:
-        """The table of all bricks."""
         return f"{self.folder}/bricks"
 
     @property
@@ -98,33 +103,32 @@ class Labelling:
         return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions can hold components, shape (x, y, z)."""
+        """Return the map of regions that can contain components, shape (x, y, z)."""
         return self._application().occupied(region_shape)
 
     def regions(self) -> list[Vec3]:
-        """List the regions that can hold components."""
+        """List the regions that can contain components."""
         return list(self.plan.regions(self.occupied(self.plan.region_shape)))
 
     def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
+        """Return the digest of the states of all files that a region reads."""
         return self._application().states(region)
 
     def code_of(self, brick: Vec3) -> int:
-        """Name a brick by one number, which grows with z, then y, then x."""
+        """Return the number of a brick, ascending with z, then y, then x."""
         x, y, z = cell_range(self.plan.box, self.plan.brick_shape)
         return ((brick[2] - z.start) * len(y) + brick[1] - y.start) * len(x) + brick[0] - x.start
 
     def region_of(self, brick: Vec3) -> Vec3:
-        """Say in which region a brick lies."""
         x, y, z = (i * n // m for i, n, m in zip(brick, self.plan.brick_shape, self.plan.region_shape, strict=True))
         return x, y, z
 
     def inside(self, brick: Vec3) -> BoundingBox:
-        """Give the voxels of a brick that are labelled."""
+        """Return the part of a brick inside the box to label."""
         return self.plan.brick_box(brick).intersection(self.area)
 
     def read(self, box: BoundingBox) -> npt.NDArray[Any] | None:
-        """Read what is labelled, shape (x, y, z); None where all is zero."""
+        """Read values or foreground mask of a box, shape (x, y, z); None if all of it is background."""
         voxels = np.empty((1, *box.size), self.source.dtype, order="F")
         if not self.source.read_into(voxels, box.topleft, fill_zeros=self._zero_counts) and not self._zero_counts:
             return None
@@ -136,7 +140,7 @@ class Labelling:
         return counts
 
     def label(self, brick: Vec3) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
-        """Label a brick."""
+        """Label a brick; return its voxels, labels, number of labels on open faces, and sizes; None without components."""
         box = self.inside(brick)
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
@@ -147,7 +151,7 @@ class Labelling:
         return (voxels, labels, num_touching, sizes) if len(sizes) else None
 
     def faces(self, brick: Vec3) -> BrickFaces | None:
-        """Label a brick and give what it leaves; None where there is nothing."""
+        """Label a brick and return what joining needs; None without components."""
         found = self.label(brick)
         if found is None:
             return None
@@ -171,44 +175,39 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec:
-    """One region of what is labelled."""
+    """Task on one region."""
 
     labelling: Labelling
-    """What is labelled."""
     region: Vec3
-    """Which region."""
 
     def task(self, what: str, verb: str, run: Callable[[RegionSpec], Result]) -> Task:
-        """Give the task that does something to it."""
+        """Return the task that runs a function on the region."""
         return Task(f"{self.labelling.plan.region_box(self.region)}, {what}", "{} {},{},{}".format(verb, *self.region), run, self)
 
 
 def label_region(spec: RegionSpec) -> Result:
-    """Label the bricks of a region, and keep what they leave."""
+    """Label the bricks of a region and write its faces file."""
     labelling, region = spec.labelling, spec.region
-    states = labelling.states(region)  # before the reading: a file that changes meanwhile is seen as changed later
+    states = labelling.states(region)  # before reading: a file that changes during the read then fails the check on resume
     found = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
     write_faces(labelling.folder, region, (faces for faces in found if faces is not None), states)
     return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
 
 
 class ScratchJob(FlatJob):
-    """A job whose tasks leave scratch files and lead to no others."""
+    """Job whose tasks write scratch files and have no follow-up tasks."""
 
     def __init__(self, tasks: Sequence[Task], is_there: Callable[[Task, Result], bool]) -> None:
         super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
         self._is_there = is_there
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good."""
+        """Return whether the scratch file of an earlier start is still valid."""
         return self._is_there(task, result)
 
 
 def label_job(labelling: Labelling) -> ScratchJob:
-    """Make the job that labels all bricks.
-
-    Its tasks refuse to go on, with a :class:`ResumeError`, where the source has changed since an earlier start.
-    """
+    """Return the job that labels all bricks. A source that has changed since an earlier start is a :class:`ResumeError`."""
 
     def is_there(task: Task, result: Result) -> bool:
         if labelling.states(task.spec.region) != result.sources:
@@ -225,7 +224,7 @@ def label_job(labelling: Labelling) -> ScratchJob:
 
 
 class _Planes:
-    """Reads the nodes on faces of bricks, and keeps the last ones."""
+    """Reader of nodes on brick faces, with a cache of the last ones. A node is a component that touches an open face, numbered over all bricks."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
@@ -236,11 +235,11 @@ class _Planes:
     def _open(self, region: Vec3) -> FacesFile | None:
         try:
             return FacesFile(faces_path(self._labelling.folder, region))
-        except FileNotFoundError:  # nothing is stored there
+        except FileNotFoundError:  # a region without stored voxels has no file
             return None
 
     def _read(self, brick: Vec3, face: int) -> Nodes | None:
-        """Read the node and the value of each voxel on a face, None where there are none."""
+        """Read node and value of each voxel on a face; -1 where there is none, None for a face without nodes."""
         row = self._table.row_of(self._labelling.code_of(brick))
         file = None if row is None else self._file(self._labelling.region_of(brick))
         if row is None or file is None:
@@ -253,7 +252,7 @@ class _Planes:
         return nodes, np.append(np.uint64(0), file.values(inside))[plane]
 
     def around(self, brick: Vec3, axis: int, shape: tuple[int, int], reach: int) -> Nodes:
-        """Read the lower face of a brick with a border of one voxel, which belongs to the bricks around it."""
+        """Read the lower face of a brick with a border of one voxel, which belongs to the neighbouring bricks."""
         v, u = (n for n in (2, 1, 0) if n != axis)
         nodes = np.full((shape[0] + 2, shape[1] + 2), -1, np.int64)
         values = np.zeros(nodes.shape, np.uint64)
@@ -268,12 +267,12 @@ class _Planes:
                     continue
                 found = self.nodes((other[0], other[1], other[2]), 2 * axis)
                 if found is not None:
-                    nodes[_PUT[dv], _PUT[du]], values[_PUT[dv], _PUT[du]] = (array[_TAKEN[dv], _TAKEN[du]] for array in found)
+                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in found)
         return nodes, values
 
 
 def join_region(spec: RegionSpec) -> Result:
-    """Pair the components of the bricks of a region with those beyond their upper faces, and keep the pairs."""
+    """Pair the components of each brick of a region with those beyond its upper faces."""
     labelling, planes = spec.labelling, _Planes(spec.labelling)
     found = [np.zeros((0, 2), np.int64)]
     for brick in labelling.plan.bricks(spec.region):
@@ -289,7 +288,7 @@ def join_region(spec: RegionSpec) -> Result:
 
 
 def faces_job(labelling: Labelling) -> ScratchJob:
-    """Make the job that pairs components across faces."""
+    """Return the job that pairs components across faces."""
 
     def is_there(task: Task, result: Result) -> bool:
         try:
@@ -302,8 +301,8 @@ def faces_job(labelling: Labelling) -> ScratchJob:
 
 
 def tabulate(labelling: Labelling) -> BrickTable:
-    """List all bricks that have components, for the tasks that pair them."""
-    files.make_folders_below(dirname(labelling.folder), labelling.folder)  # where no region holds anything, no task made it
+    """Write the table of all bricks with components, which the join tasks read."""
+    files.make_folders_below(dirname(labelling.folder), labelling.folder)  # no task has created it if no region has components
     rows = [FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
@@ -315,12 +314,12 @@ def tabulate(labelling: Labelling) -> BrickTable:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """What came out."""
+    """Result of the numbering."""
 
     num_components: int
-    """Components that are kept: their ids are 1 to this."""
+    """Number of kept components, with ids from 1."""
     num_dropped: int
-    """Components that are too small."""
+    """Number of components below the minimal size."""
 
     def __str__(self) -> str:
         dropped = f", {self.num_dropped} smaller ones left out" if self.num_dropped else ""
@@ -328,7 +327,7 @@ class Numbering:
 
 
 def number(labelling: Labelling) -> Numbering:
-    """Unite all pairs, and give each component its final id: brick by brick, in a brick first those that began there and go on beyond it."""
+    """Unite all pairs and assign final ids."""
     table = load_table(labelling.table_path)
     sets = Sets(table.num_nodes)
     for region in labelling.regions():
@@ -342,7 +341,7 @@ def number(labelling: Labelling) -> Numbering:
         for inside, (x, y, z, _, num_others, dropped) in enumerate(file.bricks.tolist()):
             row = table.row_of(labelling.code_of((x, y, z)))
             if row is None:
-                raise MissingError(f"{labelling.table_path}: brick {x}, {y}, {z} of {file.path} is not in it")
+                raise MissingError(f"{labelling.table_path}: brick {x}, {y}, {z} of {file.path} is missing")
             add_to_roots(roots, file.sizes(inside), int(table.first_node[row]), totals)
             others[row] = num_others
             num_dropped += dropped
@@ -358,7 +357,7 @@ def number(labelling: Labelling) -> Numbering:
 def _ids(
     table: BrickTable, roots: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_], others: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
-    """Give the id of each node, the id of the first component of each brick that touches no open face, and the number of all."""
+    """Return the id of each node, the id of the first component of each brick without an open face, and the number of components."""
     kept_before = np.append(np.int64(0), np.cumsum(is_kept))
     others_before = np.cumsum(others) - others
     ids = kept_before[1:] + np.repeat(others_before, table.num_touching)
@@ -372,32 +371,29 @@ def _ids(
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components as a volume that is written brick by brick."""
+    """Connected components as a volume that is computed brick by brick."""
 
     labelling: Labelling
-    """What is labelled."""
 
     @property
     def plan(self) -> BrickPlan:
-        """Regions and bricks."""
         return self.labelling.plan
 
     @property
     def sources(self) -> tuple[Volume, ...]:
-        """What is read."""
         return self.labelling.sources
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Name of the computation in errors."""
         return self.labelling.title
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Tell which regions can hold components, shape (x, y, z)."""
+        """Return the map of regions that can contain components, shape (x, y, z)."""
         return self.labelling.occupied(region_shape)
 
     def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region."""
+        """Return the digest of the states of all files that a region reads."""
         states = self.labelling.states(region)
         if FacesFile(faces_path(self.labelling.folder, region)).sources != states:
             raise self._changed(self.plan.region_box(region))
@@ -407,11 +403,11 @@ class Components:
         return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts over')
 
     def region_box(self, region: Vec3) -> BoundingBox:
-        """Give the voxels of a region that are read, in the coordinates of the target."""
+        """Return the box that a region reads, in coordinates of the target."""
         return self.plan.region_box(region)
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero."""
+        """Return the ids of a brick, shape (c, x, y, z); None where all of them are zero."""
         labelling = self.labelling
         x, y, z = (t // n for t, n in zip(box.topleft, self.plan.brick_shape, strict=True))
         table = load_table(labelling.table_path)

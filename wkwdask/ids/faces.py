@@ -1,6 +1,7 @@
-"""What bricks that were labelled leave for others: the labels on their faces, pairs of labels that are one, and the final ids, in files of a job's folder.
+"""Scratch files of connected components: faces of labelled bricks, pairs of labels that belong together, and final ids.
 
-A region has one file: compressed tables and planes of its bricks, then an index with a row for each brick that has labels, then a footer. It appears whole.
+A faces file holds one region: compressed tables and planes of its bricks, an index with a row per brick that has components, and a footer. All files are
+published atomically.
 """
 
 from __future__ import annotations
@@ -29,32 +30,31 @@ if TYPE_CHECKING:
 
 _MAGIC = 0x31534543414657  # "WFACES1"
 _NUM_FACES = 6
-_FOOTER = 4  # bricks, digest of the source, checksum of the index, magic
-_BLOB = 4  # offset, bytes, shape
+_FOOTER = 4  # int64 numbers: bricks, digest of the source, CRC-32 of the index, magic
+_BLOB = 4  # int64 numbers: offset, compressed bytes, shape (2)
 _COLUMNS = 6 + _BLOB * (2 + _NUM_FACES)
 _TABLE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BrickFaces:
-    """What one brick leaves."""
+    """Data of one labelled brick that joining needs."""
 
     brick: Vec3
-    """Its index."""
     num_others: int
-    """Components that touch no open face and are kept."""
+    """Number of kept components that touch no open face."""
     num_dropped: int
-    """Components that touch no open face and are too small."""
+    """Number of components that touch no open face and are too small."""
     sizes: npt.NDArray[np.int64]
     """Voxels of the components 1, 2... that touch an open face."""
     values: npt.NDArray[np.uint64]
-    """Their values, as bits."""
+    """Values of these components, as bits."""
     planes: tuple[Plane | None, ...]
-    """Labels on the lower and upper faces along x, y, z, shape (v, u) with the remaining axes, the lower one last; None where there are none."""
+    """Labels on the lower and upper faces along x, y, z, shape (v, u): the remaining axes, slower one first. None for a face without labels."""
 
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
-    """Store what the bricks of a region leave; doing it again changes nothing."""
+    """Write the faces file of a region; writing it again changes nothing."""
     files.make_folders_below(dirname(folder), folder)
     rows, offset = [], 0
     with NewFile(faces_path(folder, region)) as file:
@@ -72,12 +72,11 @@ def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources
 
 
 def faces_path(folder: str, region: Vec3) -> str:
-    """Name the file of a region."""
     return "{}/z{}y{}x{}.faces".format(folder, *reversed(region))
 
 
 class FacesFile:
-    """The file of one region."""
+    """Faces file of one region."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -87,7 +86,7 @@ class FacesFile:
             num_bricks, self.sources, checksum, magic = footer.tolist()
             begin = nbytes - (_FOOTER + num_bricks * _COLUMNS) * 8
             if magic != _MAGIC or begin < 0:
-                raise CorruptError(f"{path}: {nbytes} bytes do not end as a file of faces does")
+                raise CorruptError(f"{path}: {nbytes} bytes have no valid footer of a faces file")
             index = self._read(file, begin, num_bricks * _COLUMNS * 8)
         if zlib.crc32(index.tobytes()) != checksum:
             raise CorruptError(f"{path}: the index at byte {begin} is damaged")
@@ -103,27 +102,25 @@ class FacesFile:
 
     @property
     def bricks(self) -> npt.NDArray[np.int64]:
-        """Index along x, y, z of each brick with components, how many of these touch an open face, how many do not, and how many were dropped; (n, 6)."""
+        """Columns: index along x, y, z, components on open faces, kept ones without, dropped ones; shape (n, 6)."""
         bricks: npt.NDArray[np.int64] = self._rows[:, :6]
         return bricks
 
     def row_of(self, brick: Vec3) -> int | None:
-        """Find a brick, None where it has no components."""
+        """Return the row of a brick, None without components."""
         found = np.flatnonzero((self._rows[:, :3] == brick).all(axis=1))
         return int(found[0]) if len(found) else None
 
     def sizes(self, row: int) -> npt.NDArray[np.int64]:
-        """Read the voxels of the components that touch an open face."""
         sizes: npt.NDArray[np.int64] = self._blob(row, 0, np.dtype(np.int64)).ravel()
         return sizes
 
     def values(self, row: int) -> npt.NDArray[np.uint64]:
-        """Read their values."""
         values: npt.NDArray[np.uint64] = self._blob(row, 1, np.dtype(np.uint64)).ravel()
         return values
 
     def plane(self, row: int, face: int) -> Plane | None:
-        """Read the labels on a face: lower and upper along x, y, z; None where there are none."""
+        """Read the labels on a face: 2 * axis for the lower, 2 * axis + 1 for the upper one; None without labels."""
         plane: Plane = self._blob(row, 2 + face, np.dtype(np.uint32))
         return plane if plane.size else None
 
@@ -137,7 +134,7 @@ class FacesFile:
         try:
             return np.frombuffer(lz4.block.decompress(data), dtype).reshape(height, width)
         except (lz4.block.LZ4BlockError, ValueError) as error:
-            raise CorruptError(f"{self.path}: byte {offset}: {nbytes} bytes are not the labels that were set aside: {error}") from None
+            raise CorruptError(f"{self.path}: byte {offset}: {nbytes} bytes are no valid compressed labels: {error}") from None
 
 
 # ------------------------------------------------------------------------------------------------ all bricks
@@ -145,16 +142,15 @@ class FacesFile:
 
 @dataclass(frozen=True)
 class BrickTable:
-    """Where the components of each brick stand among those of all bricks."""
+    """Table of all bricks with components: the numbers of their nodes and their ids."""
 
     codes: npt.NDArray[np.int64]
-    """A number that names each brick that has components, ascending."""
+    """Numbers of the bricks, ascending."""
     num_touching: npt.NDArray[np.int64]
-    """How many components of the brick touch an open face: its nodes."""
+    """Number of components of each brick on open faces: its nodes."""
     first_node: npt.NDArray[np.int64]
-    """Number of its first node."""
     first_other: npt.NDArray[np.int64]
-    """Id of the first component of the brick that touches no open face."""
+    """Id of the first component of each brick without an open face."""
 
     @classmethod
     def make(cls, codes: npt.NDArray[np.int64], num_touching: npt.NDArray[np.int64]) -> Self:
@@ -163,21 +159,19 @@ class BrickTable:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all bricks."""
         return int(self.num_touching.sum())
 
     def row_of(self, code: int) -> int | None:
-        """Find a brick, None where it has no components."""
+        """Return the row of a brick, None without components."""
         row = int(np.searchsorted(self.codes, code))
         return row if row < len(self.codes) and self.codes[row] == code else None
 
     def save(self, path: str) -> None:
-        """Store it."""
         publish_bytes(path, np.array([self.codes, self.num_touching, self.first_node, self.first_other], np.int64).tobytes())
 
 
 def load_table(path: str) -> BrickTable:
-    """Read the table of all bricks; a process keeps the last ones."""
+    """Read the table of all bricks; each process caches the last ones."""
     status = files.stat(path)
     return _loaded(path, status.st_mtime_ns, status.st_ino)
 
@@ -188,13 +182,12 @@ def _loaded(path: str, *_: int) -> BrickTable:
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
-    """Store the pairs of nodes that the faces of a region join, shape (n, 2), and a checksum; doing it again changes nothing."""
+    """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum; writing them again changes nothing."""
     data = np.ascontiguousarray(pairs).tobytes()
     publish_bytes(pairs_path(folder, region), data + np.int64(zlib.crc32(data)).tobytes())
 
 
 def pairs_path(folder: str, region: Vec3) -> str:
-    """Name the file of the pairs of a region."""
     return "{}/z{}y{}x{}.pairs".format(folder, *reversed(region))
 
 
@@ -203,18 +196,18 @@ def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
     path = pairs_path(folder, region)
     data = files.read_array(path, np.int64)
     if files.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
-        raise CorruptError(f"{path}: {files.getsize(path)} bytes are not the pairs that were set aside, and their checksum")
+        raise CorruptError(f"{path}: {files.getsize(path)} bytes are no pairs with a valid checksum")
     return data[:-1].reshape(-1, 2)
 
 
 def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
-    """Store the final id of each node."""
+    """Write the final id of each node."""
     with NewFile(_ids_path(folder)) as file:
         file.write(ids.view(np.uint8), 0)
 
 
 def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:
-    """Read the final ids of some nodes."""
+    """Read the final ids of consecutive nodes."""
     return files.read_array(_ids_path(folder), np.uint64, num_nodes, offset=8 * first)
 
 

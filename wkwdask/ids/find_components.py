@@ -1,4 +1,4 @@
-"""Connected components, from what a user asks for to source, target, plan and job."""
+"""Planning of :func:`wkwdask.connected_components`."""
 
 from __future__ import annotations
 
@@ -49,40 +49,38 @@ _MOST_OF_32_BITS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class ComponentsOptions:
-    """What is labelled."""
+    """Options of a search for components."""
 
     threshold: float | tuple[float, float] | None = None
-    """Least value of the voxels that count, or least and greatest; None where equal labels are joined."""
+    """Least value of the foreground, or least and greatest; None joins equal labels."""
     connectivity: int = 26
-    """Neighbours of a voxel."""
+    """Neighbours of a voxel: 6, 18 or 26."""
     min_voxels: int = 0
-    """Components of fewer voxels are left out."""
+    """Size of the smallest component to keep."""
     where: BoundingBox | None = None
-    """What is labelled [voxels of mag 1]."""
+    """Box to label [voxels of mag 1]."""
     dtype: Any = None
-    """Type of the ids; None for the smallest of uint32 and uint64."""
+    """Type of the ids; None chooses uint32, or uint64 if there are too many components."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentsSearch(Plan):
-    """Components that can be found."""
+    """Plan of a search for components."""
 
     source: Volume
-    """What is read."""
     labelling: Labelling
-    """What is labelled, in the coordinates of the target."""
+    """Labelling in coordinates of the target."""
     staged: StagedMags
-    """How the target appears."""
     lay_out_longer: Callable[[], NewLevels] | None
-    """Lays it out with ids of 64 bits, for more components than 32 bits tell apart; None where a user chose the type."""
+    """Returns the same level with ids of 64 bits; None if the user chose the type."""
 
     def job(self) -> ApplyJob:
-        """Make the job that writes, when all is numbered."""
+        """Return the job that writes the numbered components."""
         (target,) = self.staged.targets
         return ApplyJob(Components(self.labelling), target)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Label bricks, pair labels across their faces, number the components, and write them."""
+        """Label bricks, pair labels across faces, number the components, and write them."""
         labelling = self.labelling
         yield Phase(label_job(labelling), f"labelling {labelling.source.name}")
         tabulate(labelling)
@@ -94,16 +92,15 @@ class ComponentsSearch(Plan):
         return Outcome(job.tallies, "; ".join(filter(None, (str(numbering), note))))
 
     def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read, as far as that can be told."""
         check_not_replaced(self.source)
 
     def numbered(self, num_components: int) -> ComponentsSearch:
-        """Choose the type of the ids, now that their number is known."""
+        """Return the plan with a type that fits the number of components."""
         (target,), (folder,) = self.staged.targets, self.staged.folders
         if num_components <= np.iinfo(target.dtype).max and (self.lay_out_longer is None or num_components <= _MOST_OF_32_BITS):
             return self
         if self.lay_out_longer is None:
-            raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; give another dtype=")
+            raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type")
         levels = self.lay_out_longer()
         (longer,) = levels.staged(self.staged.root)
         longer.describe()
@@ -111,7 +108,7 @@ class ComponentsSearch(Plan):
 
 
 def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> SourceVolume:
-    """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold."""
+    """Open a mag, a layer (its finest mag), or a dataset with the name of a layer."""
     if layer is None and mag is None:
         read = open_source_volume(url)
     else:
@@ -123,7 +120,7 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
 
 
 def lay_out_components(read: SourceVolume, wanted: TargetRequest, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
-    """Check and lay out the making of components, or find the interrupted job that is to go on."""
+    """Plan connected components, or resume the interrupted job of the same settings."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
     if options.min_voxels < 0:
@@ -152,15 +149,15 @@ def lay_out_components(read: SourceVolume, wanted: TargetRequest, options: Compo
 
 
 def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
-    """Turn what a user asks for into the least and the greatest value that counts; whole numbers where values are."""
+    """Return the least and the greatest value of the foreground, rounded inward for integer voxels."""
     if threshold is None:
         if source.dtype.kind not in "iu":
-            raise TypeError(f"{source.name}: holds {source.dtype.name}; equal labels are joined only of integers, give threshold=")
+            raise TypeError(f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold=")
         return None
     given = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
     if len(given) != 2 or not all(isinstance(value, Real) for value in given) or not given[0] <= given[1]:
         raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
-    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy rounds its own integers as floats
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy integers would be rounded through float
     if source.dtype.kind in "iu":
         low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
     return low, high

@@ -1,4 +1,4 @@
-"""The surveys of voxel values: how often each value is there, in a layer or in each of its slices."""
+"""Surveys of voxel values: histograms of a layer or of each slice, value ranges, and percentiles."""
 
 from __future__ import annotations
 
@@ -25,51 +25,50 @@ ALL_SLICES = 0
 
 
 class Counts(NamedTuple):
-    """How often values were seen, per channel."""
+    """Counts of voxel values per channel."""
 
     counts: npt.NDArray[np.int64]
-    """Shape (c, values or bins)."""
+    """Voxels per value or bin, shape (c, values or bins)."""
     nans: npt.NDArray[np.int64]
-    """NaN, shape (c,)."""
+    """NaN voxels, shape (c,)."""
     below: npt.NDArray[np.int64]
-    """Values below the bins, -inf among them, shape (c,)."""
+    """Voxels below the bins, -inf among them, shape (c,)."""
     above: npt.NDArray[np.int64]
-    """Values above the bins, inf among them, shape (c,)."""
+    """Voxels above the bins, inf among them, shape (c,)."""
 
     def plus(self, other: Counts) -> Counts:
-        """Add up two of them."""
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
     def total(self) -> npt.NDArray[np.int64]:
-        """All voxels that were seen, shape (c,)."""
+        """Return the number of counted voxels, shape (c,)."""
         total: npt.NDArray[np.int64] = self.counts.sum(axis=1) + self.nans + self.below + self.above
         return total
 
 
 class Bins(NamedTuple):
-    """Bins of equal width, as those of ``numpy.histogram``."""
+    """Bins of equal width, as in ``numpy.histogram``."""
 
     number: int
-    """How many."""
     low: Any
-    """Lower edge of the first, of the type of the values where it was found there."""
+    """Lower edge of the first bin, of the type of the values if it was found in them."""
     high: Any
-    """Upper edge of the last, which belongs to it."""
+    """Upper edge of the last bin, which includes it."""
 
     def fill(self, values: npt.NDArray[Any]) -> Counts:
-        """Count the values of each bin, shape (n,), by the rule of ``numpy.histogram``, which makes the bins of a single value one wide."""
+        """Count values, shape (n,), by the rules of ``numpy.histogram``."""
+        # numpy.histogram widens the range of a single value by 0.5 on both sides; values outside are counted by the same rule.
         counts, _ = np.histogram(values, self.number, (self.low, self.high))
         low, high = (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
         sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < low, values > high)
         return Counts(counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides))
 
     def edges(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Give the borders of the bins for values of a type."""
+        """Return the bin edges for values of a type."""
         return np.histogram_bin_edges(np.empty(0, dtype), self.number, (self.low, self.high))
 
 
 def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
-    """Choose bins for the values of a type from the least to the greatest: fewer of them where floats lie too far apart for so many.
+    """Return bins from the least to the greatest value; fewer of them if floats are too coarse for so many.
 
     Examples
     --------
@@ -82,46 +81,41 @@ def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins
             if (np.diff(bins.edges(dtype)) > 0).all():
                 return bins
         number //= 2
-    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # the two are one value, so large that half of one is nothing
+    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # low equals high, and is so large that adding 0.5 does not change it
 
 
 @dataclass(frozen=True, slots=True)
 class _ValueSurvey:
-    """What is to be found out about the values of a volume."""
+    """Base of surveys of voxel values."""
 
     volume: Volume
-    """The voxels."""
     plan: BrickPlan
-    """Regions and bricks."""
     ignore_zero: bool
-    """Whether zeros do not count."""
+    """Whether zeros are left out."""
 
     @property
     def name(self) -> str:
-        """What an error or a progress line calls it."""
         return self.volume.name
 
     @property
     def is_exact(self) -> bool:
-        """Whether the order makes no difference: always."""
         return True
 
     def occupied(self) -> CellMap:
-        """Tell which regions are stored, shape (x, y, z): how many zeros the others have is known."""
+        """Return the map of stored regions, shape (x, y, z); all others are zero and need no reading."""
         return stored_regions(self.volume, self.plan)
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramSurvey(_ValueSurvey):
-    """What is to be counted."""
+    """Survey that counts voxel values."""
 
     per_slice: bool
-    """Whether each slice along z is counted by itself."""
+    """Whether each slice along z has its own counts."""
     bins: Bins | None
-    """The bins; None counts each value of an integer type of 8 or 16 bits."""
+    """None counts each value of an 8-bit or 16-bit integer type."""
 
     def start(self) -> HistogramAccumulator:
-        """Give counts of nothing."""
         return HistogramAccumulator(self)
 
     def count(self, values: npt.NDArray[Any]) -> Counts:
@@ -134,7 +128,7 @@ class HistogramSurvey(_ValueSurvey):
         return Counts(counts[np.newaxis], *np.zeros((3, 1), np.int64))
 
     def finished(self, found: dict[int, Counts]) -> Iterator[Counts]:
-        """Give the counts of all slices in their order, or those of the whole box, with the zeros that were not read."""
+        """Yield the counts of each slice, or of the whole box, with the zeros that were not read."""
         box, channels = self.plan.box, self.volume.num_channels
         nothing = _stacked([self.count(np.empty(0, self.volume.dtype))] * channels)
         zero = _stacked([self.count(np.zeros(1, self.volume.dtype))] * channels)
@@ -148,15 +142,14 @@ class HistogramSurvey(_ValueSurvey):
 
 
 class HistogramAccumulator:
-    """The counts so far, by slice."""
+    """Counts so far, by slice."""
 
     def __init__(self, survey: HistogramSurvey) -> None:
         self._survey = survey
         self._memory = BrickMemory(survey.volume)
         self._found: dict[int, Counts] = {}
 
-    def look(self, box: BoundingBox) -> None:
-        """Count the voxels of a brick."""
+    def add_brick(self, box: BoundingBox) -> None:
         brick = self._memory.read(box, fill_zeros=False)
         if brick is None:
             return
@@ -169,12 +162,11 @@ class HistogramAccumulator:
     def _add(self, z: int, counts: Counts) -> None:
         self._found[z] = self._found[z].plus(counts) if z in self._found else counts
 
-    def found(self) -> dict[int, Counts]:
-        """Give the counts of each slice, or of all of them."""
+    def result(self) -> dict[int, Counts]:
+        """Return the counts by slice; all slices together have the key ``ALL_SLICES``."""
         return self._found
 
-    def take(self, found: dict[int, Counts]) -> None:
-        """Add what another part counted."""
+    def merge(self, found: dict[int, Counts]) -> None:
         for z, counts in found.items():
             self._add(z, counts)
 
@@ -184,26 +176,24 @@ def _stacked(channels: list[Counts]) -> Counts:
 
 
 class Range(NamedTuple):
-    """The least and the greatest finite value that were seen."""
+    """Range of finite values."""
 
     low: Any
-    """The least, None where nothing was seen."""
+    """Least value, None if no voxel counts."""
     high: Any
-    """The greatest."""
     voxels: int
-    """How many were read: all others are zero."""
+    """Number of voxels that were read; all others are zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeSurvey(_ValueSurvey):
-    """The range of the finite values of a volume."""
+    """Survey of the range of finite values."""
 
     def start(self) -> RangeAccumulator:
-        """Give the range of nothing."""
         return RangeAccumulator(self)
 
     def finished(self, found: Range) -> tuple[Any, Any]:
-        """Give the range with the zeros that were not read; that of nothing is 0 to 1, as for ``numpy.histogram``."""
+        """Return the range with the zeros that were not read; 0 to 1 if no voxel counts, as in ``numpy.histogram``."""
         zero = self.volume.dtype.type(0)
         if found.voxels < self.plan.box.volume and not self.ignore_zero:
             found = _widened(found, Range(zero, zero, 0))
@@ -211,29 +201,26 @@ class RangeSurvey(_ValueSurvey):
 
 
 class RangeAccumulator:
-    """The range so far."""
+    """Range so far."""
 
     def __init__(self, survey: RangeSurvey) -> None:
         self._survey = survey
         self._memory = BrickMemory(survey.volume)
         self._found = Range(None, None, 0)
 
-    def look(self, box: BoundingBox) -> None:
-        """Take in the values of a brick."""
+    def add_brick(self, box: BoundingBox) -> None:
         brick = self._memory.read(box, fill_zeros=False)
         if brick is None:
             return
         values = brick[np.isfinite(brick)] if brick.dtype.kind == "f" else brick
         values = values[values != 0] if self._survey.ignore_zero else values
         low, high = (values.min(), values.max()) if values.size else (None, None)
-        self.take(Range(low, high, box.volume))
+        self.merge(Range(low, high, box.volume))
 
-    def found(self) -> Range:
-        """Give the range."""
+    def result(self) -> Range:
         return self._found
 
-    def take(self, found: Range) -> None:
-        """Take in another range."""
+    def merge(self, found: Range) -> None:
         self._found = _widened(self._found, found)
 
 
@@ -246,7 +233,7 @@ def _widened(one: Range, other: Range) -> Range:
 
 
 def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPlan:
-    """Plan what is read at once; regions are thin where slices are counted, so that a task has the counts of few of them."""
+    """Plan the bricks to read. Regions are thin for counts per slice, so that a task returns few slices."""
     plan = plan_survey(box, (volume,))
     if not per_slice:
         return plan
@@ -254,7 +241,7 @@ def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPl
 
 
 def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give the percentiles of counted values: those of ``numpy.percentile``, linear between ranks.
+    """Return percentiles of counted values as ``numpy.percentile`` does, linear between ranks.
 
     Examples
     --------
@@ -273,12 +260,12 @@ def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percent
 
 
 def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give percentiles of values of which only the bins are known, as if the values of a bin were spread evenly over it."""
+    """Return percentiles of binned values, as if the values of a bin were spread evenly over it."""
     ends = np.concatenate([[0], np.cumsum(counts)])
     if not ends[-1]:
         return np.full(len(percents), np.nan)
     places = ends[-1] * (percents / 100)
-    bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])  # the percentile 0 is where the first value may be
+    bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])  # percentile 0 is the lower edge of the first filled bin
     borders = edges.astype(np.float64)
     share = (places - ends[bins]) / counts[bins]
     found: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])

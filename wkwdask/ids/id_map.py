@@ -114,7 +114,7 @@ def _state(path: str) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------------ dense
 
 
-def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
+def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
     """Use a file of a user: an entry for each id from 0 on."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
@@ -126,7 +126,7 @@ def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMa
 def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
     """Store an entry for each id from 0 on."""
     path, count, largest = f"{folder}/values", 0, 0
-    with _Growing(path) as file:
+    with _AppendFile(path) as file:
         for chunk in chunks:
             largest = max(largest, _largest(chunk, source, count))
             file.add(chunk.astype(np.uint64, copy=False))
@@ -141,7 +141,7 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     return int(chunk.max()) if len(chunk) else 0
 
 
-class _Growing(NewFile):
+class _AppendFile(NewFile):
     """A file that is written from its beginning to its end."""
 
     nbytes = 0
@@ -163,7 +163,7 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
             for first in range(0, len(keys), ROWS):
                 sorted_keys, sorted_values = _sorted(keys[first : first + ROWS], values[first : first + ROWS], chunks, describe)
                 path = f"{folder}/run{number}-{first}"
-                with _Growing(path) as file:
+                with _AppendFile(path) as file:
                     file.add(sorted_keys)
                     file.add(sorted_values)
                 runs.append((path, len(sorted_keys)))
@@ -175,7 +175,7 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
 
 def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
     count, largest = 0, 0
-    with _Growing(f"{folder}/keys") as keys_file, _Growing(f"{folder}/values") as values_file:
+    with _AppendFile(f"{folder}/keys") as keys_file, _AppendFile(f"{folder}/values") as values_file:
         for keys, values in _merged(runs):
             unique_keys, unique_values = _sorted(keys, values, chunks, describe)
             keys_file.add(unique_keys)
@@ -208,12 +208,12 @@ def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks
     again = keys[1:] == keys[:-1]
     differs = again & (values[1:] != values[:-1])
     if differs.any():
-        _refuse(int(keys[1:][differs][0]), chunks, describe)
+        _raise_conflict(int(keys[1:][differs][0]), chunks, describe)
     first = np.append(True, ~again)[: len(keys)]
     return keys[first], values[first]
 
 
-def _refuse(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> None:
+def _raise_conflict(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> None:
     """Find the first two rows that contradict each other."""
     rows: list[tuple[int, int]] = []
     for first, keys, values in chunks():

@@ -15,7 +15,7 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.pictures.array_file import find_item, npy_ref, open_hdf5
-from wkwdask.ids.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
+from wkwdask.ids.id_map import ROWS, IdMap, use_npy, write_pairs_sorted, write_values
 from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import import_extra
@@ -163,7 +163,7 @@ class CsvFile(_File):
                 with reader:
                     for frame in reader:
                         if frame.shape[1] != 2:
-                            self._refuse(has_header)
+                            self._raise_bad_line(has_header)
                         # A type that is asked for would let 1.5 and True pass.
                         keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
                         yield first, keys, values
@@ -171,7 +171,7 @@ class CsvFile(_File):
             except pd.errors.EmptyDataError:
                 return
             except (TypeError, ValueError, LookupError, ArithmeticError):
-                self._refuse(has_header)
+                self._raise_bad_line(has_header)
                 raise
 
     def _has_header(self) -> bool:
@@ -186,7 +186,7 @@ class CsvFile(_File):
             return bool(line)
         return False
 
-    def _refuse(self, has_header: bool) -> None:
+    def _raise_bad_line(self, has_header: bool) -> None:
         """Find the line that is no pair of ids."""
         with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             for number, line in enumerate(file, 1):
@@ -271,7 +271,7 @@ class NpyFile(_File):
             return super().write(folder)
         if not found.dtype.isnative:
             return write_values(folder, (np.array(found[first : first + ROWS]) for first in range(0, len(found), ROWS)), self.path)
-        return own_values(self.path, found.dtype, offset, len(found))
+        return use_npy(self.path, found.dtype, offset, len(found))
 
 
 class AgglomerateFile(_File):

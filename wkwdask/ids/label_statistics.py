@@ -1,4 +1,4 @@
-"""The survey of a label layer: how many voxels each label has, where they are, what another layer holds there, and the columns that people see of it."""
+"""Survey of a label layer: size, bounding box and centroid of each label, and statistics of another layer inside of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAFE = 2.0**62
 
 
 def label_columns(rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> dict[str, npt.NDArray[Any]]:
-    """Turn rows into the columns that people see."""
+    """Convert rows to the public columns."""
     factors = box.mag.factors
     columns: dict[str, npt.NDArray[Any]] = {"voxels": rows.counts}
     if voxel_size_nm is not None:
@@ -61,33 +61,31 @@ def _moments(totals: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
 
 
 def _exact_moments(counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Give means and variances that are rounded at the end only: a difference of large sums would have no digits left.
-
-    Labels whose sums leave 64 bits have so many voxels that there are few of them: Python's integers are fast enough.
-    """
+    """Return means and variances from integer sums, rounded only at the end: a float difference of large sums would have no digits left."""
     sums, squares = (np.ldexp(totals[:, n + 1].astype(np.float64), LIMB_BITS) + totals[:, n] for n in (0, 2))
     product, square = counts * squares, sums * sums
     with np.errstate(over="ignore"):
         exact_sums, exact_squares = ((totals[:, n + 1] << LIMB_BITS) + totals[:, n] for n in (0, 2))
         differences = (counts * exact_squares - exact_sums * exact_sums).astype(np.float64)
+    # Labels whose sums leave 64 bits have so many voxels that there are few of them: Python integers are fast enough.
     for row in np.flatnonzero((product >= _SAFE) | (square >= _SAFE)).tolist():
         a, b, c, d = totals[row].tolist()
         differences[row] = int(counts[row]) * ((d << LIMB_BITS) + c) - ((b << LIMB_BITS) + a) ** 2
     return sums / counts, differences / counts.astype(np.float64) ** 2
 
 
-_TASKS = 16  # as many regions as this at least, where they are not tiny: not the number of workers, see ``Survey.plan``
+_TASKS = 16  # least number of regions, unless they are tiny; it does not depend on the number of workers, see ``Survey.plan``
 
 
 def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
-    """Cut up a box in the way of the first of some volumes that are read together."""
+    """Plan regions and bricks for volumes that are read together, by the grid of the first."""
     first = volumes[0]
     voxel_nbytes = sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
     return plan_bricks(box, Tiling(first.chunk_shape, first.shard_shape, voxel_nbytes), _TASKS)
 
 
 def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
-    """Tell which regions have voxels in a stored shard of a volume, shape (x, y, z)."""
+    """Return the map of regions with stored shards, shape (x, y, z)."""
     stored = volume.occupied(plan.region_shape)
     x, y, z = (
         slice(part.start - whole.start, part.stop - whole.start)
@@ -97,14 +95,14 @@ def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
 
 
 class BrickMemory:
-    """Memory for bricks that are read one after the other."""
+    """Reusable buffer for bricks that are read one after another."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._memory = np.empty(0, volume.dtype)
 
     def read(self, box: BoundingBox, *, fill_zeros: bool) -> npt.NDArray[Any] | None:
-        """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None where all of it is zero."""
+        """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None if all of it is zero."""
         shape = (self._volume.num_channels, *box.size)
         size = math.prod(shape)
         if self._memory.size < size:
@@ -116,40 +114,37 @@ class BrickMemory:
 
 @dataclass(frozen=True, slots=True)
 class LabelSurvey:
-    """What is to be found out about the labels of a layer."""
+    """Survey of the labels of a layer."""
 
     labels: Volume
-    """The labels: integers, one channel."""
+    """Integer labels, one channel."""
     values: Volume | None
-    """The other layer, of the same mag or a coarser one."""
+    """Other layer, of the same mag or a coarser one."""
     plan: BrickPlan
-    """Regions and bricks of the labels."""
     ignore_zero: bool = True
-    """Whether voxels with the label 0 do not count."""
+    """Whether label 0 is left out."""
 
     @property
     def name(self) -> str:
-        """What an error or a progress line calls it."""
         return self.labels.name
 
     @property
     def is_exact(self) -> bool:
-        """Whether all sums are those of integers."""
+        """Whether all sums are integer sums."""
         return self.values is None or adds_exactly(self.values.dtype)
 
     def occupied(self) -> CellMap:
-        """Tell which regions have labels that count, shape (x, y, z)."""
+        """Return the map of regions with labels that count, shape (x, y, z)."""
         if self.ignore_zero:
             return stored_regions(self.labels, self.plan)
         return cell_map(self.plan.box, self.plan.region_shape, self.name, fill=True)
 
     def start(self) -> LabelAccumulator:
-        """Give a table without labels."""
         return LabelAccumulator(self)
 
 
 class LabelAccumulator:
-    """The labels that were found so far."""
+    """Labels so far."""
 
     def __init__(self, survey: LabelSurvey) -> None:
         self._survey = survey
@@ -158,26 +153,25 @@ class LabelAccumulator:
         self._table = LabelTable(survey.labels.dtype, *of_values, ignore_zero=survey.ignore_zero)
         self._memory = BrickMemory(survey.labels)
 
-    def look(self, box: BoundingBox) -> None:
-        """Take in the voxels of a brick; places are counted from the corner of the whole box, so that their sums stay small."""
+    def add_brick(self, box: BoundingBox) -> None:
         survey = self._survey
         labels = self._memory.read(box, fill_zeros=not survey.ignore_zero)
         if labels is None:
             return
+        # Places count from the corner of the whole box, which keeps their sums small.
         corner = [a - b for a, b in zip(box.topleft, survey.plan.box.topleft, strict=True)]
         self._table.add(labels[0], corner, None if survey.values is None else read_aligned(survey.values, box))
 
-    def found(self) -> LabelRows:
-        """Give the rows of all labels, in no order."""
+    def result(self) -> LabelRows:
+        """Return the rows of all labels, unordered."""
         return self._table.rows()
 
-    def take(self, found: LabelRows) -> None:
-        """Take the rows of another part."""
+    def merge(self, found: LabelRows) -> None:
         self._table.merge(found)
 
 
 def make_label_survey(labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool) -> LabelSurvey:
-    """Plan what is read to find out about labels."""
+    """Plan a survey of labels."""
     if labels.dtype.kind not in "iu":
         raise TypeError(f"{labels.name}: labels are integers, these voxels are {labels.dtype}")
     if labels.num_channels != 1:

@@ -124,7 +124,7 @@ class IdLookup:
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
-            raise ValueError(f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: give another dtype=, or default="zero"')
+            raise ValueError(f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: set another dtype=, or default="zero"')
         return out
 
 
@@ -166,7 +166,7 @@ class Remap(Plan):
         files.make_folders_below(dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
-            raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: give another dtype=")
+            raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype=")
         table.save(folder)
         return table
 

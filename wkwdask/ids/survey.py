@@ -1,4 +1,4 @@
-"""Jobs that gather facts about a volume, and the layers that they read: each task gathers what its bricks say, and the results are gathered in turn."""
+"""Surveys: jobs that gather facts about a volume. Each task accumulates the facts of its bricks, and the driver merges the results of tasks."""
 
 from __future__ import annotations
 
@@ -27,21 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenedMag:
-    """One mag of a layer, opened."""
+    """Opened mag of a layer."""
 
     layer: Image
-    """The layer."""
     volume: StoredArray
-    """Its mag."""
 
     @property
     def voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Edge lengths of a mag-1 voxel [nm], None where nobody says."""
+        """Edge lengths of a mag-1 voxel [nm], None if unknown."""
         return self.layer.voxel_size_of(self.volume)
 
 
 def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> OpenedMag:
-    """Open the mag that a user names."""
+    """Open a mag; ``category`` restricts the choice of the layer if none is named."""
     found = find(url)
     if layer is None and category is not None:
         fitting = tuple(one for one in found.layers if one.category == category)
@@ -50,7 +48,7 @@ def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | 
 
 
 def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
-    """Open a layer that is read together with another one."""
+    """Open a layer that is read together with another one, in the finest mag that is not finer than that of the first."""
     dataset = first.layer.container
     named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
     found = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
@@ -72,99 +70,93 @@ def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | s
 _MOST_FAILURES = 100
 
 
-class Findings(Protocol):
-    """What is known so far; its size depends on what is found out, never on the number of voxels."""
+class Accumulator(Protocol):
+    """Facts so far. Their size depends on the facts, never on the number of voxels."""
 
-    def look(self, box: BoundingBox) -> None:
-        """Read a brick [voxels of the mag] and take in what it says."""
+    def add_brick(self, box: BoundingBox) -> None:
+        """Read a brick [voxels of the mag] and add its facts."""
 
-    def found(self) -> Any:
-        """Give what is known: picklable, and what another one can take."""
+    def result(self) -> Any:
+        """Return the facts, picklable, as :meth:`merge` takes them."""
 
-    def take(self, found: Any) -> None:
-        """Take in what another one found."""
+    def merge(self, found: Any) -> None:
+        """Add the facts of another accumulator."""
 
 
 class Survey(Protocol):
-    """What is to be found out; picklable."""
+    """Facts to gather. Picklable: tasks carry it."""
 
     @property
     def name(self) -> str:
-        """What an error or a progress line calls it."""
+        """Name of the survey in errors and progress."""
 
     @property
     def plan(self) -> BrickPlan:
-        """Regions and bricks. They do not depend on the number of workers, so that neither does a sum of floats."""
+        """Regions and bricks. They do not depend on the number of workers, so that float sums are reproducible."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether the order in which findings are taken makes no difference."""
+        """Whether results may be merged in any order."""
 
     def occupied(self) -> CellMap:
-        """Tell which regions have to be looked at, shape (x, y, z)."""
+        """Return the map of regions to read, shape (x, y, z)."""
 
-    def start(self) -> Findings:
-        """Give findings that know nothing yet."""
+    def start(self) -> Accumulator:
+        """Return an empty accumulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveySpec:
-    """Look at one region."""
+    """Task that surveys one region."""
 
     survey: Survey
-    """What is to be found out."""
     region: Vec3
-    """Which region."""
     number: int
-    """Its place in the order of all."""
+    """Place of the region in the order of merging."""
 
     def task(self) -> Task:
-        """Give the task."""
         return Task(f"{self.survey.plan.region_box(self.region)} of {self.survey.name}", "survey {},{},{}".format(*self.region), SurveySpec.run, self)
 
     def run(self) -> Result:
-        """Look at all bricks of the region; the value of the result is what was found."""
-        findings, plan = self.survey.start(), self.survey.plan
+        """Add all bricks of the region; the value of the result is that of the accumulator."""
+        accumulator, plan = self.survey.start(), self.survey.plan
         for brick in plan.bricks(self.region):
-            findings.look(plan.brick_box(brick))
-        return Result((), value=findings.found())
+            accumulator.add_brick(plan.brick_box(brick))
+        return Result((), value=accumulator.result())
 
 
 class SurveyJob:
-    """One survey. Where the order counts, findings wait for those of the regions before them."""
+    """Job of one survey. If the order of merging counts, results wait for those of the regions before them."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
         self._occupied = survey.occupied()
         self.num_tasks = int(self._occupied.sum())
-        self.findings = survey.start()
+        self.accumulator = survey.start()
         self._waiting: dict[int, Any] = {}
         self._next = 0
 
     def tasks(self) -> Iterator[Task]:
-        """Give the regions that have to be looked at."""
         return (SurveySpec(self._survey, region, number).task() for number, region in enumerate(self._survey.plan.regions(self._occupied)))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take what a task found."""
         if self._survey.is_exact:
-            self.findings.take(result.value)
+            self.accumulator.merge(result.value)
         elif isinstance(task.spec, SurveySpec):
             self._waiting[task.spec.number] = result.value
         while self._next in self._waiting:
-            self.findings.take(self._waiting.pop(self._next))
+            self.accumulator.merge(self._waiting.pop(self._next))
             self._next += 1
         return ()
 
 
 class SurveyWork(Work[Any]):
-    """Finds something out about a volume; regions that cannot be read are listed."""
+    """Survey of a volume; regions that cannot be read are listed."""
 
     def __init__(self, survey: Survey, title: str) -> None:
         self._survey, self._title = survey, title
 
     def phases(self) -> Generator[Phase, str, Any]:
-        """Look at all regions; gives what the findings say in the end."""
         job = SurveyJob(self._survey)
         yield Phase(job, self._title, FailurePolicy(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
-        return job.findings.found()
+        return job.accumulator.result()

@@ -1,4 +1,4 @@
-"""Tables as files: CSV, or Parquet with the packages of the extra ``analysis``."""
+"""Tables in files: CSV, or Parquet with the packages of the extra ``analysis``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUFFIXES = (".csv", ".parquet")
 
 
 class _Stream(io.RawIOBase):
-    """Writes a new file from its beginning to its end."""
+    """Sequential stream into a new file."""
 
     def __init__(self, file: NewFile) -> None:
         self._file = file
@@ -37,7 +37,7 @@ class _Stream(io.RawIOBase):
 
 
 def table_path(url: str | os.PathLike[str]) -> str:
-    """Make sure that a table can be written to a file, before the work begins."""
+    """Check, before the work begins, that a table can be written to a path."""
     path = local_path(url)
     if not path.endswith(SUFFIXES):
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
@@ -51,7 +51,7 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
 
 def write_table(frame: DataFrame, path: str) -> None:
-    """Write a table; the file appears when it is complete."""
+    """Write a table atomically."""
     with NewFile(path) as file, io.BufferedWriter(_Stream(file), 1 << 20) as stream:
         if path.endswith(".parquet"):
             frame.to_parquet(stream, engine="pyarrow")

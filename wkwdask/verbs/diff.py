@@ -172,9 +172,9 @@ class Comparison(Work[Diff]):
 
 def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
     """Pair the mags of two paths."""
-    foreign = [_is_foreign(url) for url in (first, second)]
-    if any(foreign):
-        return Comparison([_stage_foreign(first, second, foreign, layer, mag, box)], Diff(()))
+    plain = [_is_plain(url) for url in (first, second)]
+    if any(plain):
+        return Comparison([_pair_plain(first, second, plain, layer, mag, box)], Diff(()))
     pairs, only = _layers(find(first), find(second), layer)
     staged, alone = [], (list(only[0]), list(only[1]))
     for name, (a, mag_a), (b, mag_b) in pairs:
@@ -195,7 +195,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
     return Comparison(staged, Diff((), tuple(alone[0]), tuple(alone[1])))
 
 
-def _is_foreign(url: str | os.PathLike[str]) -> bool:
+def _is_plain(url: str | os.PathLike[str]) -> bool:
     """Tell whether something is a file or folder of images or an array without a place; Zarr has one where it is an image or named as Zarr."""
     if holds_plain_arrays(url):
         its_format = format_of(url)
@@ -211,11 +211,11 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _stage_foreign(
-    first: str | os.PathLike[str], second: str | os.PathLike[str], foreign: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
+def _pair_plain(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], plain: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> MagPair:
     """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
-    found: list[AnyVolume | None] = [None if is_foreign else open_stored(url, layer, mag)[1] for url, is_foreign in zip((first, second), foreign, strict=True)]
+    found: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip((first, second), plain, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
     placing = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)
     a, b = (volume if volume is not None else open_plain(url, placing).volume for volume, url in zip(found, (first, second), strict=True))

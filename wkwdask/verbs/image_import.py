@@ -122,15 +122,15 @@ class OpenedImport:
 
     source: ImportSource
     """Voxels to read, in absolute coordinates."""
-    foreign: PlainSource
+    plain: PlainSource
     fill: bool
     """Whether unreadable sections become zeros."""
 
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
     """Open image or array files with the selected channels, type and box."""
-    foreign = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
-    return OpenedImport(cropped(options.part.converted(foreign.volume), options.part.box, "the source"), foreign, options.fill)
+    plain = open_plain(source, PlainOptions(options.part.offset, mag, options.axes, options.fill, options.allow_external))
+    return OpenedImport(cropped(options.part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
 
 
 def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
@@ -149,7 +149,7 @@ def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, exi
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     staged = draft.mags([target], LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
     read = _with_notes(source, _notes_folder(staged)) if imported.fill else source
-    return Import(read, plan, target, staged, token_of(source.token), imported.foreign.notes, levels.warnings)
+    return Import(read, plan, target, staged, token_of(source.token), imported.plain.notes, levels.warnings)
 
 
 def _notes_folder(staged: StagedMags) -> str:
