@@ -280,7 +280,7 @@ def test_missing_and_bad_sections(tmp_path, sections):
     raw = (sections / "s9.png").read_bytes()
     (sections / "s9.png").write_bytes(raw[:-200])
     Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
-    with pytest.raises(CorruptError, match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 as most of the others"):
+    with pytest.raises(CorruptError, match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 like most slices"):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(array[2]).save(sections / "s2.png")
     with pytest.raises(MissingError, match=r"sections: sections seem to be missing: 4; "):
@@ -297,7 +297,7 @@ def test_missing_and_bad_sections(tmp_path, sections):
     array[[2, 4, 9]] = 0
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
     lines = report.note.splitlines()
-    assert lines[0] == "sections that are missing, filled with zeros: 4"
+    assert lines[0] == "missing sections, filled with zeros: 4"
     assert lines[1].startswith(f"filled with zeros: {sections}/s2.png: has 5 x 5 pixels")
     assert lines[2].startswith(f"filled with zeros: {sections}/s9.png: cannot be decoded")
     assert len(lines) == 3
@@ -571,7 +571,7 @@ def test_command_tells_of_gaps(tmp_path, sections):
         assert "sections seem to be missing: 3; " in done.output
         assert not (tmp_path / "ds").exists()
     done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", "--on-error", "fill")
-    assert done.output.count("sections that are missing, filled with zeros: 3") == 1
+    assert done.output.count("missing sections, filled with zeros: 3") == 1
     done = run("convert", sections / "s0.png", sections / "s1.png", tmp_path / "ds", "--layer", "two")
     assert wkwdask.read(tmp_path / "ds", layer="two").shape == (1, 41, 30, 2)
 

@@ -217,8 +217,8 @@ def _pair_plain(
     """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
     found: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip((first, second), plain, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
-    placing = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)
-    a, b = (volume if volume is not None else open_plain(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
+    options = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)
+    a, b = (volume if volume is not None else open_plain(url, options).volume for volume, url in zip(found, (first, second), strict=True))
     return _compared("voxels", a, b, (True, True), box)
 
 

@@ -13,7 +13,7 @@ from support.precomputed_volumes import assemble_shard, chunk_id
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.array import description_of, scale_placement
+from wkwdask.formats.precomputed.array import description_of, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding
@@ -30,7 +30,7 @@ SIZE = (30, 26, 12)  # 4 x 4 x 3 chunks: identifiers of 6 bits
 def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", packing=""):
     scale = Scale("4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,))
     store = open_store(str(folder))
-    target = scale_placement(store, store, scale, PrecomputedCodec.of_scale(scale, np.dtype(dtype), 1, packing), Mag(1, 1, 1)).built_in(f"{folder}/scale-0")
+    target = target_scale(store, store, scale, PrecomputedCodec.of_scale(scale, np.dtype(dtype), 1, packing), Mag(1, 1, 1)).built_in(f"{folder}/scale-0")
     target.prepare()
     return target
 

@@ -1,4 +1,7 @@
-"""Finding out what a source of another format is: stacks of images, and arrays in files, with what they say about their voxels."""
+"""Open plain sources: stacks of images and arrays in files, with the voxel sizes that they state.
+
+A path may name a file, a folder of images, a pattern, a list of files, or a dataset in an HDF5 file (``file.h5:name``).
+"""
 
 from __future__ import annotations
 
@@ -42,69 +45,69 @@ if TYPE_CHECKING:
 HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
 MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".mrcs", ".ali", ".preali")
 _HEADER_THREADS = 16
-_TOLD = 5  # how many bad slices an error lists
-_IMOD = slice(152, 160)
+_MAX_LISTED = 5  # bad slices in an error message
+_IMOD_BYTES = slice(152, 160)  # imodStamp and imodFlags in the header (IMOD's MRC file format)
 _IMOD_STAMP = 1146047817
-_MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}
+_MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}  # MRC2014, MODE (word 4)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainSource:
-    """A source, opened."""
+    """Opened stack of images or array."""
 
     volume: ImageStack | ArrayVolume | StoredArray
     voxel_size_nm: Lengths | None = None
-    """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
+    """Edge lengths of a voxel along x, y, z [nm], None if the source does not state them."""
     notes: tuple[str, ...] = ()
-    """What a user should know."""
+    """Remarks for the user, such as filled sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainOptions:
-    """Where a source goes, and what is done about bad slices."""
+    """Position of a plain source, and treatment of what it does not state."""
 
     corner: Vec3
-    """Absolute voxel that its first one becomes."""
+    """Absolute voxel of the first voxel of the source."""
     mag: Mag
     axes: str | None = None
-    """Order of the axes, where a user says so."""
+    """Order of the axes, None to take it from the source."""
     fill: bool = False
-    """Whether bad and missing slices become zeros."""
+    """Replace bad and missing slices by zeros."""
     allow_external: bool = False
-    """Whether HDF5 data outside of the folder of the file are read."""
+    """Read HDF5 data outside of the folder of the file."""
 
 
-def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: PlainOptions) -> PlainSource:
+def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions) -> PlainSource:
     if not isinstance(source, (str, os.PathLike)):
-        return _open_images([local_path(path) for path in source], "images", placing)
+        return _open_images([local_path(path) for path in source], "images", options)
     text = os.fspath(source)
     file, colon, key = text.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES):  # first, since file.h5://dataset is no URL
-        return _open_hdf5(local_path(file), key.strip("/"), placing)
+    if colon and file.lower().endswith(HDF5_SUFFIXES):  # checked first: file.h5://dataset is not a URL
+        return _open_hdf5(local_path(file), key.strip("/"), options)
     if not files.exists(local_path(text)) and files.has_magic(text):
-        return _open_images(sort_naturally(files.matching(local_path(text))), text, placing)
+        return _open_images(sort_naturally(files.matching(local_path(text))), text, options)
     path = local_path(text)
     if not files.exists(path):
         raise MissingError(f"{path}: no such file or folder")
     if files.isdir(path):
-        return _open_folder(path, placing)
+        return _open_folder(path, options)
     files.check_regular(path)
     suffix = splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
-        return _open_tiff(path, placing)
+        return _open_tiff(path, options)
     if suffix in IMAGE_SUFFIXES:
-        return _open_images([path], path, placing)
+        return _open_images([path], path, options)
     if suffix == ".npy":
-        return _open_npy(path, placing)
+        return _open_npy(path, options)
     if suffix in HDF5_SUFFIXES:
-        return _open_hdf5(path, "", placing)
+        return _open_hdf5(path, "", options)
     if suffix in MRC_SUFFIXES:
-        return _open_mrc(path, placing)
-    raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
+        return _open_mrc(path, options)
+    raise UnsupportedError(f"{path}: unknown suffix, expected one of {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
 
 
 def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
-    """Open one volume of any format, whose first voxel is voxel 0 where it has no place, with the edge lengths of a voxel of mag 1 [nm]."""
+    """Open one volume of any format, and return the edge lengths of a voxel of mag 1 [nm]. A plain source begins at voxel 0."""
     if is_plain_zarr(url):
         return _plain(url)
     try:
@@ -123,7 +126,7 @@ def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
 
 
 def sort_naturally(paths: Sequence[str]) -> list[str]:
-    """Sort names by their numbers, so that ``section_9`` comes before ``section_10``.
+    """Sort names by the numbers in them, so that ``section_9`` comes before ``section_10``.
 
     Examples
     --------
@@ -134,65 +137,66 @@ def sort_naturally(paths: Sequence[str]) -> list[str]:
 
 
 def _parts(path: str) -> list[str]:
-    """Cut a path at its numbers: text and number by turns."""
+    """Split a path into text and numbers, alternately."""
     return re.split(r"(\d+)", path)
 
 
 # ------------------------------------------------------------------------------------------------ images
 
 
-def _open_folder(path: str, placing: PlainOptions) -> PlainSource:
+def _open_folder(path: str, options: PlainOptions) -> PlainSource:
     if any(files.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
-        return _open_zarr(path, placing)
+        return _open_zarr(path, options)
     above = dirname(path)
     if any(files.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
-        raise MissingError(f"{path}: no Zarr array or group here")
+        raise MissingError(f"{path}: not a Zarr array or group")
     names = [name for name in files.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
     kinds = sorted({splitext(name)[1].lower() for name in names})
     if not names:
-        raise MissingError(f"{path}: no images here ({', '.join(IMAGE_SUFFIXES)})")
+        raise MissingError(f"{path}: no images ({', '.join(IMAGE_SUFFIXES)}) in this folder")
     if len({"tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind for kind in kinds}) > 1:
         raise ValueError(f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}")
-    return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, placing)
+    return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, options)
 
 
-def _open_images(paths: list[str], name: str, placing: PlainOptions) -> PlainSource:
-    """Open a stack of image files, headers first, many at a time."""
+def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSource:
+    """Open a stack of image files by reading all headers in threads."""
     if not paths:
         raise MissingError(f"{name}: no file matches")
     unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
     if unknown:
-        raise UnsupportedError(f"{unknown[0]}: no image that is read: {', '.join(IMAGE_SUFFIXES)}")
+        raise UnsupportedError(f"{unknown[0]}: not an image, expected one of {', '.join(IMAGE_SUFFIXES)}")
     with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
-        of_files = list(threads.map(slices_of, paths))
-    missing = missing_numbers(paths) if all(len(slices) == 1 for slices in of_files) else []
+        slices_by_file = list(threads.map(slices_of, paths))
+    missing = missing_numbers(paths) if all(len(slices) == 1 for slices in slices_by_file) else []
     notes = []
-    if missing and placing.fill:
-        by_number = dict(zip(_section_numbers(paths), of_files, strict=True)) | {number: [Slice(())] for number in missing}
-        of_files = [by_number[number] for number in sorted(by_number)]
-        notes.append(f"sections that are missing, filled with zeros: {_ranges(missing)}")
-    stack = _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
-    if missing and not placing.fill:
+    if missing and options.fill:
+        by_number = dict(zip(_section_numbers(paths), slices_by_file, strict=True)) | {number: [Slice(())] for number in missing}
+        slices_by_file = [by_number[number] for number in sorted(by_number)]
+        notes.append(f"missing sections, filled with zeros: {_ranges(missing)}")
+    # Slices are compared first: an unreadable file is a worse error than a gap in the numbers.
+    stack = _stack([slice_ for slices in slices_by_file for slice_ in slices], name, options, notes)
+    if missing and not options.fill:
         raise MissingError(
-            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" leaves zeros for them; '
-            "if none is missing, number the files (or links to them) without a gap"
+            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" replaces them by zeros; '
+            "if none is missing, number the files (or links to them) without gaps"
         )
     return stack
 
 
 def _section_numbers(paths: Sequence[str]) -> list[int]:
-    """Give the one number in which names differ, an empty list where there is no such."""
+    """Return the only number in which the names differ, for each name, or an empty list if they differ in more or in text."""
     parts = [_parts(basename(path)) for path in paths]
     if len({len(one) for one in parts}) != 1:
         return []
     varying = [n for n in range(len(parts[0])) if len({one[n] for one in parts}) > 1]
-    if len(varying) != 1 or varying[0] % 2 == 0:
+    if len(varying) != 1 or varying[0] % 2 == 0:  # even parts are text
         return []
     return [int(one[varying[0]]) for one in parts]
 
 
 def missing_numbers(paths: Sequence[str]) -> list[int]:
-    """Find the gaps in the numbers of sections; numbers that are all a step apart have none.
+    """Return the numbers that are missing in a regular sequence of sections; the step may be larger than 1.
 
     Examples
     --------
@@ -208,57 +212,58 @@ def missing_numbers(paths: Sequence[str]) -> list[int]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write down numbers, neighbours as a range."""
+    """Format numbers, consecutive ones as a range."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     text = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
 
 
-def _stack(slices: list[Slice], name: str, placing: PlainOptions, notes: list[str]) -> PlainSource:
-    """Make a stack of slices that are all alike; the others are errors, or zeros."""
+def _stack(slices: list[Slice], name: str, options: PlainOptions, notes: list[str]) -> PlainSource:
+    """Return a stack of the slices with the most common format; all other slices are errors, or zeros with ``fill``."""
     formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
     bad = [slice_ for slice_ in slices if slice_.problem]
     if not formats:
         raise CorruptError(f"{(bad or slices)[0].name}: cannot be read: {(bad or slices)[0].problem}")
     expected = formats.most_common(1)[0][0]
     problems = [
-        f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} as most of the others'}"
+        f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} like most slices'}"
         for slice_ in slices
         if slice_.pages and slice_.format != expected
     ]
-    if problems and not placing.fill:
-        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" puts zeros in their place)')
+    if problems and not options.fill:
+        more = f"; and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise CorruptError("; ".join(problems[:_MAX_LISTED]) + more + ' (on_error="fill" replaces them by zeros)')
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
-    box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)
-    return PlainSource(ImageStack(name, tuple(slices), expected, placing.corner, box, good.tile_shape), None, tuple(notes))
+    box = BoundingBox(options.corner, (expected.width, expected.height, len(slices)), options.mag)
+    return PlainSource(ImageStack(name, tuple(slices), expected, options.corner, box, good.tile_shape), None, tuple(notes))
 
 
-def _open_tiff(path: str, placing: PlainOptions) -> PlainSource:
-    """Open one TIFF file: its pages are sections, or its bytes lie behind each other."""
+def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
+    """Open one TIFF file, as a stack of pages or as one contiguous array."""
     with open_checked_tiff(path) as tiff:
         with reading(path, "TIFF file"):
             voxel_size = _tiff_voxel_size(tiff)
             described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
-            series = series_of(tiff, path) if described or placing.axes is not None else []
+            series = series_of(tiff, path) if described or options.axes is not None else []
             first: Any = series[0] if series else None
-            is_one_block = len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
-            offset = first.dataoffset if is_one_block else None
+            # ImageJ and tifffile may write one page, and the voxels of all sections contiguously behind it.
+            is_contiguous = len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
+            offset = first.dataoffset if is_contiguous else None
         if first is None:
-            return replace(_stack(slices_of(path), path, placing, []), voxel_size_nm=voxel_size)
-        axes = placing.axes
+            return replace(_stack(slices_of(path), path, options, []), voxel_size_nm=voxel_size)
+        axes = options.axes
         if offset is not None:
             letters = check_axes(series_axes(first, path, axes), first.shape, path)
             with reading(path, "TIFF file"):
                 ref = bytes_ref(path, first.shape, first.dtype.newbyteorder(tiff.byteorder), offset)
-            return _array(ref, letters, placing, voxel_size)
+            return _array(ref, letters, options, voxel_size)
         if axes is not None and len(series) > 1 and len(axes) == len(first.shape) + 1:
-            axes = axes.removeprefix("z")  # a user counts the series as an axis
+            axes = axes.removeprefix("z")  # the user counts the series as an axis
         letters = series_axes(first, path, None if axes is None else check_axes(axes, first.shape, path))
         with reading(path, "TIFF file"):
             slices = series_slices(series, path, letters)
-        return replace(_stack(slices, path, placing, []), voxel_size_nm=voxel_size)
+        return replace(_stack(slices, path, options, []), voxel_size_nm=voxel_size)
 
 
 def _tiff_voxel_size(tiff: Any) -> Lengths | None:
@@ -269,11 +274,11 @@ def _tiff_voxel_size(tiff: Any) -> Lengths | None:
         lengths = [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
     except (StopIteration, KeyError, ValueError, ElementTree.ParseError):
         return None
-    return _known(lengths)
+    return _valid_lengths(lengths)
 
 
-def _known(lengths: Sequence[float]) -> Lengths | None:
-    """Take a voxel size that a file tells where it can be one."""
+def _valid_lengths(lengths: Sequence[float]) -> Lengths | None:
+    """Return three finite positive lengths, None for other values: many files state 0."""
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
         return None
     return lengths[0], lengths[1], lengths[2]
@@ -282,87 +287,87 @@ def _known(lengths: Sequence[float]) -> Lengths | None:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-def _array(ref: ArrayRef, axes: str, placing: PlainOptions, voxel_size: Lengths | None, *notes: str) -> PlainSource:
+def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths | None, *notes: str) -> PlainSource:
     if np.dtype(ref.dtype).kind not in "biuf":
-        raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
+        raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected integers, floats or bool")
     if 0 in ref.shape:
-        raise BoundsError(f"{ref.name}: the source holds no voxels: it is an array of shape {ref.shape}")
+        raise BoundsError(f"{ref.name}: the source holds no voxels: its shape is {ref.shape}")
     lengths = dict(zip(axes, ref.shape, strict=True))
     size = (lengths["x"], lengths["y"], lengths.get("z", 1))
-    return PlainSource(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
+    return PlainSource(ArrayVolume(ref, axes, options.corner, BoundingBox(options.corner, size, options.mag)), voxel_size, notes)
 
 
-def _axes_of(placing: PlainOptions, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
-    """Take the axes that a user gives, else those that the file tells, else the usual ones."""
+def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
+    """Return the axes of the user, else those that the file states, else the usual ones for its number of dimensions."""
     try:
-        return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
+        return check_axes(options.axes or found or default_axes(shape, name), shape, name)
     except ValueError as error:
-        if found and not placing.axes:
+        if found and not options.axes:  # the file is wrong, not the call
             raise CorruptError(str(error)) from None
         raise
 
 
-def _open_npy(path: str, placing: PlainOptions) -> PlainSource:
-    ref, is_reversed = npy_ref(path)
-    axes = _axes_of(placing, ref.shape[::-1] if is_reversed else ref.shape, path)
-    return _array(ref, axes[::-1] if is_reversed else axes, placing, None)
+def _open_npy(path: str, options: PlainOptions) -> PlainSource:
+    ref, is_reversed = npy_ref(path)  # an array in Fortran order is read as its transpose in C order
+    axes = _axes_of(options, ref.shape[::-1] if is_reversed else ref.shape, path)
+    return _array(ref, axes[::-1] if is_reversed else axes, options, None)
 
 
-def _open_hdf5(path: str, key: str, placing: PlainOptions) -> PlainSource:
-    """Open a dataset of an HDF5 file; its name may be left out where there is one."""
+def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
+    """Open a dataset of an HDF5 file; ``key`` may be empty if the file has only one."""
     with open_hdf5(path) as file:
         h5py, known = import_extra("h5py", path), list[str]()
         with reading(path, "HDF5 file"):
             file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
         key = key or (known[0] if len(known) == 1 else "")
-        data = find_item(file, key, allow_external=placing.allow_external) if key else None
+        data = find_item(file, key, allow_external=options.allow_external) if key else None
         if not isinstance(data, h5py.Dataset) or data.ndim < 2:
             names = ", ".join(f"{path}:/{name}" for name in known)
             raise MissingError(
-                f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one: {names or 'there is none'}"
+                f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one of: {names or 'none found'}"
             )
         with reading(f"{path}:/{key}", "HDF5 dataset"):
             chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
             ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
             labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
             voxel_size = _hdf5_voxel_size(data)
-        axes = _axes_of(placing, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
-        return _array(ref, axes, placing, voxel_size)
+        axes = _axes_of(options, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
+        return _array(ref, axes, options, voxel_size)
 
 
 def _hdf5_voxel_size(data: Any) -> Lengths | None:
-    """Read what ilastik and Fiji (micrometers) or CREMI (nanometers) write beside a dataset, both in the order z, y, x."""
+    """Return the voxel size in the attributes that ilastik and Fiji (micrometers) or CREMI (nanometers) write, in the order z, y, x."""
     for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
         value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)
-        known = _known([float(length) * per_unit for length in reversed(value)])
-        if known is not None:
-            return known
+        lengths = _valid_lengths([float(length) * per_unit for length in reversed(value)])
+        if lengths is not None:
+            return lengths
     return None
 
 
-def _open_zarr(path: str, placing: PlainOptions) -> PlainSource:
-    """Open a Zarr array, or the finest one of an OME-NGFF image."""
+def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
+    """Open a Zarr array, or the finest array of an OME-NGFF image."""
     images = find_zarr_layers(PREFIX + path)
     image, level = images[0], next(iter(images[0].selected))
     if len(images) > 1 or path not in (image.folder, level.folder):
         raise FormatError(f"{path}: a group without multiscales: name an array in it: {', '.join(one.folder for one in images)}")
-    lengths = None if level.lengths_nm is None else _known(level.lengths_nm)
-    if placing.axes is None and not level.problem and level.key:
+    lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
+    if options.axes is None and not level.problem and level.key:
         volume = level.open()
         volume = in_frame(volume, volume.origin)
     else:
-        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(placing, tuple(shape), level.folder, _plain_axes(names)))
+        volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, _plain_axes(names)))
     if volume.box.is_empty:
-        raise BoundsError(f"{volume.name}: the source holds no voxels: it has {volume.box.size}")
-    return PlainSource(replace(volume, mag=placing.mag).moved(placing.corner), lengths)
+        raise BoundsError(f"{volume.name}: the source holds no voxels: its size is {volume.box.size}")
+    return PlainSource(replace(volume, mag=options.mag).moved(options.corner), lengths)
 
 
 def _plain_axes(names: Sequence[str] | None) -> str | None:
-    """Take the names of axes of an array, where they are those that are known here."""
+    """Return the axes of an array if all dimension names are letters of c, z, y, x, else None."""
     return "".join(names).lower() if names and all(name and name.lower() in "xyzc" for name in names) else None
 
 
-def _open_mrc(path: str, placing: PlainOptions) -> PlainSource:
+def _open_mrc(path: str, options: PlainOptions) -> PlainSource:
     mrcfile = import_extra("mrcfile", path)
     with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
         header = mrc.header
@@ -371,12 +376,13 @@ def _open_mrc(path: str, placing: PlainOptions) -> PlainSource:
         mode, offset = int(header.mode), 1024 + int(header.nsymbt)
         maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
         size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
-        stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
+        stamp, flags = np.frombuffer(header.tobytes()[_IMOD_BYTES], np.dtype("i4").newbyteorder(order)).tolist()
     if mode not in _MRC_DTYPES:
         raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _MRC_DTYPES))}")
     if min(shape) <= 0 or offset < 1024:
-        raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset} on")
+        raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset}")
     stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
-    dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]  # IMOD's bytes have no sign unless it says so
+    # MRC2014: mode 0 is int8. IMOD writes uint8 in that mode, unless bit 0 of its flags says that bytes are signed.
+    dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]
     ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)
-    return _array(ref, _axes_of(placing, shape, path, stored), placing, _known(size))
+    return _array(ref, _axes_of(options, shape, path, stored), options, _valid_lengths(size))

@@ -1,7 +1,7 @@
-"""Pages of TIFF files as slices, by tifffile: only the strips or tiles are decoded that are needed.
+"""Pages of TIFF files as slices. tifffile decodes only the strips or tiles that a read touches.
 
-The directories of a file are checked before tifffile follows them: small damage must not become hours of work. Directories of a sound file never overlap:
-together they are no larger than the file. A loop, or a directory that is listed twice, exceeds this at once.
+The directories (IFDs) of a file are checked before tifffile follows them, since small damage could make it work for hours. Directories of an intact file do
+not overlap, so all of them together are smaller than the file. A loop of directories exceeds that size soon.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 _TYPE_NBYTES = np.zeros(1 << 16, np.uint64)
 _TYPE_NBYTES[1:19] = [1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 2, 8, 8, 8, 8]  # TIFF 6.0, section 2, and BigTIFF's 16 to 18
 _WIDTH, _HEIGHT, _SUB_IFDS = 256, 257, 330
-_LENGTHS = {3: "H", 4: "I", 16: "Q"}
-_SHARED = 4
-"""How often pages may share the values of their tags, on average."""
+_LENGTH_TYPES = {3: "H", 4: "I", 16: "Q"}  # SHORT, LONG and LONG8 as codes of struct
+_MAX_SHARING = 4  # pages may share tag values: on average so many may use the same bytes
 _SLACK_NBYTES = 1 << 16
 
 
 def smallest_page(path: str) -> int:
-    """Make sure that the directories of a TIFF file are finite, and find the smallest of its pages."""
+    """Return the number of pixels of the smallest page; raise CorruptError if the directories of a TIFF file overlap or form a loop."""
     with files.open_file(path) as file:
-        return _Walk(file).smallest()
+        return _DirectoryWalk(file).smallest()
 
 
-class _Walk:
-    """One walk through all directories."""
+class _DirectoryWalk:
+    """Walk through all directories of a TIFF file, which adds up their sizes and those of their tag values."""
 
     def __init__(self, file: files.OpenFile) -> None:
         self._file, self._path, self._nbytes = file, file.name, file.nbytes
@@ -57,13 +56,13 @@ class _Walk:
         self._tag = np.dtype([("code", f"{order}u2"), ("type", f"{order}u2"), ("count", f"{order}u{width}"), ("value", f"V{width}")])
 
     def smallest(self) -> int:
-        """Walk along the chain of pages, and to what lies below each."""
-        sizes, following = [], self._offset_at(self._offset_nbytes, "header")
-        while following:
-            following, below, num_pixels = self._directory(following)
+        """Follow the chain of pages and the SubIFDs of each page."""
+        sizes, offset = [], self._offset_at(self._offset_nbytes, "header")
+        while offset:
+            offset, sub_offsets, num_pixels = self._directory(offset)
             sizes.append(num_pixels)
-            while below:
-                below += self._directory(below.pop())[1]
+            while sub_offsets:
+                sub_offsets += self._directory(sub_offsets.pop())[1]
         return max(1, min(sizes, default=1))
 
     def _read(self, offset: int, nbytes: int, what: str) -> bytes:
@@ -77,7 +76,7 @@ class _Walk:
         return value
 
     def _directory(self, offset: int) -> tuple[int, list[int], int]:
-        """Look at one directory, and return the offsets of the next one and of those below it, and the number of its pixels."""
+        """Check one directory, and return the offset of the next one, the offsets of its SubIFDs, and its number of pixels."""
         start = offset + struct.calcsize(self._count)
         (num_tags,) = struct.unpack(self._count, self._read(offset, start - offset, "directory"))
         tags = np.frombuffer(self._read(start, num_tags * self._tag.itemsize, f"directory of {num_tags} tags"), self._tag)
@@ -86,42 +85,43 @@ class _Walk:
             raise CorruptError(f"{self._path}: the directories of its pages overlap or form a loop, at byte {offset}")
         with np.errstate(over="ignore"):
             nbytes = tags["count"].astype(np.uint64) * _TYPE_NBYTES[tags["type"]]
-        inside = nbytes[(nbytes <= self._nbytes) & (tags["count"] <= self._nbytes)]  # what reaches beyond the file is not read
+        inside = nbytes[(nbytes <= self._nbytes) & (tags["count"] <= self._nbytes)]  # tifffile does not read values beyond the file
         self._values_nbytes += int(inside.sum())
-        if self._values_nbytes > _SHARED * self._nbytes + _SLACK_NBYTES:
+        if self._values_nbytes > _MAX_SHARING * self._nbytes + _SLACK_NBYTES:
             raise CorruptError(f"{self._path}: tags claim {self._values_nbytes} bytes up to the directory at byte {offset}, and the file has {self._nbytes}")
-        below: list[int] = []
+        sub_offsets: list[int] = []
         for tag in tags[tags["code"] == _SUB_IFDS]:
-            below += self._sub_directories(int(tag["count"]), int(_TYPE_NBYTES[tag["type"]]), bytes(tag["value"]))
-        return self._offset_at(start + tags.nbytes, "offset of the next directory"), below, self._length(tags, _WIDTH) * self._length(tags, _HEIGHT)
+            sub_offsets += self._sub_directories(int(tag["count"]), int(_TYPE_NBYTES[tag["type"]]), bytes(tag["value"]))
+        num_pixels = self._length(tags, _WIDTH) * self._length(tags, _HEIGHT)
+        return self._offset_at(start + tags.nbytes, "offset of the next directory"), sub_offsets, num_pixels
 
     def _length(self, tags: npt.NDArray[np.void], code: int) -> int:
-        """Read a width or height, 0 where there is none."""
+        """Return a width or height, 0 if the tag is missing or has another type."""
         for tag in tags[tags["code"] == code][:1]:
-            kind = _LENGTHS.get(int(tag["type"]))
+            kind = _LENGTH_TYPES.get(int(tag["type"]))
             return 0 if kind is None else int(struct.unpack_from(self._order + kind, bytes(tag["value"]).ljust(8, b"\0"))[0])
         return 0
 
     def _sub_directories(self, count: int, item_nbytes: int, value: bytes) -> list[int]:
-        """Read the offsets of the directories below one; those that do not lie in the file are left to the library."""
+        """Return the offsets of SubIFDs within the file; tifffile handles the others."""
         nbytes = count * item_nbytes
         if item_nbytes not in (4, 8) or nbytes > self._nbytes:
             return []
         at = struct.unpack(self._offset, value)[0]
+        # values that fit into the tag lie there, longer ones at the offset that it holds (TIFF 6.0, section 2, "Value/Offset")
         data = value[:nbytes] if nbytes <= len(value) else self._read(at, nbytes, "list of directories") if at + nbytes <= self._nbytes else b""
         offsets: list[int] = np.frombuffer(data, f"{self._order}u{item_nbytes}").tolist()
         return [offset for offset in offsets if 8 <= offset < self._nbytes]
 
 
 TIFF_SUFFIXES = (".tif", ".tiff")
-_TOLD = 5  # how many series an error lists
-_BYTE_COUNTS = (279, 325, 514)
-_ESTIMATED = (2, 3, 4)  # compressions of fax machines, whose byte counts tifffile estimates
-_MOST_PLANES = 1 << 20
+_MAX_LISTED = 5  # series in an error message
+_BYTE_COUNTS = (279, 325, 514)  # StripByteCounts, TileByteCounts, JPEGInterchangeFormatLength
+_FAX_COMPRESSIONS = (2, 3, 4)  # tifffile estimates their byte counts
+_MAX_PLANES = 1 << 20
 
 
 def is_tiff(path: str) -> bool:
-    """Tell whether a path is that of a TIFF file, by its name."""
     return path.lower().endswith(TIFF_SUFFIXES)
 
 
@@ -130,7 +130,7 @@ def open_tiff(path: str) -> Any:
 
 
 def open_checked_tiff(path: str) -> Any:
-    """Open a TIFF file whose pages are going to be listed."""
+    """Open a TIFF file whose pages can then be listed in bounded time."""
     smallest = smallest_page(path)
     with reading(path, "TIFF file"):
         tiff = open_tiff(path)
@@ -145,11 +145,11 @@ def open_checked_tiff(path: str) -> Any:
 
 
 def _check_ome(text: str, path: str, smallest: int) -> None:
-    """Make sure that an OME description claims a number of planes that a list can hold, in files of this folder alone."""
+    """Raise an error if an OME description claims too many planes for a list, or names files in other folders."""
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError:
-        return  # tifffile does not use it either
+        return  # tifffile ignores it, too
     folder, seen = dirname(files.realpath(path)), {files.realpath(path)}
     claimed = 0.0
     for element in root.iter():
@@ -167,13 +167,13 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
             claimed += int(values.get("PlaneCount", values.get("NumPlanes", 0)))
         elif kind.startswith("ModuloAlong") and "Start" in values:
             claimed += abs((float(values["End"]) - float(values["Start"])) / float(values.get("Step", 1)))
-    if not claimed <= _MOST_PLANES:
-        raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MOST_PLANES}")
+    if not claimed <= _MAX_PLANES:  # also true for NaN
+        raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MAX_PLANES}")
 
 
 def tiff_slices(path: str) -> list[Slice]:
     with open_checked_tiff(path) as tiff:
-        # In a set of OME-TIFFs each file describes all of them: in a folder, each gives its own pages.
+        # In a set of OME-TIFFs each file describes the whole set: as part of a folder, each contributes only its own pages.
         described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
             return series_slices(series_of(tiff, path), path, None)
@@ -182,8 +182,9 @@ def tiff_slices(path: str) -> list[Slice]:
 
 
 def series_of(tiff: Any, path: str) -> list[Any]:
-    """Give the series whose pages are the sections of a file: the only one, or all that lie behind each other, as where each page was written by itself."""
-    if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):  # tifffile does not believe the description
+    """Return the series whose pages are the sections of a file: the only one, or several of equal shape, such as pages written one by one."""
+    # tifffile falls back to these kinds if the ImageJ description contradicts the pages.
+    if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):
         claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
         if claimed > stored:
             raise CorruptError(f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages")
@@ -191,14 +192,17 @@ def series_of(tiff: Any, path: str) -> list[Any]:
     if len(series) < 2:
         return series or list(tiff.series[:1])
     if len({(one.shape, one.axes, one.dtype) for one in series}) > 1 or (tiff.is_ome and len(series[0].pages) > 1):
-        told = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_TOLD])
-        more = f", and {len(series) - _TOLD} more" if len(series) > _TOLD else ""
-        raise UnsupportedError(f"{path}: holds {len(series)} images, expected one, or sections that are all alike: {told}{more}; store each in its own file")
+        listed = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_MAX_LISTED])
+        more = f", and {len(series) - _MAX_LISTED} more" if len(series) > _MAX_LISTED else ""
+        raise UnsupportedError(f"{path}: holds {len(series)} images, expected one, or sections of equal shape: {listed}{more}; store each in its own file")
     return series
 
 
 def series_axes(series: Any, path: str, axes: str | None) -> str:
-    """Name the axes of a TIFF series by c, z, y, x, and ``-`` for those of length 1 that mean nothing here."""
+    """Return the axes of a TIFF series as letters of c, z, y, x, and ``-`` for axes of length 1 without meaning.
+
+    tifffile's letters are S (samples), I (image sequence) and Q (unknown), besides those of OME.
+    """
     if axes is not None:
         if len(axes) != len(series.shape):
             raise ValueError(f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}")
@@ -207,20 +211,27 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
     for letter, length in zip(series.axes.lower(), series.shape, strict=True):
         known = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
         if length == 1 and letter in "iq" and "x" in letters:
-            known = "-"  # no depth, but an axis that the array had behind its columns
+            known = "-"  # an axis behind the columns is not a depth
         letters += known if known in "xyzc" and known not in letters else "-" if length == 1 else letter
     unknown = [letter for letter in letters if letter not in "xyzc-"]
     if unknown:
-        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: say with axes= which of them are c, z, y and x")
+        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: use axes= to state which of them are c, z, y and x")
     return letters
 
 
 def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
-    """List the slices of series of pages, one behind the other, by their axes."""
+    """Return the slices of consecutive series: number pages in an array of their outer axes, and bring z to the front, then c.
+
+    For axes ``czyx`` of 2 channels and 3 sections::
+
+        pages:  c0z0 c0z1 c0z2 c1z0 c1z1 c1z2
+        slices: (c0z0, c1z0), (c0z1, c1z1), (c0z2, c1z2)
+    """
     first = series[0]
     letters = series_axes(first, path, axes)
     pages = [page for one in series for page in one.pages]
     size = math.prod(first.keyframe.shape)
+    # The innermost axes that make up one page hold y and x; a page may also hold interleaved channels.
     within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
     outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
@@ -241,7 +252,7 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
     frame = pages[0][0].keyframe
     _, depth, height, width, _ = frame.shaped
     if depth != 1 or frame.dtype is None:
-        return Slice(found, problem=f"a page of depth {depth}" if depth != 1 else "values of a type that is not known")
+        return Slice(found, problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type")
     try:
         _check_segments(frame)
     except CorruptError as error:
@@ -252,7 +263,7 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Decode the strips or tiles of a page that a part of it touches."""
+    """Read a part of a page, shape (y, x, c), by decoding only the strips or tiles that it touches."""
     tifffile = import_extra("tifffile", page.path)
     with open_tiff(page.path) as tiff:
         file = tiff.filehandle
@@ -267,13 +278,13 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
 
 
 def _is_plain(frame: Any) -> bool:
-    """Tell whether the rows of a page lie in the file one behind the other."""
+    """Check whether the rows of a page are stored contiguously and uncompressed."""
     is_stored = bool(frame.dataoffsets) and frame.dataoffsets[0] > 0 and sum(frame.databytecounts) >= frame.nbytes
     return is_stored and bool(frame.is_memmappable) and frame.shaped[0] == 1
 
 
 def _check_segments(frame: Any) -> None:
-    """Make sure that each strip or tile of a page is stored, or is left out as a sparse file does: with offset 0 and a count of 0 bytes."""
+    """Raise CorruptError unless each strip or tile is stored, or absent as in sparse files, with offset 0 and byte count 0."""
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:
@@ -283,17 +294,16 @@ def _check_segments(frame: Any) -> None:
         if end > frame.parent.filehandle.size:
             raise CorruptError(f"its rows reach to byte {end}, and the file has {frame.parent.filehandle.size}")
         return
-    if frame.compression not in _ESTIMATED and not any(tag in frame.tags for tag in _BYTE_COUNTS):
+    if frame.compression not in _FAX_COMPRESSIONS and not any(tag in frame.tags for tag in _BYTE_COUNTS):
         raise CorruptError("has no byte counts of its strips or tiles (tag 279 or 325)")
     offsets, counts = np.asarray(frame.dataoffsets), np.asarray(frame.databytecounts)
     expected = separate * -(-height // tile_height) * -(-width // tile_width)
     if not len(offsets) == len(counts) == expected:
         raise CorruptError(f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile")
-    odd = np.flatnonzero((offsets == 0) != (counts == 0))
-    if len(odd):
-        raise CorruptError(
-            f"strip or tile {odd[0]} has offset {offsets[odd[0]]} and a count of {counts[odd[0]]} bytes, expected both, or 0 and 0 where it is left out"
-        )
+    half_absent = np.flatnonzero((offsets == 0) != (counts == 0))
+    if len(half_absent):
+        n = half_absent[0]
+        raise CorruptError(f"strip or tile {n} has offset {offsets[n]} and {counts[n]} bytes, expected both, or 0 and 0 for an absent one")
     check_plausible(tile_width * tile_height * samples * frame.dtype.itemsize, int(counts.min()), "a strip or tile")
 
 
@@ -320,11 +330,12 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
         index = (plane * down + row) * across + column
         start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]
         if not nbytes:
-            continue  # a sparse file leaves out what is zero
+            continue  # absent in a sparse file: zeros
         file.seek(start)
         data = file.read(nbytes)
         if len(data) < nbytes:
             raise CorruptError(f"ends in strip or tile {index}, at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
+        # the segment, its index, and its shape without padding
         segment, (s, _, y, x, _), (_, h, w, _) = frame.decode(data, index, jpegtables=frame.jpegtables)
         if segment is not None:
             top, bottom, left, right = max(y, rows.start), min(y + h, rows.stop), max(x, columns.start), min(x + w, columns.stop)

@@ -3,7 +3,7 @@
 Start with ``info`` (the JSON of a volume and its scales) and ``array`` (one scale as a stored array). From bytes to voxels:
 ``sharding`` and ``layouts`` (chunks in files), ``chunk`` (encodings), ``compressed_segmentation``, ``compresso``, ``images``, ``gzip_stream``.
 
-``layer`` opens volumes, ``place`` and ``info_file`` write them, ``writable`` rejects what other readers cannot read, ``inspection`` verifies files,
+``layer`` opens volumes, ``target`` and ``info_file`` write them, ``writable`` rejects what other readers cannot read, ``inspection`` verifies files,
 and ``format`` joins all of it for :mod:`wkwdask.formats.registry`.
 
 Modules import ``store``, ``model``, ``geometry``, ``kernels`` and ``plans``, never dask. They reach files through ``store`` alone.

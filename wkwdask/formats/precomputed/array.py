@@ -73,7 +73,7 @@ def scale_array(volume: Store, info: VolumeInfo, scale: Scale, mag: Mag) -> Stor
     return _array(store, volume, scale, codec, mag, read_record_state(store, FILE_NAME, volume) if volume.is_local else None)
 
 
-def scale_placement(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
+def target_scale(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag) -> TargetArray:
     """Return the placement of a new scale; unsharded chunks become gzip files if the codec packs files."""
     return TargetArray(_array(store, volume, scale, codec, mag, None), store)
 

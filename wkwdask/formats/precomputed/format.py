@@ -12,7 +12,7 @@ from wkwdask.formats.precomputed.inspection import inspect_volume
 from wkwdask.formats.precomputed.layer import NAME, PREFIX, is_volume, open_precomputed_layer
 from wkwdask.formats.precomputed.naming import file_sizes, first_data_file, first_stray_file
 from wkwdask.formats.precomputed.options import PrecomputedOptions
-from wkwdask.formats.precomputed.place import volume_place
+from wkwdask.formats.precomputed.target import target_volume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.vectors import times
 from wkwdask.model.image import ResolvedUrl
@@ -58,11 +58,11 @@ class PrecomputedFormat(ArrayFormat):
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
     def target(self, wanted: Destination) -> TargetImage:
-        return volume_place(wanted)
+        return target_volume(wanted)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external
-        return volume_place(Destination(PREFIX + image.folder, category=image.category))
+        return target_volume(Destination(PREFIX + image.folder, category=image.category))
 
     def default_method(self, category: str) -> str:
         """Return the mean for images, as igneous and Neuroglancer do."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.precomputed.array import ScaleDescription, scale_placement
+from wkwdask.formats.precomputed.array import ScaleDescription, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
@@ -44,7 +44,7 @@ _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
 @dataclass(frozen=True, slots=True)
-class VolumePlace(TargetFolder):
+class TargetVolume(TargetFolder):
     """Local folder of a volume to write to, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
@@ -61,7 +61,7 @@ class VolumePlace(TargetFolder):
             self._check_free(scale, folder, existing)
         packing, store = "file" if options.file_compression else "", open_store(self.folder)
         targets = tuple(
-            scale_placement(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
+            target_scale(store.at(folder), store, scale, PrecomputedCodec.of_scale(scale, volume.dtype, volume.num_channels, packing), spec.box.mag)
             for spec, scale, folder in zip(specs, scales, folders, strict=True)
         )
         settings = {"type": volume.type, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
@@ -249,7 +249,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     return local_path(text)
 
 
-def volume_place(wanted: Destination) -> VolumePlace:
+def target_volume(wanted: Destination) -> TargetVolume:
     """Read the folder of a volume to write to, and reject folders that hold something else."""
     folder = files.realpath(volume_folder(wanted.url))
     info = find_info(folder)
@@ -260,7 +260,7 @@ def volume_place(wanted: Destination) -> VolumePlace:
     above = enclosing_volume(folder) if info is None else None
     if above is not None:
         raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
-    return VolumePlace(folder, wanted, info)
+    return TargetVolume(folder, wanted, info)
 
 
 def _described(scale: Scale) -> str:
