@@ -276,7 +276,7 @@ def test_what_is_no_mapping(dataset, tmp_path):
         (ValueError, r"negative\.parquet: column b, rows 1 to 2: -1 is not an id", tmp_path / "negative.parquet"),
         (FormatError, r"x\.parquet: not readable as Parquet file", written("x.parquet", "nothing at all in here")),
         (FormatError, r"x\.hdf5: not readable as HDF5 file", written("x.hdf5", "nothing")),
-        (FormatError, r"other\.h5: has no list of integers segment_to_agglomerate, as agglomerate files have; it holds data", tmp_path / "other.h5"),
+        (FormatError, r"other\.h5: expected a list of integers segment_to_agglomerate, as in agglomerate files; the file contains data", tmp_path / "other.h5"),
         (FormatError, r"x\.nml: not readable as NML", written("x.nml", "nothing")),
         (FormatError, r"y\.nml: the root element is <html>", written("y.nml", "<html/>")),
         (FormatError, r"z\.nml: .* NML: KeyError: 'z', in node 1", written("z.nml", '<things><thing><nodes><node x="1" y="2"/></nodes></thing></things>')),

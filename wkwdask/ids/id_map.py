@@ -1,7 +1,7 @@
-"""Tables that map ids to others, in files of a job's folder or in a ``.npy`` of a user, for up to a thousand million entries.
+"""Tables that map ids, in files of a job's folder or in a user's ``.npy``, for up to a thousand million entries.
 
-Tasks map the table into memory, once in each process: of a table that is far larger than memory they touch only what they look up. This is the one place
-where files are mapped. They are not written any more, and a user's ``.npy`` is checked to be the same before it is used.
+Each process maps the table into memory and touches only what it looks up. This is the only place where files are memory-mapped. That is safe because they are
+not written any more, and a user's ``.npy`` is checked to be unchanged before each use.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
     PairChunks = Callable[[], Iterable[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]]]
 
 ROWS = 1 << 22
-"""Rows that are held in memory at once."""
+"""Number of rows in memory at once."""
 _SAMPLES = 1024
 _RECORD_NAME = "mapping.json"
 
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """A table of ids."""
+    """Table of ids on disk."""
 
     num_ids: int
-    """Ids that are mapped."""
+    """Number of mapped ids."""
     largest: int
-    """The largest value."""
+    """Largest value."""
     values_path: str
-    """File with what ids become."""
+    """File of the values."""
     dtype: str
     """Type of the values."""
     offset: int = 0
     """First byte of the values."""
     keys_path: str | None = None
-    """File with the ids, uint64, ascending; None where the values are those of the ids 0, 1, 2..."""
+    """File of the ids, uint64, ascending; None if the values are those of ids 0, 1, 2..."""
     state: tuple[int, int, int] | None = None
-    """Size, time of modification and inode of a file that is not the job's own."""
+    """Size, modification time and inode of a user's file; None for a file of the job."""
 
     def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
-        """Map the table into memory."""
+        """Map the table into memory; return its ids (None if dense) and values."""
         if self.state is not None and self.state != _state(self.values_path):
             raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" starts over')
         return _mapped(self)
 
     def of_zero(self) -> int:
-        """Tell what 0 becomes."""
+        """Return the value of id 0."""
         keys, values = self.arrays()
         if keys is None:
             return int(values[0]) if len(values) else 0
         return int(values[0]) if len(keys) and keys[0] == 0 else 0
 
     def save(self, folder: str) -> None:
-        """Take note that the table is complete."""
+        """Write the record that marks the table as complete."""
         publish_bytes(f"{folder}/{_RECORD_NAME}", json.dumps(asdict(self)).encode())
 
 
 def saved_map(folder: str) -> IdMap | None:
-    """Find the table that an earlier start completed; None where it is to be made anew, as that of a user's file is, or one that is not whole."""
+    """Return the table that an earlier start completed; None if it is incomplete or uses a user's file, which is opened again."""
     path = f"{folder}/{_RECORD_NAME}"
     try:
         with reading(path, "record"):
@@ -87,7 +87,7 @@ def saved_map(folder: str) -> IdMap | None:
 
 
 def _is_whole(table: IdMap) -> bool:
-    """Tell whether the files of a table of our own hold just its entries."""
+    """Return whether the files of a job's table have the sizes that its record implies."""
     if table.offset != 0 or type(table.num_ids) is not int or type(table.largest) is not int:
         return False
     is_whole = files.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
@@ -115,7 +115,7 @@ def _state(path: str) -> tuple[int, int, int]:
 
 
 def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
-    """Use a file of a user: an entry for each id from 0 on."""
+    """Use a user's file, with a value for each id from 0, in place."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
         chunk = files.read_array(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
@@ -124,7 +124,7 @@ def use_npy(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
 
 
 def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
-    """Store an entry for each id from 0 on."""
+    """Write a table with a value for each id from 0."""
     path, count, largest = f"{folder}/values", 0, 0
     with _AppendFile(path) as file:
         for chunk in chunks:
@@ -142,7 +142,7 @@ def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
 
 
 class _AppendFile(NewFile):
-    """A file that is written from its beginning to its end."""
+    """File that is written from beginning to end."""
 
     nbytes = 0
 
@@ -156,7 +156,7 @@ class _AppendFile(NewFile):
 
 
 def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
-    """Store pairs in any order, sorted by their ids: chunks are sorted one by one, and merged from files."""
+    """Write pairs in any order as a table sorted by id, by an external merge sort: sorted runs of some ``ROWS`` pairs, then one merge."""
     runs: list[tuple[str, int]] = []
     try:
         for number, (_, keys, values) in enumerate(chunks()):
@@ -186,7 +186,12 @@ def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describ
 
 
 def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
-    """Take from all runs what lies between two ids that part them into some ROWS."""
+    """Yield the pairs of all runs in id ranges of about ``ROWS`` pairs each."""
+    # Ids sampled from all runs cut the id space into parts of about ROWS pairs. Equal ids are never cut apart, so each part is sorted alone:
+    #
+    #   run 0   |1  3  4 | 7  9 |12 15|
+    #   run 1   |2  3    | 8    |11 12|
+    #            part 0   part 1  part 2
     opened = [(_memory(path, np.dtype(np.uint64), 0, count), _memory(path, np.dtype(np.uint64), 8 * count, count)) for path, count in runs]
     total = sum(count for _, count in runs)
     samples = np.sort(np.concatenate([np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]))
@@ -202,7 +207,7 @@ def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
 
 
 def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks: PairChunks, describe: Callable[[int], str]) -> Pairs:
-    """Sort pairs and leave out what comes again."""
+    """Sort pairs and drop duplicates; pairs that contradict each other are an error."""
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order], values[order]
     again = keys[1:] == keys[:-1]
@@ -214,7 +219,7 @@ def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks
 
 
 def _raise_conflict(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> None:
-    """Find the first two rows that contradict each other."""
+    """Raise an error that names the first two rows that contradict each other."""
     rows: list[tuple[int, int]] = []
     for first, keys, values in chunks():
         rows += [(first + int(n), int(values[n])) for n in np.flatnonzero(keys == key)]

@@ -1,6 +1,6 @@
-"""What people hold mappings of ids in: dicts, arrays and tables in memory; CSV, Parquet, ``.npy``, agglomerate files of WEBKNOSSOS (HDF5).
+"""Mappings of ids as users have them: dicts, arrays and tables in memory; CSV, Parquet, ``.npy`` and WEBKNOSSOS agglomerate files (HDF5).
 
-Files are read in chunks, whatever their length.
+Files are read in chunks of bounded size.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ AGGLOMERATE_DATASET = "segment_to_agglomerate"
 SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
 _MOST = 2**64 - 1
 _MOST_DIGITS = len(str(_MOST))
-_ENCODING = "utf-8-sig"  # some programs begin a file with a mark of the order of its bytes
+_ENCODING = "utf-8-sig"  # some programs write a byte order mark
 
 
 class IdSource(Protocol):
-    """A mapping that a user gives."""
+    """Mapping of ids."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name of the mapping in errors."""
 
     def digest(self) -> str:
-        """Name its content."""
+        """Return the digest of the content."""
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it in a folder that is there."""
+        """Write the mapping as a table into an existing folder."""
 
 
 def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
-    """Make sure that values are ids: whole numbers from 0 to 2^64 - 1."""
+    """Check that values are ids, integers from 0 to 2^64 - 1, and return them as uint64."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and not hasattr(values, "dtype") and all(isinstance(value, (int, np.integer)) for value in values):
-        array = np.array(values, object)  # some are too long for int64
+        array = np.array(values, object)  # ids above 2^63 - 1 and negative ones made it float64
     if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
         for value in array.ravel():
             if not 0 <= value <= _MOST:
@@ -73,77 +73,65 @@ def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class PairsInMemory:
-    """Pairs in memory."""
+    """Pairs of ids in memory."""
 
     keys: npt.NDArray[np.uint64]
-    """The ids."""
     values: npt.NDArray[np.uint64]
-    """What they become."""
     name: str = "mapping"
-    """What an error calls it."""
+    """Name of the mapping in errors."""
 
     def digest(self) -> str:
-        """Name its content."""
         return hashlib.blake2b(self.keys.tobytes() + self.values.tobytes(), digest_size=16).hexdigest()
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it."""
         return write_pairs_sorted(folder, lambda: [(1, self.keys, self.values)], lambda row: f"{self.name}: row {row}")
 
 
 @dataclass(frozen=True)
 class ValuesInMemory:
-    """An entry for each id from 0 on."""
+    """Values of the ids 0, 1, 2... in memory."""
 
     values: npt.NDArray[Any]
-    """What they become."""
     name: str = "mapping"
-    """What an error calls it."""
+    """Name of the mapping in errors."""
 
     def digest(self) -> str:
-        """Name its content."""
         return hashlib.blake2b(b"dense" + self.values.tobytes(), digest_size=16).hexdigest()
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it."""
         return write_values(folder, [self.values], self.name)
 
 
 @dataclass(frozen=True)
 class _File:
-    """A file with a mapping."""
+    """Base of mappings in files."""
 
     path: str
-    """The file."""
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
         return self.path
 
     def digest(self) -> str:
-        """Name its content."""
         with files.open_stream(self.path) as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()  # type: ignore[arg-type]  # all our streams have readinto
 
     def chunks(self) -> Iterator[Chunk]:
-        """Go through its pairs: number of the first row, ids, values."""
+        """Yield the pairs in chunks: number of the first row, ids, values."""
         raise NotImplementedError
 
     def describe(self, row: int) -> str:
-        """Say where a row is."""
+        """Return the place of a row, for errors."""
         return f"{self.path}: row {row}"
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it."""
         return write_pairs_sorted(folder, self.chunks, self.describe)
 
 
 class CsvFile(_File):
-    """Two columns, with a header or without; rows are counted as lines."""
+    """CSV file of two columns, with or without a header; rows are counted as lines."""
 
     def chunks(self) -> Iterator[Chunk]:
-        """Go through its pairs."""
         import pandas as pd
 
         has_header = self._has_header()
@@ -158,13 +146,13 @@ class CsvFile(_File):
                     skip_blank_lines=False,
                     encoding=_ENCODING,
                     encoding_errors="replace",
-                    low_memory=False,  # else parts of a chunk may get types of their own
+                    low_memory=False,  # otherwise parts of a chunk may get different types
                 )
                 with reader:
                     for frame in reader:
                         if frame.shape[1] != 2:
                             self._raise_bad_line(has_header)
-                        # A type that is asked for would let 1.5 and True pass.
+                        # dtype= would accept 1.5 and True.
                         keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
                         yield first, keys, values
                         first += len(frame)
@@ -175,7 +163,7 @@ class CsvFile(_File):
                 raise
 
     def _has_header(self) -> bool:
-        """Tell whether the first line names columns: it does not begin with a number. One that begins with a number is never passed over."""
+        """Return whether the first line is a header. A line that begins with a number is data and is never skipped."""
         with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             line = file.readline().strip()
         try:
@@ -187,7 +175,7 @@ class CsvFile(_File):
         return False
 
     def _raise_bad_line(self, has_header: bool) -> None:
-        """Find the line that is no pair of ids."""
+        """Raise an error that names the first line that is no pair of ids."""
         with io.TextIOWrapper(files.open_stream(self.path), encoding=_ENCODING, errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:
@@ -197,7 +185,6 @@ class CsvFile(_File):
                     raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
 
     def describe(self, row: int) -> str:
-        """Say where a row is."""
         return f"{self.path}: line {row}"
 
 
@@ -212,10 +199,9 @@ def _unquoted(part: str) -> str:
 
 
 class ParquetFile(_File):
-    """Two columns of integers."""
+    """Parquet file of two integer columns."""
 
     def chunks(self) -> Iterator[Chunk]:
-        """Go through its pairs."""
         import_extra("pyarrow", self.path, "analysis")
         import pyarrow.parquet as pq
 
@@ -231,7 +217,7 @@ class ParquetFile(_File):
 
     @staticmethod
     def _by_index(schema: Any) -> list[str]:
-        """List the columns; the index of a pandas table, which is stored last, comes first."""
+        """Return the columns, with the index of a pandas table, which is stored last, first."""
         index = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
         return [*index, *(name for name in schema.names if name not in index)]
 
@@ -244,10 +230,10 @@ class ParquetFile(_File):
 
 
 class NpyFile(_File):
-    """``(n, 2)`` pairs, or one entry for each id from 0 on, which is used where it is."""
+    """``.npy`` of pairs, shape (n, 2), or of one value for each id from 0, which is used in place."""
 
     def _opened(self) -> tuple[npt.NDArray[Any], int]:
-        """Map it into memory, and tell where its values begin."""
+        """Map the array into memory; return it with the offset of its first byte."""
         ref, is_reversed = npy_ref(self.path)
         dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
         if dtype.kind not in "iu" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
@@ -257,7 +243,6 @@ class NpyFile(_File):
         return files.map_array(self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"), ref.offset
 
     def chunks(self) -> Iterator[Chunk]:
-        """Go through its pairs."""
         found, _ = self._opened()
         for first in range(0, len(found), ROWS):
             rows = np.array(found[first : first + ROWS])
@@ -265,7 +250,7 @@ class NpyFile(_File):
             yield first + 1, as_ids(rows[:, 0], what), as_ids(rows[:, 1], what)
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it, or use it as it is."""
+        """Write the table, or use the file in place."""
         found, offset = self._opened()
         if found.ndim == 2:
             return super().write(folder)
@@ -275,21 +260,20 @@ class NpyFile(_File):
 
 
 class AgglomerateFile(_File):
-    """An agglomerate file of WEBKNOSSOS: ``segment_to_agglomerate`` has one entry for each segment from 0 on."""
+    """WEBKNOSSOS agglomerate file: ``segment_to_agglomerate`` has a value for each segment from 0."""
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it."""
         with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
             h5py, found = import_extra("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
             if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
                 raise FormatError(
-                    f"{self.path}: has no list of integers {AGGLOMERATE_DATASET}, as agglomerate files have; it holds {', '.join(file) or 'nothing'}"
+                    f"{self.path}: expected a list of integers {AGGLOMERATE_DATASET}, as in agglomerate files; the file contains {', '.join(file) or 'nothing'}"
                 )
             return write_values(folder, (found[first : first + ROWS] for first in range(0, len(found), ROWS)), self.path)
 
 
 def open_mapping(mapping: Any) -> IdSource:
-    """Take what a user gives as a mapping, but for NML, which needs the segmentation."""
+    """Return the mapping of a user's object or file. NML is not handled here: it needs the segmentation."""
     if isinstance(mapping, (str, os.PathLike)):
         return _open_file(local_path(mapping))
     if isinstance(mapping, dict):
@@ -329,11 +313,11 @@ def _open_file(path: str) -> IdSource:
     return kind(path)
 
 
-# ------------------------------------------------------------------------------------------------ written
+# ------------------------------------------------------------------------------------------------ writing
 
 
 def mapping_path(url: str | os.PathLike[str]) -> str:
-    """Make sure that a mapping can be written to a file, before the work begins."""
+    """Check, before the work begins, that a mapping can be written to a path."""
     path = local_path(url)
     if not path.endswith((".npy", *TABLE_SUFFIXES)):
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
@@ -345,12 +329,14 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
 
 
 def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
-    """Write a mapping in a form that can be read again; the file appears when it is complete."""
+    """Write a mapping atomically, in a form that :func:`open_mapping` reads."""
     import pandas as pd
 
     if not path.endswith(".npy"):
         frame = pd.DataFrame({"old": old.astype(np.uint64), "new": new.astype(np.uint64)})
-        write_table(frame.set_index("old") if path.endswith(".csv") else frame, path)  # an index is a CSV's first column, and a Parquet's last
+        write_table(
+            frame.set_index("old") if path.endswith(".csv") else frame, path
+        )  # the index is the first column of a CSV file, but the last of a Parquet file
         return
     stream = io.BytesIO()
     np.save(stream, np.stack([old.astype(np.uint64), new.astype(np.uint64)], axis=1))

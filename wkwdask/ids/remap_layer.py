@@ -1,4 +1,4 @@
-"""A layer whose ids are mapped, from what a user asks for to source, target, table, plan and job."""
+"""Planning of :func:`wkwdask.remap` and of verbs that map ids: sources, target, table and job."""
 
 from __future__ import annotations
 
@@ -47,27 +47,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MergerMode(PairsInMemory):
-    """The merges of an NML in one segmentation: each segment under a node, and the smallest id of those that it is merged with."""
+    """Merges of an NML in one segmentation: each segment below a node maps to the smallest id of its tree."""
 
     note: str = ""
-    """What was left aside."""
+    """Note on nodes that were left out."""
 
     def digest(self) -> str:
-        """Name its content."""
         return hashlib.blake2b(b"nml" + super().digest().encode(), digest_size=16).hexdigest()
 
 
 def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
-    """Look up which segments an NML merges; trees that share a segment are one."""
+    """Look up the segments that an NML merges; trees that share a segment are merged too."""
     trees, positions = read_nodes(path)
     ids = sample_ids(segmentation, positions // np.array(segmentation.box.mag.factors))
     hit = ids != 0
     segments, numbers = np.unique(ids[hit], return_inverse=True)
     num_trees = int(trees.max()) + 1 if len(trees) else 0
-    sets = Sets(len(segments) + num_trees)  # segments come first, in their order: the root of a set is its smallest segment
+    sets = Sets(len(segments) + num_trees)  # segments come first, ascending: the root of a set is its smallest segment
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
-    num_outside = int(len(ids) - hit.sum())  # outside of the layer, or where it is 0
+    num_outside = int(len(ids) - hit.sum())  # nodes outside of the layer, or on id 0
     return MergerMode(segments, segments[roots], path, f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "")
 
 
@@ -96,31 +95,28 @@ DEFAULTS = ("keep", "zero")
 
 @dataclass(frozen=True, slots=True)
 class RemapOptions:
-    """How ids are mapped."""
+    """Options of a mapping of ids."""
 
     default: str = "keep"
-    """What becomes of ids that the mapping does not name: ``"keep"`` or ``"zero"``."""
+    """Value of ids that the mapping does not contain: ``"keep"`` or ``"zero"``."""
     where: BoundingBox | None = None
-    """What is mapped [voxels of mag 1]; everything else becomes zero."""
+    """Box to map [voxels of mag 1]; voxels outside become zero."""
     dtype: Any = None
-    """Type of the ids, by default as in the source."""
+    """Type of the ids, None for that of the source."""
     command: str = "remap"
-    """What a user asked for."""
+    """Verb of the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdLookup:
-    """Maps the ids of an array by a table that each process maps into memory."""
+    """Callable that maps the ids of an array by a table."""
 
     table: IdMap
-    """The table."""
     keeps: bool
-    """Whether ids that are not named stay."""
+    """Whether ids that the table does not contain stay."""
     dtype: np.dtype[Any]
-    """Type of the result."""
 
     def __call__(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Map."""
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
@@ -130,54 +126,47 @@ class IdLookup:
 
 @dataclass(frozen=True, slots=True)
 class Remap(Plan):
-    """A layer whose ids can be mapped."""
+    """Plan of a mapping of ids."""
 
     source: Volume
-    """What is read."""
     mapping: IdSource
-    """The mapping."""
     application: AppliedFunction
-    """What is done to which bricks, but for the table."""
+    """Sources and bricks; its function is replaced once the table is written."""
     target: TargetArray
-    """What is written."""
     staged: StagedMags
-    """How it appears."""
     keeps: bool
-    """Whether ids that are not named stay."""
+    """Whether ids that the table does not contain stay."""
 
     @property
     def note(self) -> str:
-        """What a user should know about the mapping."""
         return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Map all ids."""
         job = self.job(self.table())
         note = yield Phase(job, f"mapping ids into {self.staged.folders[0]}")
         return Outcome(job.tallies, "; ".join(filter(None, (self.note, note))))
 
     def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read, as far as that can be told."""
         check_not_replaced(self.source)
 
     def table(self) -> IdMap:
-        """Make the table in the job's folder, or find that of an earlier start."""
+        """Write the table into the job's folder, or reuse that of an earlier start."""
         folder = self.target.scratch_folder
         files.make_folders_below(dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
-            raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype=")
+            raise ValueError(f"{self.mapping.name}: contains id {table.largest}, which {self.target.dtype.name} cannot hold: set another dtype=")
         table.save(folder)
         return table
 
     def job(self, table: IdMap) -> ApplyJob:
-        """Make the job that writes."""
+        """Return the job that writes the mapped layer."""
         function = IdLookup(table, self.keeps, self.target.dtype)
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
 def lay_out_remap(read: SourceVolume, wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
-    """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
+    """Plan a mapping of ids, or resume the interrupted job of the same settings."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
     source = read.volume
