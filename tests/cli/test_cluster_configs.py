@@ -132,8 +132,8 @@ WRONG = [
     ({"kind": "jobqeue"}, ["kind: found 'jobqeue', expected one of local, scheduler, jobqueue"]),
     ({"kind": "local", "worker": 3}, ["worker: unknown key"]),
     ({"kind": "local", "workers": 0, "memory-limit": "lots"}, ["workers: found 0, expected a number from", "memory-limit: found 'lots', expected"]),
-    ({**MINIMAL, "jobs": None}, ["jobs, adaptive: give one of the two"]),
-    ({**MINIMAL, "adaptive": {"maximum": 3}}, ["jobs, adaptive: give one of the two"]),
+    ({**MINIMAL, "jobs": None}, ["jobs, adaptive: set exactly one of the two"]),
+    ({**MINIMAL, "adaptive": {"maximum": 3}}, ["jobs, adaptive: set exactly one of the two"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"max": 3}}, ["adaptive.max: unknown key", "adaptive.maximum: missing"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"minimum": 4, "maximum": 3}}, ["adaptive.minimum: 4 is more than the maximum, 3"]),
     ({**MINIMAL, "walltime": 3600}, ["walltime: found 3600, expected a time in quotes"]),  # what YAML makes of 01:00:00
@@ -143,10 +143,10 @@ WRONG = [
     ({**MINIMAL, "walltime": "01:00:00", "lifetime": "1h"}, ["lifetime: 3600 s and a stagger of 0 s are not less than the walltime, 3600 s"]),
     ({**MINIMAL, "walltime": "01:00:00", "lifetime": "55m", "lifetime-stagger": "5m"}, ["lifetime: 3300 s and a stagger of 300 s are not less than"]),
     ({**MINIMAL, "lifetime": "5m", "lifetime-stagger": "6m"}, ["lifetime-stagger: 360 s is not less than the lifetime"]),
-    ({**MINIMAL, "lifetime-stagger": "6m"}, ["lifetime-stagger: there is no lifetime"]),
-    ({**MINIMAL, "dask": {"distributed": {"worker": {"memory": {"spil": False}}}}}, ["dask.distributed.worker.memory.spil: dask has no such setting"]),
+    ({**MINIMAL, "lifetime-stagger": "6m"}, ["lifetime-stagger: set without a lifetime"]),
+    ({**MINIMAL, "dask": {"distributed": {"worker": {"memory": {"spil": False}}}}}, ["dask.distributed.worker.memory.spil: unknown setting of dask"]),
     ({**MINIMAL, "job-script-prologue": "module load x"}, ["job-script-prologue: found 'module load x', expected a list of lines"]),
-    ({"kind": "scheduler"}, ["address, scheduler-file: give one of the two"]),
+    ({"kind": "scheduler"}, ["address, scheduler-file: set exactly one of the two"]),
     ([1], ["not a cluster configuration"]),
 ]
 
@@ -166,11 +166,11 @@ def test_wrong_configurations(tmp_path, values, problems):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "kind: local\nkind: scheduler\n", "the key 'kind' is there twice"),
+        ("a.yaml", "kind: local\nkind: scheduler\n", "duplicate key 'kind'"),
         ("a.yaml", "kind: [local\n", "not YAML"),
         ("a.yaml", "kind: local\n---\nkind: local\n", "found 2 YAML documents"),
         ("a.sbatch", "#!/bin/bash\necho\n", "found no '# kind: ...', expected one of # kind: allocation, # kind: array"),
-        ("a.sbatch", "# kind: array\n", "it has to begin with #!"),
+        ("a.sbatch", "# kind: array\n", "expected #!"),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path, name, text, message):
@@ -181,7 +181,7 @@ def test_files_that_are_no_configuration(tmp_path, name, text, message):
 
 def test_where_names_are_looked_for(tmp_path, monkeypatch):
     """An existing file, the folders of the variable, those of the user, the shipped ones; the first counts."""
-    with pytest.raises(MissingError, match=r"mine: neither a file nor a known cluster; known are .*local.*slurm-jobqueue"):
+    with pytest.raises(MissingError, match=r"mine: neither a file nor a known cluster; known clusters: .*local.*slurm-jobqueue"):
         find_config("mine")
     user, first, second = tmp_path / "no-config" / "wkwdask" / "clusters", tmp_path / "first", tmp_path / "second"
     for number, folder in enumerate((user, second, first), 1):
@@ -201,7 +201,7 @@ def test_overrides():
     assert config.dask_settings["distributed.worker.memory.spill"] is False  # sections are joined
     with pytest.raises(FormatError, match=r"slurm-jobqueue\.yaml: colour: unknown key"):
         load_config("slurm-jobqueue", {"colour": 1})
-    with pytest.raises(FormatError, match="jobs: cannot be set from outside"):
+    with pytest.raises(FormatError, match="jobs: cannot be overridden"):
         load_config("slurm-allocation", {"jobs": 1})
 
 
@@ -232,9 +232,9 @@ def test_scripts_and_manifests_are_not_run_inside():
 def test_no_cluster():
     with wkwdask.cluster() as client:
         assert client is None
-    with pytest.raises(TypeError, match="jobs: belongs to a configuration"), wkwdask.cluster(jobs=3):
+    with pytest.raises(TypeError, match="jobs: overrides need a configuration"), wkwdask.cluster(jobs=3):
         pass
-    with pytest.raises(ValueError, match="a report is made by a dask cluster"), wkwdask.cluster(report="a.html"):
+    with pytest.raises(ValueError, match="a performance report needs a dask cluster"), wkwdask.cluster(report="a.html"):
         pass
 
 
@@ -289,7 +289,7 @@ def test_findings():
     assert all(one.is_fine for one in findings(FACTS, comes_back=True, folder="/shared"))
     assert [one.what for one in findings(FACTS, comes_back=False, folder="/shared") if not one.is_fine] == ["shared folder, from there"]
     tmpfs = findings({**FACTS, "scratch": {"problem": "", "kind": "tmpfs", "is_network": False, "free": 1 << 40}}, comes_back=True, folder="/shared")
-    assert ["it is memory" in one.remedy for one in tmpfs if one.what == "scratch"] == [True]
+    assert ["it is in memory" in one.remedy for one in tmpfs if one.what == "scratch"] == [True]
 
 
 @pytest.mark.parametrize(("facts", "what"), BAD)
@@ -318,7 +318,7 @@ def test_commands(tmp_path):
     assert (both.returncode, "give one of them" in both.stderr) == (2, True)
     unknown = command("verify", tmp_path, "--cluster", "mine")
     assert unknown.returncode == 1
-    assert unknown.stderr.startswith("error: mine: neither a file nor a known cluster; known are ")
+    assert unknown.stderr.startswith("error: mine: neither a file nor a known cluster; known clusters: ")
 
 
 def test_check_on_this_machine(tmp_path):

@@ -103,7 +103,7 @@ def test_jobs_that_wait(slurm, capfd):
 
 def test_refused_jobs(slurm):
     refused = wkwdask.cluster("slurm-jobqueue", **SITE | {"queue": "no"})
-    with pytest.raises(TaskFailedError, match=r"slurm-jobqueue: a job was refused: .*invalid partition"), refused:
+    with pytest.raises(TaskFailedError, match=r"slurm-jobqueue: a job was rejected: .*invalid partition"), refused:
         pass
     slurm.wait_until_empty()
 
@@ -112,7 +112,7 @@ def test_jobs_without_workers(slurm, tmp_path):
     """Jobs that end before their worker comes are an error, not an endless stream of jobs."""
     settings = {**SITE, "python": "/bin/false", "log_directory": str(tmp_path), "dask": {"distributed": {"comm": {"timeouts": {"connect": "1s"}}}}}
     failing = wkwdask.cluster("slurm-jobqueue", jobs=1, **settings)
-    with pytest.raises(TaskFailedError, match="3 jobs in a row ended before their worker came") as caught, failing as client:
+    with pytest.raises(TaskFailedError, match="3 jobs in a row ended before their worker connected") as caught, failing as client:
         client.submit(nap, 0).result()
     assert str(tmp_path) in str(caught.value)
     assert len(list(tmp_path.glob("*.err"))) == 3

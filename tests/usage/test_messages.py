@@ -76,6 +76,6 @@ def test_a_dead_scheduler_is_an_error_within_seconds(dataset):
     done = run_here("pyramid", dataset / "one", "--scheduler", "tcp://127.0.0.1:9")
     assert time.monotonic() - start < 40
     assert done.returncode == 1
-    assert "tcp://127.0.0.1:9: no dask scheduler answers there within 8 s; check that it runs, and its address" in done.stderr
+    assert "tcp://127.0.0.1:9: no dask scheduler answered within 8 s; check that it runs, and its address" in done.stderr
     with pytest.raises(TaskFailedError), wkwdask.cluster("tcp://127.0.0.1:9", timeout=1):
         pass

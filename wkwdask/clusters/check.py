@@ -1,4 +1,4 @@
-"""Does a cluster work: one worker is started, looks around where it runs, and is stopped; what it found is compared with what is here."""
+"""Cluster check: start one worker, let it probe its node, stop it, and compare the facts with this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NETWORK_FILE_SYSTEMS = (
 
 
 def versions() -> dict[str, str]:
-    """Tell the versions of Python and of the packages that have to agree."""
+    """Return the versions of Python and of the packages that must agree."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 
 def probe(folder: str, token: str) -> dict[str, Any]:
-    """Look around where this runs, in a dask worker or not."""
+    """Collect facts about the current node, inside a dask worker or not."""
     facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_of_worker()}
     facts["sees"] = wait_for_token(os.path.join(folder, FROM_DRIVER), token)
     facts["writes"] = _written(os.path.join(folder, FROM_WORKER), token)
@@ -57,14 +57,14 @@ def probe(folder: str, token: str) -> dict[str, Any]:
 
 
 def wait_for_token(path: str, token: str, seconds: float = _SEEN_SECONDS) -> bool:
-    """Wait for a file with a token; a network file system may show it late."""
+    """Wait for a file with a token. A network file system may show it late."""
     until = time.monotonic() + seconds
     while True:
         try:
             with open(path, encoding="ascii") as file:
                 if file.read() == token:
                     return True
-            os.listdir(os.path.dirname(path))  # lets NFS look again
+            os.listdir(os.path.dirname(path))  # makes the NFS client refresh its cache of the folder
         except OSError:
             pass
         if time.monotonic() > until:
@@ -73,7 +73,7 @@ def wait_for_token(path: str, token: str, seconds: float = _SEEN_SECONDS) -> boo
 
 
 def _written(path: str, token: str) -> str:
-    """Write a file; give the reason where that fails."""
+    """Write a file; return the error message, empty on success."""
     try:
         with open(path, "x", encoding="ascii") as file:
             file.write(token)
@@ -83,7 +83,7 @@ def _written(path: str, token: str) -> str:
 
 
 def _of_worker() -> dict[str, Any]:
-    """Tell what the dask worker says of itself; outside one, what SLURM says of the job."""
+    """Return memory and scratch folder of the dask worker; outside one, those of the SLURM job."""
     from distributed import get_worker
 
     try:
@@ -104,7 +104,7 @@ def _of_worker() -> dict[str, Any]:
 
 
 def _scratch(folder: str) -> dict[str, Any]:
-    """Try to write, and tell what kind of file system it is and how much is free."""
+    """Test a scratch folder: writable, type of file system, free space."""
     problem = _written(os.path.join(folder, f"wkwdask-check-{os.getpid()}"), "")
     if not problem:
         os.unlink(os.path.join(folder, f"wkwdask-check-{os.getpid()}"))
@@ -114,7 +114,7 @@ def _scratch(folder: str) -> dict[str, Any]:
 
 
 def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
-    """Tell the type of the file system that holds a path, such as ext4 or nfs; empty where the system does not say."""
+    """Return the type of the file system that holds a path, such as ext4 or nfs; empty if unknown."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.split() for line in file]
@@ -125,7 +125,7 @@ def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
     for _, where, kind, *_ in lines:
         folder = where.replace("\\040", " ")
         inside = folder == "/" or place == folder or place.startswith(f"{folder}/")
-        if inside and len(folder) >= len(found[0]):  # of two on one place the later one is seen
+        if inside and len(folder) >= len(found[0]):  # the longest mount point wins; of two mounts on one folder, the later one is visible
             found = (folder, kind)
     return found[1]
 
@@ -138,22 +138,22 @@ _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_ME
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
-    """Its name."""
+    """Subject of the check."""
     found: str
-    """How it is."""
+    """Observation."""
     is_fine: bool
-    """It is as it has to be."""
+    """Whether the observation is as required."""
     remedy: str = ""
-    """What to do where it is not, or what to know."""
+    """Remedy, or additional information."""
 
 
 def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
-    """Start one worker of a cluster, let it look around, and stop everything."""
+    """Start one worker of a cluster, let it probe its node, and stop everything."""
     if config.kind == "kubernetes":
-        raise UnsupportedError(f"{config.name}: manifests are not checked from here: kubectl apply --dry-run=server -f {config.path}")
+        raise UnsupportedError(f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}")
     token = uuid4().hex
     with _own_folder(folder) as place:
         with open(os.path.join(place, FROM_DRIVER), "w", encoding="ascii") as file:
@@ -190,17 +190,17 @@ def _by_client(config: ClusterConfig, place: str, token: str, seconds: float) ->
 
 
 def probe_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
-    """Let one worker of a cluster look around."""
+    """Run the probe on one worker of a cluster."""
     try:
         client.wait_for_workers(1, timeout=seconds)
     except TimeoutError:
-        raise TaskFailedError(f"no worker came within {seconds:g} s: see the queue and the output of the job (log-directory)") from None
+        raise TaskFailedError(f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)") from None
     found: dict[str, Any] = client.submit(probe, place, token, pure=False).result(timeout=seconds)
     return found
 
 
 def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
-    """Submit the batch script with a small command that looks around from inside."""
+    """Submit the batch script with a small command that probes the node."""
     program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
     output, answer = os.path.join(place, "job.out"), os.path.join(place, "answer.json")
     small = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
@@ -211,12 +211,12 @@ def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) ->
     except FileNotFoundError:
         raise TaskFailedError(f"{config.name}: sbatch not found: run the check on a machine that submits jobs") from None
     if done.returncode:
-        raise TaskFailedError(f"{config.name}: the job was refused: {' '.join(done.stderr.split())}")
+        raise TaskFailedError(f"{config.name}: the job was rejected: {' '.join(done.stderr.split())}")
     job = done.stdout.strip().partition(";")[0]
     try:
         found = _answer(config, job, answer, output, seconds)
         until = time.monotonic() + _END_SECONDS
-        while _state(job) not in (*_ENDED, "") and time.monotonic() < until:  # it clears up after itself
+        while _state(job) not in (*_ENDED, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
             time.sleep(0.2)
         return found
     finally:
@@ -244,7 +244,7 @@ def _state(job: str) -> str:
 
 
 def findings(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> list[Finding]:
-    """Judge what a worker found."""
+    """Evaluate the facts of a worker."""
     return [
         Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_of_address(facts["address"], facts["host"])),
         *_of_versions(facts["versions"]),
@@ -259,7 +259,7 @@ def _of_address(address: str, host: str) -> tuple[bool, str]:
 
     is_loopback = "://127." in address or "[::1]" in address
     if is_loopback and host != socket.gethostname():
-        return False, "it listens where no other machine reaches it: set interface (ip addr)"
+        return False, "it listens on a loopback address, which other machines cannot reach: set interface (ip addr)"
     return True, ""
 
 
@@ -289,7 +289,7 @@ def _of_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
     elif free < _LEAST_SCRATCH_NBYTES:
         yield Finding("scratch", found, False, f"less than {format_bytes(_LEAST_SCRATCH_NBYTES)} free: set local-directory")
     else:
-        yield Finding("scratch", found, True, "it is memory: what is written there counts as the job's" if kind in ("tmpfs", "ramfs") else "")
+        yield Finding("scratch", found, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
 
 
 def _of_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -297,5 +297,5 @@ def _of_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
     is_fine = not limit or limit >= _LEAST_MEMORY_NBYTES
     yield Finding("memory of a worker", format_bytes(limit) if limit else "no limit", is_fine, "" if is_fine else "less than 1 GiB: raise memory")
     if facts["address"]:
-        remedy = "it writes to scratch what would better wait: set distributed.worker.memory.spill and .target to false"
+        remedy = "tasks should wait for memory rather than spill to scratch: set distributed.worker.memory.spill and .target to false"
         yield Finding("spilling", "on" if spills else "off", not spills, remedy if spills else "")

@@ -1,4 +1,4 @@
-"""Cluster configurations: where they are found by name, their keys with types and defaults, and the check that lists every problem of a file at once."""
+"""Cluster configurations: search by name, keys with types and defaults, and a check that lists all problems of a file at once."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ if TYPE_CHECKING:
 
 
 LOOPBACK = "127.0.0.1:0"
-"""Where dashboards listen by default: anyone who reaches one sees everything, and it asks for no password."""
+"""Default address of dashboards, which have no password and show everything."""
 CLASSES = ("SLURMCluster", "PBSCluster", "LSFCluster", "SGECluster", "OARCluster", "MoabCluster", "HTCondorCluster")
 _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key."""
+    """Key of a configuration."""
 
     read: Callable[[Any], Any]
-    """Turns a value of the file into one that is used; a ValueError says what was expected."""
+    """Converts the value; raises ValueError with the expected kind of value."""
     default: Any = None
-    """What holds where the file does not say."""
+    """Value if the file has none."""
     required: bool = False
-    """The file has to say."""
 
 
 def _reader(expected: str, is_right: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
-    """Make the reader of a kind of value; a value that cannot be converted is wrong too."""
+    """Return the reader of one kind of value."""
 
     def read(value: Any) -> Any:
         try:
@@ -64,12 +63,12 @@ _seconds = _reader(
     "a time such as 30s, 50m or 2h", lambda value: _is_number(value, str, float) and parse_timedelta(value) > 0, lambda value: float(parse_timedelta(value))
 )
 _class = _reader(f"one of {', '.join(CLASSES)}", lambda value: value in CLASSES)
-# YAML makes a number of a walltime without quotes.
+# YAML 1.1 reads an unquoted walltime such as 8:00:00 as a base-60 number.
 _walltime = _reader("a time in quotes such as '08:00:00'", lambda value: isinstance(value, str) and _WALLTIME.fullmatch(value) is not None)
 
 
 def walltime_seconds(walltime: str, class_name: str) -> int:
-    """Tell how long a walltime is, in the notation of a queueing system.
+    """Parse a walltime in the notation of a queueing system [seconds].
 
     Examples
     --------
@@ -137,20 +136,20 @@ KINDS: Mapping[str, Mapping[str, Key]] = {"local": _LOCAL, "scheduler": _SCHEDUL
 
 
 def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
-    """List the keys of a kind; those of a job queue depend on its class."""
+    """Return the keys of a kind; those of a job queue depend on its class."""
     return {**KINDS[kind], **(_OF_CLASS.get(class_name, {}) if kind == "jobqueue" else {})}
 
 
 def job_keys(class_name: str) -> tuple[str, ...]:
-    """List the keys that go to the class of the queueing system as they are."""
+    """List the keys passed unchanged to the class of the queueing system."""
     shared = ("interface", "protocol", "log-directory", "shared-temp-directory", "python", "shebang", "job-name", "job-extra-directives", "job-directives-skip")
     return (*shared, "walltime", "local-directory", *_OF_CLASS[class_name])
 
 
 def check_values(values: Any, where: str) -> dict[str, Any]:
-    """Check what a configuration says, and add what holds where it does not say."""
+    """Check the values of a configuration and add defaults."""
     if not isinstance(values, dict):
-        raise FormatError(f"{where}: not a cluster configuration: keys with values are expected, such as kind: local")
+        raise FormatError(f"{where}: not a cluster configuration: expected keys with values, such as kind: local")
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise FormatError(f"{where}: kind: found {kind!r}, expected one of {', '.join(KINDS)}")
@@ -185,18 +184,18 @@ def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], before: str, pr
 
 
 def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Find settings that dask does not know: a misspelt one would change nothing."""
+    """Find settings unknown to dask. It would silently ignore a misspelt one."""
     import dask.config
     import distributed.config  # noqa: F401 - adds its own to the known ones
 
     known = {name.replace("_", "-") for name, _ in flat(dask.config.merge(*dask.config.defaults))}
     for name, _ in flat(settings):
         if name.replace("_", "-") not in known:
-            yield f"dask.{name}: dask has no such setting"
+            yield f"dask.{name}: unknown setting of dask"
 
 
 def flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the settings of nested sections, each with its full name.
+    """Yield the settings of nested sections with their full names.
 
     Examples
     --------
@@ -221,11 +220,11 @@ def _of_jobqueue(values: Mapping[str, Any]) -> list[str]:
 
 
 def _of_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
-    """A worker that is there when its job ends is killed with what it works on; it has to leave before."""
+    """Check that workers leave before their job ends, which would kill them together with their tasks."""
     lifetime, stagger = values["lifetime"], values["lifetime-stagger"] or 0
     if lifetime is None:
         if stagger:
-            yield "lifetime-stagger: there is no lifetime"
+            yield "lifetime-stagger: set without a lifetime"
         return
     if stagger >= lifetime:
         yield f"lifetime-stagger: {stagger:g} s is not less than the lifetime, {lifetime:g} s"
@@ -236,7 +235,7 @@ def _of_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
 def _one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]:
     if (values[first] is None) != (values[second] is None):
         return []
-    return [f"{first}, {second}: give one of the two"]
+    return [f"{first}, {second}: set exactly one of the two"]
 
 
 _CONTRADICTIONS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
@@ -253,18 +252,18 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """A configuration that was checked."""
+    """Checked configuration."""
 
     name: str
-    """What people call it."""
+    """Name for messages."""
     kind: str
     """local, scheduler or jobqueue; allocation or array for batch scripts; kubernetes."""
     path: Path | None = None
-    """Its file; none where Python gave it."""
+    """File of the configuration; None if it came from Python."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """A value for every key of the kind."""
+    """Value of every key of the kind."""
     text: str = ""
-    """The file as it is, of batch scripts and manifests."""
+    """Text of a batch script or manifest."""
 
     @property
     def dask_settings(self) -> dict[str, Any]:
@@ -273,20 +272,20 @@ class ClusterConfig:
 
 
 def config_folders() -> list[Path]:
-    """List where configurations are looked for, the first first."""
+    """List the folders searched for configurations, in order."""
     own = [Path(folder).expanduser() for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
     home = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     return [*own, home / "wkwdask" / "clusters", shipped_folder()]
 
 
 def shipped_folder() -> Path:
-    """Give the folder of the configurations that come with the package."""
+    """Return the folder of the configurations shipped with the package."""
     installed = _PACKAGE / "cluster_configs"
     return installed if installed.is_dir() else _PACKAGE.parent / "cluster-configs"
 
 
 def known_configs() -> dict[str, Path]:
-    """Give all configurations that have a name; the first of a name counts."""
+    """Return all named configurations; the first folder with a name wins."""
     found: dict[str, Path] = {}
     for folder in config_folders():
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -296,7 +295,7 @@ def known_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> Path:
-    """Find a configuration by its path or its name."""
+    """Find a configuration by path or name."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -307,11 +306,11 @@ def find_config(name: str) -> Path:
     if name in by_file:
         return by_file[name]
     searched = ", ".join(map(str, config_folders()))
-    raise MissingError(f"{name}: neither a file nor a known cluster; known are {', '.join(known) or 'none'} (looked for in {searched})")
+    raise MissingError(f"{name}: neither a file nor a known cluster; known clusters: {', '.join(known) or 'none'} (searched {searched})")
 
 
 def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Read a configuration and check all of it."""
+    """Read and check a configuration."""
     changes = {name.replace("_", "-"): value for name, value in (overrides or {}).items()}
     if not isinstance(config, str | os.PathLike):
         return _config_of("cluster", None, {**config}, changes)
@@ -332,7 +331,7 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
             return _config_of(path.stem, path, documents[0], changes)
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
-        raise FormatError(f"{path}: {', '.join(changes)}: cannot be set from outside: change a copy of the file")
+        raise FormatError(f"{path}: {', '.join(changes)}: cannot be overridden in a file of this kind: change a copy of the file")
     return loaded
 
 
@@ -354,7 +353,8 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 
 def _loader() -> Any:
-    """Make a loader that refuses a key that is there twice, which YAML itself would let win, and aliases, of which a few lines can make gigabytes."""
+    """Return a YAML loader that rejects duplicate keys and aliases."""
+    # Of duplicate keys, plain YAML keeps the last silently. A few lines of nested aliases can expand to gigabytes.
     import yaml
 
     def mapping(reader: Any, node: Any) -> dict[Any, Any]:
@@ -362,13 +362,13 @@ def _loader() -> Any:
         names = [name for name, _ in pairs]
         for name in names:
             if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name!r}", node.start_mark)
         return dict(pairs)
 
     def compose(reader: Any, parent: Any, index: Any) -> Any:
         if reader.check_event(yaml.AliasEvent):
             event = reader.peek_event()
-            raise yaml.composer.ComposerError(None, None, f"found the alias *{event.anchor}, expected values that are written out", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, f"found the alias *{event.anchor}, expected plain values", event.start_mark)
         return yaml.SafeLoader.compose_node(reader, parent, index)
 
     loader = type("StrictLoader", (yaml.SafeLoader,), {"compose_node": compose})
@@ -381,6 +381,7 @@ def _config_of(name: str, path: Path | None, values: Any, changes: Mapping[str, 
         merged = {**values, **changes}
         if isinstance(values.get("dask"), dict) and isinstance(changes.get("dask"), dict):
             merged["dask"] = _merged(values["dask"], changes["dask"])
+        # The two exclude each other, so overriding one drops the other of the file.
         if changes.get("jobs") is not None and "adaptive" not in changes:
             merged.pop("adaptive", None)
         if changes.get("adaptive") is not None and "jobs" not in changes:
@@ -402,10 +403,10 @@ _KIND = re.compile(r"^#\s*kind:\s*(\S+)\s*$", re.MULTILINE)
 
 
 def kind_of_script(text: str, where: str) -> str:
-    """Tell the kind of a batch script by its line ``# kind: ...``."""
+    """Return the kind of a batch script from its line ``# kind: ...``."""
     kinds = _KIND.findall(text)
     if not text.startswith("#!"):
-        raise FormatError(f"{where}: not a batch script: it has to begin with #!/usr/bin/env bash")
+        raise FormatError(f"{where}: not a batch script: expected #!/usr/bin/env bash as first line")
     if len(kinds) != 1 or kinds[0] not in SCRIPT_KINDS:
         raise FormatError(
             f"{where}: found {' and '.join(kinds) or 'no'} '# kind: ...', expected one of {', '.join(f'# kind: {kind}' for kind in SCRIPT_KINDS)}"

@@ -1,4 +1,4 @@
-"""Run jobs on a cluster: ``wkwdask.cluster`` starts one from its configuration, or connects to one, and ends what it started."""
+"""Context manager ``wkwdask.cluster``: start a cluster from its configuration or connect to one, and stop what was started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def expected_size(config: ClusterConfig) -> dict[str, Any]:
-    """Tell how large a cluster of jobs will be, for the plans that are made before its workers are there."""
+    """Return the final size of a cluster of jobs as dask settings, for plans made before its workers arrive."""
     if config.kind != "jobqueue":
         return {}
     values = config.values
@@ -33,12 +33,12 @@ def expected_size(config: ClusterConfig) -> dict[str, Any]:
     return {
         EXPECTED_WORKERS: jobs * values["cores"],
         EXPECTED_MEMORY: parse_bytes(values["memory"]) // values["cores"],
-        "distributed.deploy.lost-worker-timeout": "24h",  # the keeper looks after lost jobs
+        "distributed.deploy.lost-worker-timeout": "24h",  # ResubmittingAdaptive handles lost jobs
     }
 
 
 def link_settings(config: ClusterConfig) -> dict[str, str]:
-    """Return dask's template of dashboard links with the host on which the dashboard of a cluster listens, where the configuration names one."""
+    """Return dask's dashboard link template with the host of the configuration, if it names one."""
     import dask.config
     import distributed.config  # noqa: F401 - has the default template
 
@@ -47,7 +47,7 @@ def link_settings(config: ClusterConfig) -> dict[str, str]:
 
 
 def announce(config: ClusterConfig, client: Any) -> None:
-    """Tell on standard error what was started or found."""
+    """Print what was started or found on standard error."""
     click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
 
 
@@ -67,7 +67,7 @@ def _size(config: ClusterConfig, client: Any) -> str:
 
 
 def _dashboard(client: Any) -> str:
-    """Tell where the dashboard is, and how it is reached from outside the network of the cluster."""
+    """Return the dashboard link, and the SSH command to reach it from outside the cluster network."""
     link = client.dashboard_link if find_spec("bokeh") is not None else None
     if not link:
         return ""
@@ -80,46 +80,46 @@ def _dashboard(client: Any) -> str:
 
 _CLOSE_SECONDS = 30
 _ADDRESS_SECONDS = 8.0
-_FILE_SECONDS = 60.0  # a batch script may still be starting the scheduler
+_FILE_SECONDS = 60.0  # the batch script that writes the file may still be starting the scheduler
 
 
 @contextmanager
 def cluster(
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, report: str | os.PathLike[str] | None = None, **overrides: Any
 ) -> Iterator[Any]:
-    """Run what is inside on a cluster: start one from a configuration or connect to one, and end what was started.
+    """Run the enclosed code on a dask cluster: start or connect to one, and stop what was started.
 
-    Inside, every verb of this package and every computation of dask uses it. What was started is told on standard error, with the link to the dashboard if
-    there is one.
+    Inside, all functions of this package and all computations of dask use the cluster. A line on standard error says what was started, with the link to the
+    dashboard if there is one.
 
     Parameters
     ----------
     config : str, path or mapping, optional
-        A name such as ``"local"`` or ``"slurm-jobqueue"``, the path of a configuration, the address of a dask scheduler (``"tcp://host:8786"``), a scheduler
-        file (``.json``), or keys and values. Names are looked up in the folders of ``$WKWDASK_CLUSTERS``, in ``~/.config/wkwdask/clusters``, then among the
-        shipped ones. Default: what ``$WKWDASK_CLUSTER`` says, which a batch script sets; without it the cores of this machine, by threads.
+        Name such as ``"local"`` or ``"slurm-jobqueue"``, path of a configuration, address of a dask scheduler (``"tcp://host:8786"``), scheduler file
+        (``.json``), or mapping of keys to values. Names are searched in the folders of ``$WKWDASK_CLUSTERS``, in ``~/.config/wkwdask/clusters``, then among
+        the shipped ones. Default: ``$WKWDASK_CLUSTER``, which a batch script sets; without it, threads on the cores of this machine.
     report : str or path, optional
-        An HTML file for dask's performance report of what ran inside; it needs bokeh.
+        HTML file for dask's performance report; needs bokeh.
     **overrides : object
         Keys of the configuration with other values, such as ``jobs=4, queue="short", interface="ib0", dask={...}``; ``_`` stands for ``-``.
 
     Returns
     -------
     context manager
-        It gives the ``distributed.Client``; None where this machine's threads do the work.
+        Its value is the ``distributed.Client``, or None if threads of this machine do the work.
 
     Raises
     ------
     MissingError
-        There is no such configuration; all known ones are named.
+        The configuration does not exist; the message lists the known ones.
     FormatError
-        The configuration has problems; all of them are named with their keys.
+        The configuration has problems; the message lists all of them with their keys.
     UnsupportedError
-        It is a batch script or a set of manifests, which cannot be run inside this process.
+        The configuration is a batch script or a set of manifests, which cannot run inside this process.
     ModuleNotFoundError
         A package is not installed: dask-jobqueue comes with ``pip install 'wkwdask[cluster]'``; a report needs bokeh.
     TaskFailedError
-        The queueing system refuses the jobs, none of them brings a worker, or no scheduler answers at an address.
+        The queueing system rejects the jobs, no job brings a worker, or no scheduler answers at the address.
 
     Examples
     --------
@@ -142,9 +142,9 @@ def cluster(
 
 def _refuse_without_cluster(report: Any, overrides: Mapping[str, Any]) -> None:
     if report is not None:
-        raise ValueError(f"{os.fspath(report)}: a report is made by a dask cluster, and there is none: name one, such as 'local'")
+        raise ValueError(f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as 'local'")
     if overrides:
-        raise TypeError(f"{', '.join(overrides)}: belongs to a configuration, and there is none: name one, such as 'local'")
+        raise TypeError(f"{', '.join(overrides)}: overrides need a configuration: name one, such as 'local'")
 
 
 def _need_bokeh(report: Any) -> None:
@@ -153,7 +153,7 @@ def _need_bokeh(report: Any) -> None:
 
 
 def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
-    """Start a cluster and everything around it, in the order in which it has to end."""
+    """Enter all contexts of a cluster, in the reverse of the order in which they must end."""
     import dask
 
     starter = _STARTERS.get(config.kind, _not_inside)
@@ -176,7 +176,7 @@ def _not_inside(config: ClusterConfig) -> AbstractContextManager[Any]:
 
 @contextmanager
 def local_client(config: ClusterConfig) -> Iterator[Any]:
-    """Start worker processes on this machine, and end them."""
+    """Start worker processes on this machine, and stop them at the end."""
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(**local_arguments(config.values))
@@ -184,12 +184,12 @@ def local_client(config: ClusterConfig) -> Iterator[Any]:
         with Client(cluster) as client:
             yield client
     finally:
-        with suppress(TimeoutError):  # a worker that does not answer is ended with this process
+        with suppress(TimeoutError):  # a worker that does not answer ends with this process
             cluster.close(timeout=_CLOSE_SECONDS)
 
 
 def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn a configuration into the arguments of a LocalCluster, as large as affinity, cgroup and SLURM leave it."""
+    """Return the arguments of a LocalCluster, within CPU affinity, cgroup and SLURM limits."""
     from wkwdask.graphs.runners import available_cores, available_memory
 
     threads = values["threads-per-worker"]
@@ -219,7 +219,7 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
         client = Client(**where, timeout=seconds)
     except (OSError, ValueError) as error:
         name = file or values["address"]
-        raise TaskFailedError(f"{name}: no dask scheduler answers there within {seconds:g} s; check that it runs, and its address ({error})") from error
+        raise TaskFailedError(f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its address ({error})") from error
     with client:
         yield client
 

@@ -1,8 +1,7 @@
-"""Clusters whose workers are jobs of a queueing system, by dask-jobqueue, and what keeps these jobs alive.
+"""Clusters whose workers are jobs of a queueing system, through dask-jobqueue, and the replacement of lost jobs.
 
-That is dask's adaptive scaling, which here also notices jobs that are gone. Without it a job that reached its walltime or lifetime, was preempted or cancelled,
-leaves the cluster smaller for ever: dask-jobqueue never submits it again where a job holds several worker processes, or where it was cancelled before its
-worker came.
+Lost jobs are replaced by dask's adaptive scaling, extended here to notice them. Otherwise each job that reached its walltime or lifetime, was preempted or
+cancelled, would shrink the cluster for good: dask-jobqueue never resubmits a job of several worker processes, nor one cancelled before its worker came.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
 
 _TRIES = 3
 _QUEUE_COMMANDS = {"SLURMCluster": ("squeue", "--noheader", "--states=all", "--format=%i %T %r", "--user")}
-_WILL_COME = ("PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "STOPPED")
-_NOT_ITS_FAULT = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REVOKED")
+_STARTING_STATES = ("PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "STOPPED")
+_EXTERNAL_ENDS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REVOKED")
 
 
 def job_of(worker: Any) -> str:
-    """Name the job of a worker; processes of one job are called JOB-0, JOB-1 and so on."""
+    """Return the job of a worker. The processes of a job are called JOB-0, JOB-1 and so on."""
     return str(worker.name).rpartition("-")[0]
 
 
 class ResubmittingAdaptive(Adaptive):
-    """Scales a cluster of jobs, and submits jobs again that are gone."""
+    """Adaptive scaling of a cluster of jobs that also replaces lost jobs."""
 
     def __init__(self, cluster: Any, *, lost_after: float = 15.0, queue_check: float = 15.0, logs: str = "", **options: Any) -> None:
         self.failure = ""
@@ -61,14 +60,14 @@ class ResubmittingAdaptive(Adaptive):
         super().__init__(cluster, **options)
 
     async def adapt(self) -> None:
-        """Submit jobs again that are gone, then scale as dask does."""
+        """Replace lost jobs, then scale as dask does."""
         if self.failure or self._adapting:
             return
         try:
             await self._drop_lost_jobs()
             await super().adapt()
             self._refused = 0
-        except RuntimeError as error:  # a job was refused
+        except RuntimeError as error:  # dask-jobqueue raises it when the queueing system rejects a job
             self._refused += 1
             if self._refused >= _TRIES and not self._workers_here():
                 await self._give_up(f"jobs cannot be submitted: {refusal(error)}")
@@ -81,13 +80,13 @@ class ResubmittingAdaptive(Adaptive):
         return {f"{job}{suffix}" for suffix in suffixes}
 
     async def _drop_lost_jobs(self) -> None:
-        """Forget jobs that have no worker and are gone from the queue; what is forgotten is submitted again."""
+        """Forget jobs without a worker that have left the queue; dask then submits new ones."""
         now = time.monotonic()
         if now < self._next_check or not self._late_jobs():
             return
         self._next_check = now + self._queue_check
         states = await self._states()
-        if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:  # the queue is busy
+        if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:  # the queue is busy: decide next time
             return
         self._tell_of_waiting(states or {})
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
@@ -99,10 +98,10 @@ class ResubmittingAdaptive(Adaptive):
             job.status = Status.closed
         worst = max(lost, key=lambda name: self._failed[name], default=None)
         if worst is not None and self._failed[worst] >= _TRIES and not self._workers_here():
-            await self._give_up(f"{self._failed[worst]} jobs in a row ended before their worker came")
+            await self._give_up(f"{self._failed[worst]} jobs in a row ended before their worker connected")
 
     def _late_jobs(self) -> list[str]:
-        """List the jobs that have been without a worker for long."""
+        """List the jobs that have been without a worker for too long."""
         here, now = self._workers_here(), time.monotonic()
         for name in list(self._jobs.workers):
             if self._members(name) & here:
@@ -114,24 +113,24 @@ class ResubmittingAdaptive(Adaptive):
         return [name for name in self._jobs.workers if now - self._absent_since.get(name, now) >= self._lost_after]
 
     def _is_lost(self, name: str, states: Mapping[str, tuple[str, str]] | None) -> bool:
-        """Decide about a job without a worker; the states are None where the queue was not asked."""
+        """Decide about a job without a worker; ``states`` is None if the queue cannot be queried."""
         number = self._jobs.workers[name].job_id
-        if number is None:  # it was refused
+        if number is None:  # its submission was rejected
             return True
         if states is None:
             return name in self._seen
         state = states.get(number, ("", ""))[0]
-        if state in _WILL_COME:  # a requeued one too; the worker that comes will be its first again
+        if state in _STARTING_STATES:  # after a requeue, the job waits for its first worker again
             self._seen.discard(name)
             return False
         if state == "RUNNING":
             return name in self._seen
-        if name not in self._seen and state not in _NOT_ITS_FAULT:
+        if name not in self._seen and state not in _EXTERNAL_ENDS:  # ended on its own before any worker came: a faulty script, not bad luck
             self._failed[name] += 1
         return True
 
     def _tell_of_waiting(self, states: Mapping[str, tuple[str, str]]) -> None:
-        """Tell why nothing happens: a job that asks for more than its partition gives waits for ever."""
+        """Print why no worker comes. A job that asks for more than its partition offers waits forever."""
         numbers = {job.job_id for job in self._jobs.workers.values()}
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
         if waiting and not self._workers_here() and set(waiting) != self._told:
@@ -141,7 +140,7 @@ class ResubmittingAdaptive(Adaptive):
             )
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
-        """Ask the queue for the states of this user's jobs and the reasons for them; None where it cannot be asked or does not answer."""
+        """Query the queue for state and reason of this user's jobs; None if it cannot be queried or does not answer."""
         command = _QUEUE_COMMANDS.get(type(self._jobs).__name__)
         if command is None:
             return None
@@ -153,15 +152,15 @@ class ResubmittingAdaptive(Adaptive):
         return {line[0]: (line[1], line[2]) for line in lines if len(line) == 3}
 
     async def _give_up(self, reason: str) -> None:
-        """End the cluster: jobs that never bring a worker would let the computation wait for ever."""
-        logs = f"; their output is in {self._logs}" if self._logs else "; their output is where the command was started, unless log-directory says otherwise"
-        self.failure = f"the cluster was given up: {reason}{logs}"
+        """Close the cluster. With jobs that never bring a worker, the computation would wait forever."""
+        logs = f"; their output is in {self._logs}" if self._logs else "; their output is in the folder where the command was started, or in log-directory"
+        self.failure = f"the cluster was closed: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)
         await self._jobs.scheduler.close(reason="wkwdask-gave-up")
 
 
 def refusal(error: BaseException) -> str:
-    """Take from an error of dask-jobqueue what the queueing system said."""
+    """Extract the message of the queueing system from an error of dask-jobqueue."""
     text = str(error)
     said = text.partition("stderr:\n")[2].strip() or text
     return " ".join(said.split())
@@ -172,10 +171,10 @@ _KEPT_INTERVAL = 1.0
 
 
 def job_arguments(config: ClusterConfig) -> dict[str, Any]:
-    """Turn a configuration into the arguments of the class of dask-jobqueue."""
+    """Return the arguments of the dask-jobqueue class for a configuration."""
     values = config.values
     arguments = {name.replace("-", "_"): values[name] for name in job_keys(values["class"]) if values[name] is not None}
-    if values["log-directory"] is not None:  # directives of a batch script know no variables
+    if values["log-directory"] is not None:  # directives of a batch script expand no variables
         arguments["log_directory"] = os.path.expanduser(os.path.expandvars(values["log-directory"]))
     lifetime = [] if values["lifetime"] is None else ["--lifetime", f"{values['lifetime']:g}s"]
     stagger = [] if values["lifetime-stagger"] is None else ["--lifetime-stagger", f"{values['lifetime-stagger']:g}s"]
@@ -195,7 +194,7 @@ def job_arguments(config: ClusterConfig) -> dict[str, Any]:
 
 
 def exports(settings: Mapping[str, Any]) -> list[str]:
-    """Write settings of dask as lines of a shell script, so that they reach the workers.
+    """Write dask settings as lines of a shell script, so that they reach the workers.
 
     Examples
     --------
@@ -206,7 +205,8 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _dask_jobqueue(source: str) -> Any:
-    """Import dask-jobqueue, and take back what it does to Ctrl-C: a job that is interrupted is not a success with exit code 0."""
+    """Import dask-jobqueue without its handler for Ctrl-C."""
+    # On import, dask-jobqueue makes Ctrl-C exit with code 0. An interrupted command must not look like a success.
     before = signal.getsignal(signal.SIGINT)
     module = import_extra("dask_jobqueue", source, "cluster")
     if before is not None and threading.current_thread() is threading.main_thread():
@@ -215,13 +215,13 @@ def _dask_jobqueue(source: str) -> Any:
 
 
 def make_cluster(config: ClusterConfig) -> Any:
-    """Start a scheduler in this process; no job is submitted yet."""
+    """Start a scheduler in this process, without submitting jobs."""
     module = _dask_jobqueue(config.name)
     return getattr(module, config.values["class"])(**job_arguments(config))
 
 
 def job_script(config: ClusterConfig) -> str:
-    """Write the script of one job, without a queueing system and without submitting anything."""
+    """Return the script of one job, without a queueing system."""
     module = _dask_jobqueue(config.name)
     arguments = job_arguments(config)
     del arguments["scheduler_options"]
@@ -230,14 +230,14 @@ def job_script(config: ClusterConfig) -> str:
 
 
 def job_limits(config: ClusterConfig) -> tuple[int, int]:
-    """Give the least and the greatest number of jobs."""
+    """Return the smallest and largest number of jobs."""
     adaptive = config.values["adaptive"]
     return (adaptive["minimum"], adaptive["maximum"]) if adaptive else (config.values["jobs"], config.values["jobs"])
 
 
 @contextmanager
 def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
-    """Submit the jobs of a cluster, keep as many of them as wanted, and cancel all of them at the end."""
+    """Submit the jobs of a cluster, keep their number, and cancel all of them at the end."""
     cluster = make_cluster(config)
     try:
         keeper = _submit(cluster, config)
@@ -253,7 +253,7 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
 
 
 def _submit(cluster: Any, config: ClusterConfig) -> Any:
-    """Submit what has to be there from the start, so that a refusal is an error at once, and let a keeper look after it."""
+    """Submit the minimum number of jobs, so that a rejection is an error at once, and start adaptive scaling."""
     least, most = job_limits(config)
 
     async def submit() -> None:
@@ -264,7 +264,7 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
     try:
         cluster.sync(submit)
     except RuntimeError as error:
-        raise TaskFailedError(f"{config.name}: a job was refused: {refusal(error)}") from error
+        raise TaskFailedError(f"{config.name}: a job was rejected: {refusal(error)}") from error
     values = config.values
     options: dict[str, Any] = {"lost_after": values["lost-after"], "queue_check": values["queue-check"], "logs": values["log-directory"] or ""}
     adaptive = values["adaptive"]
@@ -272,21 +272,21 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
         options |= {"interval": adaptive["interval"], "wait_count": adaptive["wait-count"], "target_duration": adaptive["target-duration"]}
     else:
         options["interval"] = _KEPT_INTERVAL
-    if (values["processes"] or values["cores"]) > 1:  # a job is given back when all of its processes are idle
+    if (values["processes"] or values["cores"]) > 1:  # release a job only when all of its processes are idle
         options["worker_key"] = job_of
     return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=least, maximum_jobs=most, **options)
 
 
 def _close(cluster: Any) -> None:
-    """Cancel all jobs, those that wait in the queue too, and end the scheduler."""
+    """Cancel all jobs, queued ones included, and stop the scheduler."""
     for job in list(cluster.workers.values()):
-        job.status = Status.closing  # jobs of dask-jobqueue do not say so themselves, and dask insists on it
+        job.status = Status.closing  # dask requires this status, and dask-jobqueue does not set it
     with suppress(TimeoutError):
         cluster.close(timeout=_CLOSE_SECONDS)
 
 
 def render(config: ClusterConfig) -> str:
-    """Write what would be submitted for a configuration; nothing is submitted, and no queueing system is needed."""
+    """Return what would be submitted for a configuration, without submitting it or needing a queueing system."""
     if config.text:
         return config.text
     if config.kind == "jobqueue":

@@ -185,7 +185,7 @@ def holds_locks(root: str, job: str) -> bool:
 
 
 def targets_of(root: str) -> list[str]:
-    """List the mags that a job writes, wherever they are."""
+    """List the mags that a job writes, in any folder."""
     record, paths = read_plan(root), RecordPaths(root)
     # Publication deletes the plan before the publish record, which names the same mags.
     return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))
