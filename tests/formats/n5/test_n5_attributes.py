@@ -85,7 +85,7 @@ def test_axes(attributes, dimensions, letters):
 
 
 def test_odd_axes():
-    with pytest.raises(UnsupportedError, match="f: has an axis 't' of length 3; datasets are read that have the axes x, y, z and c"):
+    with pytest.raises(UnsupportedError, match="f: has an axis 't' of length 3, expected the axes x, y, z and c"):
         axes_of(dataset(dimensions=[5, 6, 7, 1, 3], blockSize=[4] * 5), {}, "f")
 
 

@@ -149,11 +149,11 @@ def test_other_data_is_left_alone(tmp_path):
     wkwdask.to_wkw(voxels(), tmp_path / "ds" / "em" / "1")
     with pytest.raises(ExistsError, match="holds WKW data"):
         wkwdask.to_n5(voxels(), tmp_path / "ds" / "em" / "1", existing="overwrite")
-    with pytest.raises(ExistsError, match="ds/em: holds WKW data; write N5 to a folder of its own"):
+    with pytest.raises(ExistsError, match="ds/em: holds WKW data; write N5 to another folder"):
         wkwdask.to_n5(voxels(), tmp_path / "ds" / "em" / "s0")
     wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0", **OPTIONS)
     before = contents(tmp_path)
-    with pytest.raises(ExistsError, match="lies inside of the N5 dataset"):
+    with pytest.raises(ExistsError, match="lies inside the N5 dataset"):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0" / "more", existing="overwrite")
     with pytest.raises(ExistsError, match="something else than one"):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em", existing="overwrite")

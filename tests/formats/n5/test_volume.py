@@ -83,7 +83,7 @@ def test_broken_files(tmp_path):
         (good[:100], TruncatedError, "2/1/0: byte 16: raw data of 84 bytes"),
         (b"", TruncatedError, "2/1/0: has 0 bytes"),
         (good + bytes(9000), CorruptError, "2/1/0: has .* bytes, expected at most"),
-        (b"\0\2" + good[2:], UnsupportedError, "2/1/0: byte 0: an N5 block of objects"),
+        (b"\0\2" + good[2:], UnsupportedError, "2/1/0: byte 0: N5 blocks of objects"),
         (good[:4] + b"\0\0\0\x11" + good[8:], CorruptError, r"2/1/0: byte 4: an N5 block of \(17, 16, 8\) values, expected at most \(16, 16, 8\)"),
     ):
         block.write_bytes(data)

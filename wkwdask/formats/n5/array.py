@@ -1,7 +1,7 @@
 """One N5 dataset as a stored array.
 
-Blocks may be whole at the upper ends or cut off, in default or varlength mode, all in one dataset. An absent block is zero. Those that are written are cut
-off, as the specification has it, and all-zero ones are not stored.
+A dataset may mix blocks in default and varlength mode, and blocks that are whole or truncated at the upper ends. An absent block is zero. New blocks are
+truncated (N5 specification 4.0.0, rule 8), and all-zero blocks are not stored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_ATTRIBUTES_NBYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class N5Codec(ChunkCodec):
-    """A header, then values with the first axis fastest, compressed."""
+    """Codec of a block: a header, then compressed values with the first axis fastest."""
 
     dtype: np.dtype[Any]
     block_size: tuple[int, ...]
@@ -55,7 +55,7 @@ class N5Codec(ChunkCodec):
         return int(np.prod(shape, dtype=object)) * self.dtype.itemsize + header_nbytes(len(self.axes), 1)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a block, which may be cut off or whole at the upper ends."""
+        """Decode a block, truncated or whole at the upper ends: its header states its shape."""
         del shape, offset
         block = decode_block(data, self.dtype, self.compression, source, num_axes=len(self.axes), largest=self.block_size)
         return to_cxyz(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
@@ -66,13 +66,13 @@ class N5Codec(ChunkCodec):
 
 @dataclass(frozen=True, slots=True)
 class N5Description(FileIdentity):
-    """A dataset and its ``attributes.json``."""
+    """Identity of a dataset by its ``attributes.json``."""
 
     dataset: N5Dataset
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the dataset is another one; of a remote one, when ``attributes.json`` says so."""
+        """Values that differ for another dataset; only the attributes if the dataset is remote."""
         return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
 
     def is_still_described(self) -> bool:
@@ -86,7 +86,7 @@ class N5Description(FileIdentity):
 def n5_array(
     store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False
 ) -> StoredArray:  # fmt: skip
-    """Describe the dataset in a folder, which starts at voxel 0; ``is_new`` for one that is being written."""
+    """Describe the dataset of a folder, starting at voxel 0; ``is_new`` if it is being written."""
     size, block = pick_cxyz(dataset.dimensions, axes), pick_cxyz(dataset.block_size, axes)
     grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)
@@ -95,13 +95,13 @@ def n5_array(
 
 
 def dataset_of(array: StoredArray) -> N5Dataset:
-    """Return what ``attributes.json`` says of an array."""
+    """Return the N5 dataset of a stored array."""
     assert isinstance(array.identity, N5Description)
     return array.identity.dataset
 
 
 def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
-    """Read the ``attributes.json`` of a group or dataset, None where there is none."""
+    """Read the ``attributes.json`` of a group or dataset, or None."""
     name = f"{key}/{FILE_NAME}" if key else FILE_NAME
     (raw,) = store.read_whole([name], _MAX_ATTRIBUTES_NBYTES)
     return None if raw is None else parse_object(raw, store.path_of(name))

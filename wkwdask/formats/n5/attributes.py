@@ -1,10 +1,15 @@
-"""What the ``attributes.json`` of an N5 dataset and its group say: how the dataset is stored, and where it lies. Opens nothing.
+"""Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no I/O.
 
-An N5 group is any folder, and a dataset a group whose attributes have ``dimensions``; all lengths are listed with the fastest axis first, which is x.
+An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5 specification 4.0.0). All lengths are listed with the fastest axis,
+x, first.
 
-Of places these are read, in this order: ``transform`` and ``multiscales`` (Janelia COSEM, WEBKNOSSOS), ``downsamplingFactors``, ``scales`` and
-``pixelResolution`` (n5-viewer, BigDataViewer), ``axes``, ``resolution`` and ``units`` (Neuroglancer, tensorstore). Nothing of that is part of the N5
-specification, so what makes no sense is left aside instead of being an error.
+The specification has no voxel sizes or positions. Several conventions exist and are read in this order:
+
+1. ``transform`` and ``multiscales`` (Janelia COSEM, WEBKNOSSOS);
+2. ``downsamplingFactors``, ``scales`` and ``pixelResolution`` (n5-viewer, BigDataViewer);
+3. ``axes``, ``resolution`` and ``units`` (Neuroglancer, tensorstore).
+
+Malformed attributes of a convention are ignored.
 """
 
 from __future__ import annotations
@@ -32,48 +37,47 @@ FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
 DATASET_KEYS = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
-"""Attributes that say how a dataset is stored."""
-_MAX_AXIS_LENGTH = 1 << 53
+"""Attributes that define the storage of a dataset, and the version of a container."""
+_MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 _MAX_AXES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class N5Dataset:
-    """How a dataset is stored."""
+    """Storage of a dataset."""
 
     dimensions: tuple[int, ...]
-    """Its lengths, x first."""
+    """Shape, x first."""
     block_size: tuple[int, ...]
-    """Lengths of a block, which those at the upper ends may fall short of."""
+    """Shape of a whole block, x first; blocks at the upper ends may be smaller."""
     dtype: np.dtype[Any]
-    """Type of its values, in native byte order."""
+    """In native byte order."""
     compression: Compression
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All that the JSON says."""
+    """All attributes."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Blocks along each axis."""
+        """Number of blocks along each axis."""
         return tuple(-(-n // edge) for n, edge in zip(self.dimensions, self.block_size, strict=True))
 
     @property
     def block_nbytes(self) -> int:
-        """Bytes of a whole block's values."""
+        """Decoded size of a whole block in bytes."""
         return math.prod(self.block_size) * self.dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
-        """Give what ``attributes.json`` says of it."""
         lengths = {"dimensions": list(self.dimensions), "blockSize": list(self.block_size)}
         return {**lengths, "dataType": self.dtype.name, "compression": self.compression.to_json()}
 
 
 def is_dataset(document: dict[str, Any]) -> bool:
-    """Tell whether attributes are those of a dataset."""
+    """Return whether attributes are those of a dataset."""
     return "dimensions" in document and "blockSize" in document
 
 
 def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
-    """Read the attributes of a dataset."""
+    """Parse the attributes of a dataset; CorruptError lists all problems."""
     problems = Problems()
     dimensions = _lengths(document.get("dimensions"), "dimensions", 0, problems)
     block_size = _lengths(document.get("blockSize"), "blockSize", 1, problems)
@@ -91,7 +95,7 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
     if problems.found:
         raise CorruptError(f"{source}: " + "; ".join(problems.found))
     if document.get("isLabelMultiset") is True:
-        raise UnsupportedError(f"{source}: isLabelMultiset: holds several labels for each voxel, which is not read")
+        raise UnsupportedError(f"{source}: isLabelMultiset: several labels per voxel are not supported")
     return N5Dataset(dimensions, block_size, dtype, compression, document)
 
 
@@ -103,7 +107,7 @@ def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int
 
 
 def is_whole_number(value: Any) -> bool:
-    """Tell whether a value of a JSON is a whole number; one written as 64.0 is."""
+    """Return whether a JSON value is an integer; 64.0 is one too."""
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
 
 
@@ -112,13 +116,13 @@ _DEFAULT_AXES = "xyzct"
 
 
 def level_number(name: str) -> int | None:
-    """Give the number of a level that is named like one (``s0``, ``s1``...), None for another name."""
+    """Return the number of a level named ``s0``, ``s1``..., None for another name."""
     found = LEVEL_NAME.fullmatch(name)
     return None if found is None else int(found[1])
 
 
 def level_names(group: Mapping[str, Any]) -> list[str]:
-    """List the datasets that a group's ``multiscales`` name, finest first; none where there is no such attribute."""
+    """Return the paths of the datasets in ``multiscales``, finest first; empty if the group has no valid ``multiscales``."""
     try:
         names = [entry["path"] for entry in group["multiscales"][0]["datasets"]]
     except (KeyError, IndexError, TypeError):
@@ -128,7 +132,7 @@ def level_names(group: Mapping[str, Any]) -> list[str]:
 
 
 def group_factors(group: Mapping[str, Any]) -> list[Any]:
-    """List the factors of downsampling that a group's attributes have for all levels, by their numbers."""
+    """Return the downsampling factors of all levels from the attributes of their group, by level number."""
     for name in ("scales", "downsamplingFactors"):
         value = group.get(name)
         if isinstance(value, list) and value and all(isinstance(item, list) for item in value):
@@ -137,30 +141,30 @@ def group_factors(group: Mapping[str, Any]) -> list[Any]:
 
 
 def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> str:
-    """Say which axis is which."""
+    """Return one letter per axis, ``-`` for an axis of length 1 that is not supported."""
     rank = len(dataset.dimensions)
     names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
     letters = axis_letters(names)
-    odd = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
-    if odd or "x" not in letters:
-        what = f"an axis {names[odd[0]]!r} of length {dataset.dimensions[odd[0]]}" if odd else "no axis x"
-        raise UnsupportedError(f"{source}: has {what}; datasets are read that have the axes x, y, z and c")
+    unsupported = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
+    if unsupported or "x" not in letters:
+        what = f"an axis {names[unsupported[0]]!r} of length {dataset.dimensions[unsupported[0]]}" if unsupported else "no axis x"
+        raise UnsupportedError(f"{source}: has {what}, expected the axes x, y, z and c")
     return "".join("-" if letter in letters[:n] else letter for n, letter in enumerate(letters))
 
 
 def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
-    """Read the names of the axes of a dataset, first to last, None where its attributes have none."""
+    """Return the axis names of a dataset, fastest first, or None."""
     names, transform = _parse_axis_names(attributes.get("axes"), rank), attributes.get("transform")
     if names is not None or not isinstance(transform, dict):
         return names
     names = _parse_axis_names(transform.get("axes"), rank)
     if names is None or transform.get("ordering") == "F":
         return names
-    return names[::-1]  # as numpy lists axes
+    return names[::-1]  # C ordering: ``transform`` lists the slowest axis first, as numpy does
 
 
 def _parse_axis_names(value: Any, rank: int) -> list[str] | None:
-    """Take names of axes, where they are some."""
+    """Return lower-case axis names, None if the value is not a list of distinct names with an x."""
     if not isinstance(value, list) or len(value) != rank or not all(isinstance(name, str) for name in value):
         return None
     names = [name.lower() for name in value]
@@ -168,7 +172,7 @@ def _parse_axis_names(value: Any, rank: int) -> list[str] | None:
 
 
 def _xyz_values(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
-    """Pick the numbers of x, y and z out of one for each axis; None where they are none."""
+    """Return the values of x, y and z from a list with one value per axis, or with just these three; None if it is another one."""
     if not isinstance(values, (list, tuple)) or len(values) not in (len(letters), 3):
         return None
     letters = letters if len(values) == len(letters) else "xyz"
@@ -180,7 +184,7 @@ def _xyz_values(values: Sequence[Any] | Any, letters: Sequence[str], default: fl
 
 
 def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | None:
-    """Read the lengths of a voxel and the centre of the first one [nm] of ``transform``."""
+    """Return the voxel size and the centre of the first voxel [nm] of ``transform``, or None."""
     transform = attributes.get("transform")
     if not isinstance(transform, dict) or not isinstance(transform.get("axes"), list):
         return None
@@ -194,7 +198,7 @@ def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] |
 
 
 def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
-    """Turn the units of all axes into nanometers along x, y, z; None where one is none."""
+    """Return the nanometers per unit along x, y, z; None if a unit is no length."""
     if not isinstance(units, list) or len(units) != len(letters):
         return None
     named = dict(zip(letters, units, strict=True))
@@ -205,7 +209,7 @@ def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
 
 
 def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
-    """Read how long a voxel is along x, y, z [nm], None where nobody says it."""
+    """Return the voxel size along x, y, z [nm], or None if it is not stated."""
     transformed = _parse_transform(attributes)
     if transformed is not None:
         return transformed[0]
@@ -219,7 +223,7 @@ def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | N
 
 
 def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
-    """Read how much a level was downsampled along x, y, z, None where nobody says it."""
+    """Return the downsampling factors of a level along x, y, z, or None if they are not stated."""
     found = own.get("downsamplingFactors")
     number = level_number(name)
     if found is None and number is not None:
@@ -230,7 +234,7 @@ def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, l
 
 
 def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Join what a level says of itself with what its group's ``multiscales`` and other attributes say of it."""
+    """Merge the attributes of a level with those of its group and its entry of ``multiscales``; its own take precedence."""
     merged = {key: value for key, value in group.items() if key not in ("downsamplingFactors", "scales", "transform", "multiscales")}
     with contextlib.suppress(KeyError, IndexError, TypeError, StopIteration):
         entry = next(entry for entry in group["multiscales"][0]["datasets"] if entry["path"] == name)
@@ -239,7 +243,7 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
 
 
 def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[ArrayGeometry | UnsupportedError]:
-    """Place the levels of a group beside each other."""
+    """Return the geometry of each level relative to the first supported one; an error for a level with unsupported axes."""
     placed: list[ArrayGeometry | UnsupportedError] = []
     base: _LevelMetadata | None = None
     for name, dataset, attributes in levels:
@@ -258,7 +262,7 @@ def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], gro
 
 @dataclass(frozen=True, slots=True)
 class _LevelMetadata:
-    """What one level says of itself."""
+    """Geometry attributes of one level."""
 
     dataset: N5Dataset
     letters: str
@@ -267,7 +271,7 @@ class _LevelMetadata:
     transform: tuple[Lengths, Lengths] | None
 
     def placed_against(self, base: _LevelMetadata) -> ArrayGeometry:
-        """Place it beside the finest level."""
+        """Return the geometry relative to the finest level, by ``transform``, by factors, or by the shapes."""
         if self.transform is not None and base.transform is not None:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
         elif self.factors is not None:
@@ -282,7 +286,7 @@ class _LevelMetadata:
 
 
 def _guess_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
-    """Guess by how much a level was downsampled of which only the lengths are known: by the power of two that is nearest."""
+    """Guess the downsampling factors from the shapes of two levels: the nearest powers of two."""
     before, after = dict(zip(first_letters, first.dimensions, strict=True)), dict(zip(letters, dataset.dimensions, strict=True))
     factors = [2.0 ** round(math.log2(max(1, before.get(letter, 1)) / max(1, after.get(letter, 1)))) for letter in "xyz"]
     return (factors[0], factors[1], factors[2]) if min(factors) >= 1 else None

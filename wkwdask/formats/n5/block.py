@@ -1,10 +1,14 @@
-"""One stored block of an N5 dataset: a header, then values with the first axis fastest and the highest byte first, compressed. Opens nothing.
+"""Encoding of one N5 block: a header, then compressed big-endian values with the first axis fastest. Does no I/O.
 
-The header states the block's own lengths: blocks at the upper ends are shorter in files that Java or z5 wrote, and whole in those of tensorstore or zarr. N5
-specification 4.0.0, rule 9.
+::
 
-Core compressions are raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr know too. The lz4 of N5 is the block
-stream of lz4-java, which no Zarr codec reads; its checksums are not looked at.
+    | mode (2 B) | number of axes (2 B) | size along each axis, x first (4 B each) | number of values (4 B, varlength mode only) | values |
+
+All numbers are big-endian (N5 specification 4.0.0, rule 9). The header states the size of this block: at the upper ends of a dataset, Java and z5 write
+truncated blocks, tensorstore and zarr whole ones.
+
+The specification defines the compressions raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share. The lz4
+of N5 is the block stream of lz4-java, which no Zarr codec reads. Its checksums are not verified.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
 
 COMPRESSION_TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
-"""Compressions whose blocks are read; all but lz4 can be written."""
+"""Supported compressions; lz4 is read only."""
 _BLOSC_HEADER = 16
 _STREAMS = {"zlib": ZLIB, "bzip2": BZIP2, "xz": XZ}
 _LZ4_MAGIC = b"LZ4Block"
@@ -44,28 +48,26 @@ _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """How blocks are compressed."""
+    """Compression of blocks, as ``attributes.json`` states it."""
 
     type: str = "raw"
     options: tuple[tuple[str, Any], ...] = ()
-    """What ``attributes.json`` says besides."""
+    """Other attributes of ``compression``."""
 
     def option(self, name: str, default: Any = None) -> Any:
-        """Give an option, or a default where it is not given."""
         return dict(self.options).get(name, default)
 
     @property
     def stream(self) -> str:
-        """What the bytes are: gzip that says ``useZlib`` is zlib."""
+        """Format of the compressed bytes: ``type``, but zlib for gzip with ``useZlib``."""
         return "zlib" if self.type == "gzip" and self.option("useZlib") is True else self.type
 
     def to_json(self) -> dict[str, Any]:
-        """Give what ``attributes.json`` says."""
         return {"type": self.type, **dict(self.options)}
 
 
 def make_compression(name: str, level: int | None = None) -> Compression:
-    """Choose a compression for blocks that are written."""
+    """Return the compression of new blocks by the name of a storage option."""
     level = N5Options(compression=name, level=level).level_of(name)
     if name == "zlib":
         return Compression("gzip", (("level", level), ("useZlib", True)))
@@ -78,7 +80,7 @@ def make_compression(name: str, level: int | None = None) -> Compression:
 
 
 def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:
-    """Read what ``attributes.json`` says of the compression; old files name it by ``compressionType``."""
+    """Parse the compression of ``attributes.json``; old files have ``compressionType`` instead."""
     value = document.get("compression", {"type": document["compressionType"]} if "compressionType" in document else None)
     if isinstance(value, str):
         value = {"type": value}
@@ -86,12 +88,12 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
         problems.add("compression", 'an object with a "type"', value)
         return Compression()
     if value["type"] not in COMPRESSION_TYPES:
-        raise UnsupportedError(f"{source}: compression {value['type']!r}, which is not read; known are {', '.join(COMPRESSION_TYPES)}")
+        raise UnsupportedError(f"{source}: compression {value['type']!r} is not supported, expected one of {', '.join(COMPRESSION_TYPES)}")
     return Compression(value["type"], tuple((name, item) for name, item in value.items() if name != "type" and not isinstance(item, (dict, list))))
 
 
 def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
-    """Undo the compression of a block, without ever giving more than is expected."""
+    """Decompress a block to exactly ``nbytes`` bytes; other data raise an error before they fill the memory."""
     kind = compression.stream
     found: bytes | memoryview
     if kind == "raw":
@@ -106,7 +108,7 @@ def decompress(data: memoryview, compression: Compression, nbytes: int, source: 
         found = _by_imagecodecs(kind, data, nbytes, source, offset)
     if len(found) != nbytes:
         error = TruncatedError if len(found) < nbytes else CorruptError
-        what = f"{kind} data of {len(data)} bytes give"
+        what = f"{kind} data of {len(data)} bytes decode to"
         raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(found) > nbytes)}{len(found)} bytes, expected {nbytes}")
     return found
 
@@ -121,49 +123,51 @@ def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offse
         raise
     except Exception as error:
         name = "Blosc" if kind == "blosc" else "Zstandard"
-        raise CorruptError(f"{source}: byte {offset}: expected {name} data of {len(data)} bytes that give {nbytes}: {error}") from None
+        raise CorruptError(f"{source}: byte {offset}: {len(data)} bytes are not {name} data of {nbytes} decoded bytes: {error}") from None
     return out
 
 
 def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> None:
-    """Look at the header of Blosc: the library believes the lengths that it states."""
+    """Check the sizes in a Blosc header, which the library trusts.
+
+    The header has 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes, little-endian.
+    """
     if len(data) < _BLOSC_HEADER:
         raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
     stated, _, stored = struct.unpack_from("<III", data, 4)
     if stored > len(data):
         raise TruncatedError(f"{source}: byte {offset}: Blosc data of {stored} bytes, but the file has {len(data)} here")
     if stored < len(data) or stated != nbytes:
-        raise CorruptError(
-            f"{source}: byte {offset}: Blosc data that say they have {stored} bytes and give {stated}, expected {len(data)} bytes that give {nbytes}"
-        )
+        raise CorruptError(f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded bytes, expected {len(data)} and {nbytes}")
 
 
 def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): pieces with headers of their own, the last one empty."""
+    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): LZ4 blocks with a header each, the last one empty."""
     import lz4.block
 
     out, at = bytearray(), 0
     while at < len(data):
         if len(data) - at < _LZ4_HEADER.size:
-            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 piece, expected a header of {_LZ4_HEADER.size}")
+            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
         magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, at)
+        # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the lower 4
         method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
         start = at + _LZ4_HEADER.size
         if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
-            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 piece, found {bytes(data[at:start]).hex(' ')}")
+            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 block, found {bytes(data[at:start]).hex(' ')}")
         if stored > len(data) - start:
-            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes, but the file has {len(data) - start} more")
+            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more")
         if not length:
             break
         if len(out) + length > nbytes:
-            raise CorruptError(f"{source}: byte {offset + at}: LZ4 pieces give at least {len(out) + length} bytes, expected {nbytes}")
-        piece = data[start : start + stored]
+            raise CorruptError(f"{source}: byte {offset + at}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}")
+        packed = data[start : start + stored]
         try:
-            plain = piece if method == _LZ4_RAW else lz4.block.decompress(piece, uncompressed_size=length)
+            plain = packed if method == _LZ4_RAW else lz4.block.decompress(packed, uncompressed_size=length)
         except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece of {stored} bytes cannot be decoded: {error}") from None
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 block of {stored} bytes cannot be decoded: {error}") from None
         if len(plain) != length:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 piece gives {len(plain)} bytes, expected {length}")
+            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 block decodes to {len(plain)} bytes, expected {length}")
         out += plain
         at = start + stored
     return bytes(out)
@@ -176,20 +180,20 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
         return data
     if kind in ("gzip", "zlib"):
         level = int(compression.option("level", -1))
-        is_image = level < 0 and itemsize == 1  # nobody asks for a level, and labels are larger
+        is_image = level < 0 and itemsize == 1  # default level; segmentations have larger values
         return compress_gzip(data, 6 if level < 0 else level, is_image=is_image) if kind == "gzip" else zlib.compress(data, level)
     if kind == "bzip2":
         return bz2.compress(data, int(compression.option("blockSize", 9)))
     if kind == "xz":
         return lzma.compress(data, lzma.FORMAT_XZ, preset=int(compression.option("preset", 6)))
     if kind == "lz4":
-        raise UnsupportedError(f"{source}: the lz4 of N5 is read but not written; blosc is as fast")
+        raise UnsupportedError(f"{source}: the lz4 of N5 can only be read; blosc is as fast")
     codecs = import_extra("imagecodecs", source, "zarr")
     if kind == "zstd":
         out: bytes = codecs.zstd_encode(data, int(compression.option("level", 3)) or 3)
         return out
     name, shuffle = compression.option("cname", "blosclz"), int(compression.option("shuffle", 1))
-    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 leaves it to the writer, as in numcodecs
+    shuffle = shuffle if shuffle >= 0 else 2 if itemsize == 1 else 1  # -1 is automatic: bit shuffle for bytes, as in numcodecs
     packed: bytes = codecs.blosc_encode(
         data, int(compression.option("clevel", 5)), compressor=name, shuffle=shuffle, typesize=itemsize, blocksize=int(compression.option("blocksize", 0)),
         numthreads=1,
@@ -198,9 +202,9 @@ def compress(data: bytes, compression: Compression, itemsize: int, source: str) 
 
 
 MAX_BLOCK_NBYTES = 1 << 31
-"""Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
+"""Largest decoded block in bytes (N5 specification 4.0.0, rule 7)."""
 DEFAULT, VARLENGTH, OBJECT = 0, 1, 2
-"""Modes of a block."""
+"""Block modes (N5 specification 4.0.0, rule 9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +218,12 @@ class BlockHeader:
 
 
 def header_nbytes(num_axes: int, mode: int = DEFAULT) -> int:
-    """Count the bytes of a header."""
+    """Return the size of a block header in bytes."""
     return 4 + 4 * num_axes + (4 if mode == VARLENGTH else 0)
 
 
 def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
-    """Write the header of a block.
+    """Format the header of a block.
 
     Examples
     --------
@@ -231,12 +235,12 @@ def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
 
 
 def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockHeader:
-    """Read the header of a block."""
+    """Parse the header of a block."""
     if len(data) < 4:
         raise TruncatedError(f"{source}: has {len(data)} bytes, expected the header of an N5 block, {header_nbytes(num_axes)} bytes")
     mode, found_axes = struct.unpack_from(">HH", data)
     if mode == OBJECT:
-        raise UnsupportedError(f"{source}: byte 0: an N5 block of objects (mode 2), which is not read")
+        raise UnsupportedError(f"{source}: byte 0: N5 blocks of objects (mode 2) are not supported")
     if mode not in (DEFAULT, VARLENGTH):
         raise CorruptError(f"{source}: byte 0: mode {mode} of an N5 block, expected 0, 1 or 2")
     if found_axes != num_axes:
@@ -252,7 +256,7 @@ def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockH
 def decode_block(
     data: bytes | memoryview, dtype: np.dtype[Any], compression: Compression, source: str, *, num_axes: int, largest: Sequence[int] | None = None
 ) -> npt.NDArray[Any]:
-    """Decode a block."""
+    """Decode a block to an array with the axes of the dataset, x first; ``largest`` is the block size that its header may state."""
     header = parse_header(data, num_axes, source)
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
         raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}")
@@ -261,7 +265,7 @@ def decode_block(
         raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values of {dtype.itemsize} bytes, expected at most {MAX_BLOCK_NBYTES} bytes")
     if header.num_values != count:
         what = f"{header.num_values} values in an N5 block of {header.shape} voxels (varlength mode)"
-        raise UnsupportedError(f"{source}: byte {header.nbytes - 4}: {what}; only one value for each is read")
+        raise UnsupportedError(f"{source}: byte {header.nbytes - 4}: {what}, expected one value per voxel")
     values = decompress(memoryview(data)[header.nbytes :], compression, count * dtype.itemsize, source, header.nbytes)
     return np.frombuffer(values, dtype.newbyteorder(">")).reshape(header.shape, order="F")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class N5Format(ArrayFormat):
-    """A container, a group of levels, or one dataset."""
+    """N5: a container, a group of levels, or one dataset."""
 
     name = "n5"
     options = N5Options
@@ -50,7 +50,7 @@ class N5Format(ArrayFormat):
         return "holds something else than one N5 dataset, and is not replaced; move it away"
 
     def container_around(self, folder: str) -> str | None:
-        """Name the container: the nearest folder that says or is named so."""
+        """Return the nearest folder that has a version of N5 or the suffix ``.n5``, or None."""
         while dirname(folder) != folder:
             if folder.endswith(".n5") or _is_container(folder):
                 return folder

@@ -1,4 +1,4 @@
-"""N5 containers as people name them: from a URL or folder to the layers in it, each a dataset or a group of datasets of one volume at several resolutions."""
+"""Images of an N5 container, group or dataset: from a path or URL to single datasets, and to groups of one volume at several mags."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ PREFIX = "n5://"
 FORMAT = "n5"
 NAME = UrlName((PREFIX,), ("n5",))
 stripped, location_of = NAME.stripped, NAME.location
-_INHERITED_FROM = 3  # folders above a group of which attributes are looked at
+_INHERITED_FROM = 3  # number of folders above a group whose attributes are inherited
 _MAX_LEVELS = 64
 _MAX_DEPTH = 12
 _MAX_GROUPS = 100_000
 
 
 def is_n5(path: str) -> bool:
-    """Tell by its ``attributes.json`` whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
+    """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
     if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
         return False
@@ -53,13 +53,13 @@ def is_n5(path: str) -> bool:
         document = read_attributes(open_store(path)) or {}
     except FormatError:
         return path.endswith(".n5")
-    if is_dataset(document):  # whose many folders are not looked at
+    if is_dataset(document):  # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
     return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not holds_wkw(path)
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
-    """Find what an N5 container, group or dataset holds."""
+    """Return the images of an N5 container, group or dataset; raises MissingError if there is none."""
     location = location_of(url)
     store = open_store(location)
     document = read_attributes(store)
@@ -79,7 +79,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
 
 
 def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
-    """Open one dataset, whose axes are those that a function makes of its lengths and the names that it has; errors as for :func:`find_n5_layers`."""
+    """Open one dataset; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
     store = open_store(location)
     document = read_attributes(store)
     if document is None or not is_dataset(document):
@@ -90,7 +90,7 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
 
 
 def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
-    """Make the layer of a dataset, which may be one of the levels of the group above it."""
+    """Return the image of a dataset: the group above it, with the dataset selected, if the dataset is one of its levels."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
@@ -102,7 +102,7 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
 
 
 def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None:
-    """Make the layer of a group that has levels, None where it has none."""
+    """Return the image of a group with levels, or None. A level that cannot be read keeps its error, unless all cannot."""
     found: list[tuple[str, N5Dataset]] = []
     broken: dict[str, FormatError | UnsupportedError] = {}
     for level, document in _level_documents(store, group):
@@ -118,7 +118,11 @@ def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None
 
 
 def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the attributes of levels, finest first: those that the group lists, those of folders, or of a remote group as many as follow each other."""
+    """Yield the attributes of levels, finest first.
+
+    The levels are those in ``multiscales``, else the folders ``s0``, ``s1``... A remote group cannot be listed: it is probed for as many levels as it has
+    factors, or up to the first missing number.
+    """
     listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
         listed = _level_folders(store.url)
@@ -133,7 +137,7 @@ def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def _level_folders(folder: str) -> list[str]:
-    """List the folders that are named like levels, by their numbers."""
+    """Return the folders named ``s0``, ``s1``..., sorted by number."""
     try:
         numbers = [(level_number(name), name) for name in files.listdir(folder)]
     except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +164,10 @@ def _image_from_datasets(
 
 
 def _inherited(store: Store) -> dict[str, Any]:
-    """Read what the folders above say that holds for all below, up to the container's root; what cannot be read says nothing."""
+    """Merge the attributes of the folders above a group, up to the root of the container; stop at an unreadable one.
+
+    The voxel size may be stated in a folder above. Attributes that describe one dataset are not inherited.
+    """
     folder, found = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):
         folder, _, _ = folder.rpartition("/")
@@ -182,7 +189,7 @@ def _inherited(store: Store) -> dict[str, Any]:
 
 
 def _walk(root: str) -> Iterator[Image]:
-    """Go through the layers of a local container; one that is broken is left out, unless all are."""
+    """Yield the images of a local container, depth first; a broken one is skipped, unless all are broken."""
     waiting, looked_at, problems, count = [("", 0)], 0, [], 0
     while waiting:
         key, depth = waiting.pop()

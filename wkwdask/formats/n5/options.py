@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class N5Options(StorageOptions):
-    """How a dataset is stored as N5."""
+    """Storage options of an N5 dataset."""
 
     name: ClassVar[str] = "n5"
     title: ClassVar[str] = "N5"
@@ -24,5 +24,5 @@ class N5Options(StorageOptions):
     }  # fmt: skip
 
     chunk_shape: Vec3 | None = shape("A block [voxels]; it has all channels.", (64, 64, 64))
-    compression: str | None = choice("Compression of blocks; zstd and blosc are extensions of N5, which need the extra zarr here.", ("raw", *levels), "gzip")
+    compression: str | None = choice("Compression of blocks; zstd and blosc are extensions of N5, and need the extra zarr.", ("raw", *levels), "gzip")
     level: int | None = number("Level of the compression.", default_doc="by compression")

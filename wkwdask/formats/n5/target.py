@@ -1,7 +1,7 @@
-"""Where N5 datasets are written: their folder, what is around it, how new datasets are stored, and what ``attributes.json`` says of them and of their group.
+"""Targets of writes: the folder of an N5 dataset or group, the storage of new datasets, and the ``attributes.json`` of datasets and their group.
 
-Places are written as ``transform`` (centres of voxels, axes as numpy lists them), as WEBKNOSSOS, Janelia's software and xarray-ome-ngff read them; factors and
-the size of voxels also as ``downsamplingFactors``, ``scales`` and ``pixelResolution``, as n5-viewer, BigDataViewer and Neuroglancer do.
+Positions are written as ``transform`` (voxel centres, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
+also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LevelGeometry:
-    """Where a new dataset lies."""
+    """Mag, position and voxel size of a new dataset."""
 
     mag: Mag
-    """Its mag relative to the group's finest one."""
+    """Relative to the finest mag of the group."""
     offset: Vec3
-    """Absolute voxel of the mag that is stored first; may be negative."""
+    """Absolute first voxel [voxels of the mag]; may be negative."""
     base_lengths_nm: Lengths | None
-    """Edge lengths of a voxel of the finest dataset [nm]; None where nobody knows them."""
+    """Voxel size of the finest dataset [nm]; None if unknown."""
 
     def transform(self, num_axes: int) -> dict[str, Any]:
-        """Say where voxels lie: lengths of a voxel, and the centre of the first one, when that of voxel 0 of the finest dataset is the origin."""
+        """Return the voxel size and the centre of the first voxel; the origin is the centre of voxel 0 of the finest dataset."""
         unit = "nm" if self.base_lengths_nm is not None else ""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
         scale = [length * factor for length, factor in zip(base, self.mag.factors, strict=True)]
@@ -70,12 +70,12 @@ class LevelGeometry:
         }
 
     def factors(self, num_axes: int) -> list[int]:
-        """Give the factors of downsampling along all axes, x first."""
+        """Return the downsampling factors along all axes, x first."""
         return [*self.mag.factors, *[1] * (num_axes - 3)]
 
 
 def dataset_document(dataset: N5Dataset, place: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
-    """Say all that the ``attributes.json`` of a new dataset says."""
+    """Return the ``attributes.json`` of a new dataset."""
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
     document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": place.transform(num_axes)}
@@ -87,7 +87,7 @@ def dataset_document(dataset: N5Dataset, place: LevelGeometry, *, is_level: bool
 
 
 def new_axis_names(num_axes: int) -> list[str]:
-    """Name the axes of a new dataset, x first."""
+    """Return the axis names of a new dataset, x first."""
     return list("xyzc"[:num_axes])
 
 
@@ -96,7 +96,7 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
 
 
 def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelGeometry) -> dict[str, Any]:
-    """Add a level to what a group says of all, or replace it; everything else is kept."""
+    """Return the attributes of a group with a level added or replaced; all other attributes are kept."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is None:
@@ -116,27 +116,28 @@ def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelGeom
 
 
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Take levels off what a group says of all; everything else is kept."""
+    """Return the attributes of a group without some levels; all other attributes are kept."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is not None:
         image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
     numbers = {level_number(name) for name in names}
     for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
-        while isinstance(listed, list) and len(listed) - 1 in numbers:  # those of the others are known by their places
+        # an entry belongs to the level of its index: only the last ones can be removed
+        while isinstance(listed, list) and len(listed) - 1 in numbers:
             listed.pop()
     return changed
 
 
 def _find_image(group: dict[str, Any]) -> dict[str, Any] | None:
-    """Find what ``multiscales`` says, None where it lists no datasets."""
+    """Return the first entry of ``multiscales``, None if it lists no datasets."""
     images = group.get("multiscales")
     image = images[0] if isinstance(images, list) and images else None
     return image if isinstance(image, dict) and isinstance(image.get("datasets"), list) else None
 
 
 def _voxel_extent(entry: dict[str, Any]) -> float:
-    """Give the length of a level's voxels, by which levels are listed."""
+    """Return the sort key of levels in ``multiscales``: the sum of the edge lengths of a voxel."""
     try:
         return float(sum(entry["transform"]["scale"]))
     except (KeyError, TypeError, ValueError):
@@ -144,23 +145,23 @@ def _voxel_extent(entry: dict[str, Any]) -> float:
 
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the ``attributes.json`` of a group, or make it."""
+    """Change the ``attributes.json`` of a group atomically; create it if it is missing."""
     update_json(f"{folder}/{FILE_NAME}", lambda: read_attributes(FolderStore(folder)), change, format_json, {})
 
 
 @dataclass(frozen=True, slots=True)
 class N5Edit(MetadataEdit):
-    """What the groups above datasets are to say once these are there."""
+    """Addition of levels to the attributes of a group, and of the N5 version to its container."""
 
     kind: ClassVar[str] = "n5 attributes"
     folder_names: ClassVar[tuple[str, ...]] = ("root", "group")
     root: str
-    """The container; where it says no version of N5, it gets one."""
+    """Container, which gets a version of N5 if it has none."""
     group: str | None
-    """The group that lists the datasets as levels, None where none does."""
+    """Group whose levels are the datasets; None for a single dataset."""
     num_axes: int
     levels: tuple[tuple[str, LevelGeometry], ...]
-    """Name of each, and where it lies."""
+    """Name and geometry of each new level."""
 
     def apply(self) -> None:
         update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
@@ -192,7 +193,7 @@ class N5Edit(MetadataEdit):
 
 
 class N5Removal(LevelRemoval):
-    """Levels that a group is to forget."""
+    """Removal of levels from the attributes of a group."""
 
     __slots__ = ()
     kind = "removal of n5 levels"
@@ -207,16 +208,16 @@ _MAX_BLOCK_LEN = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class N5Target(TargetFolder):
-    """A local folder in which a dataset is or will be, or a group of such, a :class:`wkwdask.model.target_image.TargetImage`."""
+    """Local folder of a dataset or group, existing or new; implements :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
     root: str
     group: str | None
-    """The group of which datasets are levels, None where the dataset is by itself."""
+    """Group whose levels are the datasets; None for a single dataset."""
     others: tuple[str, ...] = ()
-    """Levels of the group that stay as they are."""
+    """Existing levels of the group that stay unchanged."""
     levels: Mapping[Mag, str] = field(default_factory=dict)
-    """Names of the levels of the group, beside which others are made; none where one dataset is meant."""
+    """Names of existing levels, if new levels are computed from one of them; else empty."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
@@ -237,7 +238,7 @@ class N5Target(TargetFolder):
         return NewLevels(dirname(folders[0]), folders, tuple(targets), said, edit, stored_as=stored_as)
 
     def _folders(self, mags: Sequence[Mag]) -> tuple[str, ...]:
-        """Say where datasets are or will be: new ones get the next numbers, which grow as voxels do."""
+        """Return the folders of the mags. New ones get the next numbers: in N5, levels are numbered from fine to coarse."""
         if not self.levels:
             return (self.folder,)
         names, coarsest = dict(self.levels), max(self.levels, key=lambda mag: mag.maximum)
@@ -246,24 +247,24 @@ class N5Target(TargetFolder):
             if mag in names:
                 continue
             if mag.maximum <= coarsest.maximum:
-                raise UnsupportedError(f"{self.folder}: levels of N5 are numbered as their voxels grow, and mag {mag} is not coarser than mag {coarsest}")
+                raise UnsupportedError(f"{self.folder}: N5 levels are numbered from fine to coarse, and mag {mag} is not coarser than mag {coarsest}")
             number, coarsest = number + 1, mag
             names[mag] = f"s{number}"
         return tuple(f"{self.folder}/{names[mag]}" for mag in mags)
 
     def unchanged_levels(self, existing: str) -> str:
         del existing
-        return f"other levels that are there are not changed: {', '.join(self.others)}" if self.others else ""
+        return f"existing other levels are not changed: {', '.join(self.others)}" if self.others else ""
 
     def _relative_mag(self, mag: Mag) -> Mag:
-        """Give a mag relative to the finest one of the group."""
+        """Return a mag relative to the finest mag of the group."""
         finest = self.wanted.all_mags[0] if self.wanted.all_mags else MAG_1
         if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
-            raise MissingError(f"{self.folder}: mag {mag} is not coarser than mag {finest} along all axes; choose mags that are, with mag=")
+            raise MissingError(f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= selects other mags")
         return Mag.parse(finest.step_to(mag))
 
     def _base_lengths(self) -> Lengths | None:
-        """Give the lengths of a voxel of the finest level: as a user says, else as the source or the group does."""
+        """Return the voxel size of the finest level: as given by the user, else by the source, else by the group."""
         size = _base_voxel_size(self.wanted)
         return size or (None if self.group is None else _stored_voxel_size(self.group))
 
@@ -274,7 +275,7 @@ def _base_voxel_size(wanted: Destination) -> Lengths | None:
 
 
 def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
-    """Describe a dataset."""
+    """Choose the storage of a new dataset; missing options are those of ``like`` if it is N5."""
     before = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
     compression = None if before is None or stored.compression is not None or stored.level is not None else before.compression
     options: Any = (stored if before is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).with_defaults()  # type: ignore[union-attr]
@@ -292,7 +293,7 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
 
 
 def n5_target(wanted: Destination) -> N5Target:
-    """Find out what is around a dataset that is written: the folder that is named, or a level of the group, where levels of another image become its levels."""
+    """Inspect the surroundings of a dataset to write: the named folder itself, or a level of it if the levels of an image are written."""
     folder = _local_folder(wanted.url)
     if wanted.names_image and not wanted.all_mags and wanted.mag not in (None, MAG_1):
         raise ValueError(f"{wanted.url} gets its finest level of images: mag= is not for it")
@@ -303,10 +304,10 @@ def n5_target(wanted: Destination) -> N5Target:
 
 
 def target_beside(image: Image) -> N5Target:
-    """Give the place of levels that are made from a level of a group."""
+    """Return an existing group as the target of levels that are computed from one of its levels."""
     levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
     if "" in levels.values():
-        raise UnsupportedError(f"{image.folder}: is one N5 dataset, and levels are made in a group of them: write it as {image.folder}/s0")
+        raise UnsupportedError(f"{image.folder}: is a single N5 dataset, and levels need a group: write it as {image.folder}/s0")
     wanted = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
     place = _place_in(f"{_local_folder(image.folder)}/s0", wanted, ())
     return replace(place, folder=dirname(place.folder), levels=levels)
@@ -316,12 +317,12 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Ta
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
         if holds_wkw(path):
-            raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
+            raise ExistsError(f"{path}: holds WKW data; write N5 to another folder")
     above, root = dirname(folder), None
     while dirname(above) != above:
         document = read_attributes(FolderStore(above))
         if document is not None and is_dataset(document):
-            raise ExistsError(f"{folder}: lies inside of the N5 dataset {above}, whose blocks are stored there")
+            raise ExistsError(f"{folder}: lies inside the N5 dataset {above}, among its blocks")
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
             root = above
         above = dirname(above)
@@ -330,15 +331,15 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Ta
 
 
 def _local_folder(url: str) -> str:
-    """Turn what a user names into a local folder."""
+    """Return the local folder of a target."""
     text = stripped(url)
     if is_remote(text):
-        raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
+        raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it, for example with gsutil or aws s3")
     return files.realpath(location_of(text))
 
 
 def _stored_voxel_size(group: str) -> Lengths | None:
-    """Read the lengths of a voxel of the finest level that a group has already."""
+    """Return the voxel size of the finest existing level of a group, or None."""
     document = read_attributes(FolderStore(group)) or {}
     try:
         own = read_attributes(FolderStore(group), "s0") or {}
@@ -348,11 +349,11 @@ def _stored_voxel_size(group: str) -> Lengths | None:
 
 
 def _other_levels(group: str, wanted: Destination) -> list[str]:
-    """List the levels of a group that stay as they are where the first ones are written."""
+    """Return the existing levels of a group that a write of its first levels leaves unchanged; raises ExistsError if their voxel size differs."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(wanted.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
     before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(wanted)
     if others and not (before is None and lengths is None) and (before is None or lengths is None or not np.allclose(before, lengths, rtol=1e-6)):
-        what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths} nm in s0; those that are there are {before} nm long"
-        raise ExistsError(f"{group}: {what}: choose another group, or remove it first")
+        what = f"holds {', '.join(others)} too, for a voxel size of {before} nm in s0, got {lengths} nm"
+        raise ExistsError(f"{group}: {what}: choose another group, or remove this one first")
     return others

@@ -1,4 +1,4 @@
-"""A read-only Zarr store over N5 data: every ``zarr.json`` is made of the ``attributes.json`` when it is asked for. Imports zarr."""
+"""Read-only zarr store over N5 data: each ``zarr.json`` is derived from the ``attributes.json`` on request. Imports zarr."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
 
 
 class N5Store(WrapperStore[Any]):
-    """N5 data under the names of Zarr."""
+    """N5 data under the keys of Zarr v3. Blocks need no translation: their keys are those of the chunk key encoding ``v2`` with ``/``."""
 
     def _with_store(self, store: Store) -> N5Store:
         return type(self)(store)
 
     async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Read a file, or make a ``zarr.json``."""
         prototype = prototype or default_buffer_prototype()
         name = key.rpartition("/")[2]
         if name in _ZARR_2:
@@ -53,7 +52,7 @@ class N5Store(WrapperStore[Any]):
         return None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
 
     async def _document(self, prefix: str) -> dict[str, Any] | None:
-        """Describe a group or dataset, None where there is none: a group needs no attributes, but something in it, and must not lie in a dataset."""
+        """Return the ``zarr.json`` of a group or dataset, or None. A folder without attributes is a group if it is not empty and not among blocks."""
         attributes = await self._attributes(prefix)
         if attributes is not None and is_dataset(attributes):
             source = f"{prefix}{FILE_NAME}"

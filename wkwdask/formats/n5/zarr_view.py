@@ -1,4 +1,4 @@
-"""N5 data as Zarr v3: the ``zarr.json`` of every group and dataset, and writing them beside the ``attributes.json``, or taking them away."""
+"""N5 data as Zarr v3: the ``zarr.json`` of each group and dataset, written beside the ``attributes.json`` or removed."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 def to_zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[str, Any] | None:
-    """Say how Zarr v3 calls the codec of the same bytes."""
+    """Return the Zarr v3 codec of the same bytes, None for raw."""
     kind = compression.stream
     if kind == "raw":
         return None
     if kind == "lz4":
-        raise UnsupportedError(f"{source}: Zarr has no codec for the lz4 of N5, which is the block stream of lz4-java; open it with wkwdask instead")
+        raise UnsupportedError(f"{source}: Zarr has no codec for the lz4 of N5, the block stream of lz4-java; open the dataset with wkwdask instead")
     level = _whole(compression.option("level"), -1)
     if kind == "gzip":
         return _codec("gzip", level=level if 0 <= level <= 9 else 6)
@@ -70,7 +70,7 @@ def _whole(value: Any, default: int) -> int:
 
 
 def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
-    """Say how N5 calls a Zarr v3 codec; None for one that N5 does not have.
+    """Return the N5 compression of the same bytes as a Zarr v3 codec; None if N5 has none.
 
     Examples
     --------
@@ -99,11 +99,11 @@ def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
 FORMS = ("n5_default", "offset")
 CODEC_NAME = "n5_default"
 N5_MARK = "_n5"
-"""The attribute that holds how N5 says that the dataset is stored; a ``zarr.json`` with it was made of an ``attributes.json``."""
+"""Attribute with the N5 storage of a dataset; it marks a ``zarr.json`` that was derived from an ``attributes.json``."""
 
 
 def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
-    """Describe a dataset as a Zarr v3 array."""
+    """Return the ``zarr.json`` of a dataset."""
     compressor = to_zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
     if form == CODEC_NAME:
@@ -116,27 +116,27 @@ def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, a
 
 
 def n5_group_document(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Describe a group as a Zarr v3 group; one without ``attributes.json`` has no attributes."""
+    """Return the ``zarr.json`` of a group; a group needs no ``attributes.json``."""
     return group_document(_attributes(attributes or {}))
 
 
 def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Split what N5 says into attributes of the user, and how a dataset is stored."""
+    """Return the user attributes, and those of N5 under :data:`N5_MARK`."""
     users = {name: value for name, value in document.items() if name not in DATASET_KEYS and name != N5_MARK}
     return {**users, N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document}}
 
 
 def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """List the Zarr codecs of what follows the header of a block."""
-    turned = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
-    return [turned, {"name": "bytes", "configuration": {"endian": "big"}}, *([] if compressor is None else [dict(compressor)])]
+    """Return the Zarr codecs of the values of a block: reversed axes (N5 stores the first axis fastest), big-endian, at most one compressor."""
+    transpose = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
+    return [transpose, {"name": "bytes", "configuration": {"endian": "big"}}, *([] if compressor is None else [dict(compressor)])]
 
 
 Documents = dict[str, dict[str, Any]]
 
 
 def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Documents:
-    """Describe N5 data as Zarr v3; see :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
+    """Return each ``zarr.json`` of N5 data by its key; see :func:`wkwdask.api.zarr_views.n5_as_zarr`."""
     if form not in FORMS:
         raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
     root = location_of(url)
@@ -181,7 +181,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
 
 
 def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
-    """Find layers; none where the datasets of a local folder are there, and of kinds that are no layers, since Zarr has arrays with any axes."""
+    """Return the images of N5 data; none if a local folder has datasets with other axes only, which Zarr supports as plain arrays."""
     try:
         return find_n5_layers(url)
     except UnsupportedError:
@@ -191,7 +191,7 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
 
 
 def _other_datasets(root: str) -> Iterator[tuple[str, StoredArray]]:
-    """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
+    """Yield all readable datasets below a local folder, with any axes."""
     for folder, below, names in files.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
         if FILE_NAME not in names:
@@ -210,7 +210,7 @@ def _document_key(key: str) -> str:
 
 
 def declared_axis_names(dataset: N5Dataset) -> list[str] | None:
-    """Give the names that a dataset says its axes have, None where it says none."""
+    """Return the distinct axis names in ``axes`` of a dataset, or None."""
     named = dataset.document.get("axes")
     if not isinstance(named, list) or len(named) != len(dataset.dimensions) or not all(isinstance(name, str) for name in named):
         return None
@@ -223,7 +223,7 @@ def _axes(volume: StoredArray) -> str:
 
 
 def _image(layer: Image) -> dict[str, Any] | None:
-    """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
+    """Return a group as an OME-NGFF image, None if it has other than spatial axes: OME-NGFF lists channels before space, N5 after."""
     arrays = [(level, level.open()) for level in layer.levels if not level.problem]
     axes = {_axes(volume) for _, volume in arrays}
     if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
@@ -238,26 +238,26 @@ def _image(layer: Image) -> dict[str, Any] | None:
 
 
 def _common_block_mode(volume: StoredArray) -> int:
-    """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode."""
+    """Return the mode of all blocks; raises UnsupportedError if one is truncated or of another mode, because ``offset`` has one fixed header."""
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
-        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
+        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed')
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     found: dict[bytes, str] = {}
     for numbers, _ in naming.numbered(volume.store, [range(n) for n in dataset.grid]):
         name = "/".join(map(str, numbers))
         file = volume.store.open(name)
-        if file is None:  # removed meanwhile
+        if file is None:  # removed since the listing
             continue
         with file:
             (raw,) = file.read([(0, min(file.nbytes or 0, header_nbytes(len(dataset.dimensions), VARLENGTH)))]) or [b""]
         header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
         if header not in expected:
-            what = "begins with another header than a whole block, so that it is cut off or of another mode"
-            raise UnsupportedError(f'{volume.store.path_of(name)}: {what}; the form "offset" cannot say that, "n5_default" can')
+            what = "does not begin with the header of a whole block: it is truncated or of another mode"
+            raise UnsupportedError(f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, "n5_default" does')
         found.setdefault(header, volume.store.path_of(name))
     if len(found) > 1:
-        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" cannot say that')
+        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" does not support that')
     return expected[next(iter(found))] if found else 0
 
 
@@ -265,21 +265,21 @@ def _common_block_mode(volume: StoredArray) -> int:
 
 
 def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
-    """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there."""
+    """Write each ``zarr.json`` beside its ``attributes.json``; arrays first, so that a group never lists a missing one."""
     root = _checked_root(url, documents)
     for name in sorted(documents, key=lambda name: -name.count("/")):
         publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
 
 
 def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
-    """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays."""
+    """Remove each ``zarr.json`` that :func:`write_documents` wrote."""
     root = _checked_root(url, documents)
     for name in documents:
         files.remove_file(f"{root}/{name}")
 
 
 def _checked_root(url: str | os.PathLike[str], documents: Documents) -> str:
-    """Give the local folder in which documents are written or removed, where none of them is of somebody else."""
+    """Return the local folder of the documents; raises ExistsError if other software wrote one of them."""
     root = location_of(url)
     if not open_store(root).is_local:
         raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
@@ -287,5 +287,5 @@ def _checked_root(url: str | os.PathLike[str], documents: Documents) -> str:
         raise MissingError(f"{root}: no such folder")
     for name in documents:
         if files.lexists(f"{root}/{name}") and not is_view(f"{root}/{name}", N5_MARK):
-            raise ExistsError(f"{root}/{name}: already exists, and was not made of {FILE_NAME}; it is not touched")
+            raise ExistsError(f"{root}/{name}: already exists, and was not derived from {FILE_NAME}; it is left unchanged")
     return root
