@@ -13,7 +13,7 @@ import numpy as np
 
 import wkwdask
 from wkwdask.kernels.blocks import batch as blocks
-from wkwdask.kernels.blocks.layout import cube_table
+from wkwdask.kernels.blocks.layout import LZ4, cube_table
 from wkwdask.kernels.labels.components import label_brick
 from wkwdask.kernels.labels.tables import LabelTable
 from wkwdask.kernels.labels.values import count_values, map_ids
@@ -40,7 +40,7 @@ def compile_blocks() -> None:
     for dtype in UNSIGNED:
         array = np.ones((1, 4, 4, 4), dtype)
         for store_zero in (True, False):
-            blocks.encode_from(array, corners, memory, block_len=4, block_type=blocks.LZ4, level=5, store_zero=store_zero)
+            blocks.encode_from(array, corners, memory, block_len=4, block_type=LZ4, level=5, store_zero=store_zero)
         blocks.clear_into(np.concatenate([cube_table((0, 0, 0))] * 2), 2, array)
 
 

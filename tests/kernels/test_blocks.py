@@ -12,7 +12,7 @@ from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.file import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels.blocks import batch as blocks
-from wkwdask.kernels.blocks.batch import Zeros
+from wkwdask.kernels.blocks.batch import ZeroFill
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
@@ -486,7 +486,7 @@ def test_zeros_wait_for_something_else(data):
     """Whatever comes in whatever order: complete where something was not zero, untouched where not."""
     out = np.full((1, 8, 8, 8), 7, np.uint8)
     at_once = data.draw(st.booleans())
-    zeros = Zeros(out, at_once=at_once)
+    zeros = ZeroFill(out, at_once=at_once)
     expected = np.full_like(out, 7)
     seen = 0
     for corner in data.draw(st.lists(vectors(0, 3), unique=True, max_size=6)):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.strategies import vectors, voxel_array
 
 from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
-from wkwdask.kernels.labels.tables import LabelTable, adds_exactly
+from wkwdask.kernels.labels.tables import LabelTable, has_exact_sums
 from wkwdask.kernels.labels.values import count_values, counted_values
 
 LABEL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
@@ -65,7 +65,7 @@ def check_rows(rows, labels, values, topleft, *, ignore_zero):
 def check_values(totals, extremes, inside):
     np.testing.assert_array_equal(extremes, np.stack([inside.min(axis=1), inside.max(axis=1)], axis=1))
     for total, numbers in zip(totals.tolist(), inside, strict=True):
-        if adds_exactly(inside.dtype):
+        if has_exact_sums(inside.dtype):
             assert (total[1] << 32) + total[0] == sum(numbers.tolist())
             assert (total[3] << 32) + total[2] == sum(n * n for n in numbers.tolist())
         else:

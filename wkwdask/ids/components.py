@@ -32,7 +32,7 @@ from wkwdask.ids.faces import (
     write_ids,
     write_pairs,
 )
-from wkwdask.kernels.labels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
+from wkwdask.kernels.labels.components import DisjointSets, add_to_roots, label_brick, pair_faces, unique_pairs
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store import files
@@ -282,7 +282,7 @@ def join_region(spec: RegionSpec) -> Result:
                 continue
             beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
             shape = (here[0].shape[0], here[0].shape[1])
-            found.append(pairs_of_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
+            found.append(pair_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
     write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(found)))
     return Result(())
 
@@ -329,7 +329,7 @@ class Numbering:
 def number(labelling: Labelling) -> Numbering:
     """Unite all pairs and assign final ids."""
     table = load_table(labelling.table_path)
-    sets = Sets(table.num_nodes)
+    sets = DisjointSets(table.num_nodes)
     for region in labelling.regions():
         sets.unite(read_pairs(labelling.folder, region))
     roots = sets.roots()

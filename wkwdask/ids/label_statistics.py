@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.labels.layout import HIGH, LIMB_BITS, LOW
-from wkwdask.kernels.labels.tables import LabelRows, LabelTable, adds_exactly
+from wkwdask.kernels.labels.tables import LabelRows, LabelTable, has_exact_sums
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.cells import cell_map
 from wkwdask.plans.regions import Tiling
@@ -131,7 +131,7 @@ class LabelSurvey:
     @property
     def is_exact(self) -> bool:
         """Whether all sums are integer sums."""
-        return self.values is None or adds_exactly(self.values.dtype)
+        return self.values is None or has_exact_sums(self.values.dtype)
 
     def occupied(self) -> CellMap:
         """Return the map of regions with labels that count, shape (x, y, z)."""

@@ -14,7 +14,7 @@ from wkwdask.formats.webknossos.annotation import read_nodes
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
-from wkwdask.kernels.labels.components import Sets
+from wkwdask.kernels.labels.components import DisjointSets
 from wkwdask.kernels.labels.values import map_ids
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
@@ -63,7 +63,7 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     hit = ids != 0
     segments, numbers = np.unique(ids[hit], return_inverse=True)
     num_trees = int(trees.max()) + 1 if len(trees) else 0
-    sets = Sets(len(segments) + num_trees)  # segments come first, ascending: the root of a set is its smallest segment
+    sets = DisjointSets(len(segments) + num_trees)  # segments come first, ascending: the root of a set is its smallest segment
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
     num_outside = int(len(ids) - hit.sum())  # nodes outside of the layer, or on id 0

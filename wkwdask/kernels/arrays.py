@@ -1,4 +1,4 @@
-"""Whole arrays: extremes, whether all values are zero, a fold of all bytes into 64, and copies between memory orders."""
+"""Functions of whole arrays: extremes, a test for zeros, a quick hash, and copies between memory orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
-    """Find the least and the greatest value; NaN is passed over.
+    """Return the least and the greatest value, ignoring NaN.
 
     Examples
     --------
@@ -26,23 +26,23 @@ def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
 
 
 def is_zero(voxels: npt.NDArray[Any]) -> bool:
-    """Tell whether all values of an array (c, x, y, z) of any memory order are zero, without looking at all of them where a few are not."""
+    """Return whether all bits of an array (c, x, y, z) of any memory order are zero."""
     if voxels.dtype.kind == "f":
-        voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # the negative zero is another value
-    few = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])
-    return not voxels[(slice(None), *few)].any() and not voxels.any()
+        voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # -0.0 is not zero: it must survive a round trip
+    sample = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])  # most arrays with data fail on these few voxels
+    return not voxels[(slice(None), *sample)].any() and not voxels.any()
 
 
 _NBYTES = 64
 
 
-def fold(array: npt.NDArray[Any]) -> bytes:
-    """Fold the memory of an array into few bytes, which differ where an array differs by accident; who means harm can find two that do not.
+def quick_hash(array: npt.NDArray[Any]) -> bytes:
+    """Hash the memory of an array into a few bytes, at the speed of memory. Not cryptographic: it detects accidental changes, not forged ones.
 
     Examples
     --------
     >>> import numpy as np
-    >>> fold(np.arange(20)) == fold(np.arange(20)), fold(np.arange(20)) == fold(np.arange(1, 21))
+    >>> quick_hash(np.arange(20)) == quick_hash(np.arange(20)), quick_hash(np.arange(20)) == quick_hash(np.arange(1, 21))
     (True, False)
     """
     from wkwdask.kernels import arrays_compiled
@@ -51,19 +51,19 @@ def fold(array: npt.NDArray[Any]) -> bytes:
     whole = raw.size // _NBYTES * _NBYTES
     words = raw[:whole]
     if words.ctypes.data % 8:
-        words = words.copy()  # compiled loops take words where words can lie
+        words = words.copy()  # compiled loops expect aligned words
     words = words.view(np.uint64)
-    words.flags.writeable = False  # always, so that the loop is compiled once
+    words.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
     state = np.arange(1, _NBYTES // 8 + 1, dtype=np.uint64)
     arrays_compiled.fold_words(words, state)
     return state.tobytes() + raw[whole:].tobytes()
 
 
-_FEW = 4096  # values that numpy has copied before a loop here is called
+_FEW = 4096  # numpy copies up to so many values faster than a compiled loop is called
 
 
 def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Copy an array to one of another memory order.
+    """Copy an array into one of another memory order.
 
     Examples
     --------
@@ -77,21 +77,21 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     if out.size < _FEW or source.dtype != out.dtype or out.itemsize > 8 or not is_plain(source) or not is_plain(out):
         out[...] = source
         return
-    fast, slow = _contiguous_axis(source), _contiguous_axis(out)
-    if fast == slow or fast is None or slow is None:
+    source_axis, out_axis = _contiguous_axis(source), _contiguous_axis(out)
+    if source_axis == out_axis or source_axis is None or out_axis is None:
         out[...] = source
         return
     from wkwdask.kernels import arrays_compiled
 
-    order = (fast, slow, *(axis for axis in range(4) if axis not in (fast, slow)))
-    into, into_steps = flat_memory(out)
-    values, steps = flat_memory(source)
-    values.flags.writeable = False  # always, so that the loop is compiled once
+    order = (source_axis, out_axis, *(axis for axis in range(4) if axis not in (source_axis, out_axis)))
+    flat_out, out_strides = flat_memory(out)
+    values, strides = flat_memory(source)
+    values.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
     arrays_compiled.copy_tiles(
-        values, tuple(steps[axis] for axis in order), into, tuple(into_steps[axis] for axis in order), tuple(out.shape[axis] for axis in order)
+        values, tuple(strides[axis] for axis in order), flat_out, tuple(out_strides[axis] for axis in order), tuple(out.shape[axis] for axis in order)
     )
 
 
 def _contiguous_axis(array: npt.NDArray[Any]) -> int | None:
-    """Find the axis along which values lie behind each other, None where there is none."""
+    """Return the axis along which values are contiguous, None if there is none."""
     return next((axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis] == array.itemsize), None)

@@ -1,4 +1,4 @@
-"""The compiled loops of ``arrays``."""
+"""Compiled loops of ``arrays``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from wkwdask.kernels.compiler import kernel
 
 @kernel
 def fold_words(words: Any, state: Any) -> None:
-    """Mix words into eight numbers in turn; a word is multiplied, and turned so that its high bits reach the low ones."""
+    """Mix words into eight states in turn, which do not depend on each other, so the processor works on several at once."""
+    # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves the high bits down to the low ones.
     odd = np.uint64(0x9E3779B97F4A7C15)
     left, right = np.uint64(29), np.uint64(35)
     for n in range(0, len(words) - 7, 8):
@@ -25,10 +26,15 @@ _TILE = 64
 
 @kernel
 def copy_tiles(source: Any, steps: Any, out: Any, out_steps: Any, counts: Any) -> None:
-    """Copy an array whose first axis is contiguous into one whose second axis is.
-
-    It goes tile by tile, through memory of its own: rows of both arrays often lie whole pages apart, where a cache can keep only a few of them at once.
-    """
+    """Copy an array whose first axis is contiguous into one whose second axis is contiguous."""
+    # Rows of both arrays are often a multiple of 4 KiB apart. Their cache lines then share few sets of the cache and displace each other. So each tile
+    # goes through a small buffer, which stays in the cache:
+    #
+    #   source              buffer           out
+    #   i -> contiguous     64 x 64          j -> contiguous
+    #   . . [a b c]         [a b c]          . . [a d]
+    #   . . [d e f]   ==>   [d e f]    ==>   . . [b e]
+    #                                        . . [c f]
     tile = np.empty(_TILE * _TILE, out.dtype)
     edge = np.uint64(_TILE)
     for m in range(counts[3]):

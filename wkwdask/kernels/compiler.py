@@ -1,8 +1,8 @@
-"""How kernels are compiled and where their machine code is kept.
+"""Compile kernels with numba and keep their machine code in a cache folder.
 
-Numba does not see that a function in another file changed, so the cache folder is named by a hash of all kernel sources and of the
-versions that the machine code depends on. Where no folder is writable (a read-only installation with an unwritable home), kernels compile in
-memory: a missing cache makes a first call slow, never wrong, and never an error.
+The name of the cache folder is a hash of all kernel sources and of the versions that the machine code depends on, because numba does not notice a change of a
+function in another file. If no folder is writable (a read-only installation with an unwritable home), kernels compile in memory: without a cache the first
+call is slow, but neither wrong nor an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CACHE_VARIABLE = "WKWDASK_CACHE_DIR"
 
 
 def _candidates() -> Iterator[Path]:
-    """Folders to try, best first: the user's choice, the user's cache, node-local scratch."""
+    """Yield the folders to try, best first: the user's choice, the user's cache, node-local scratch."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         yield Path(chosen)
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -37,7 +37,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private_and_writable(folder: Path) -> bool:
-    """Make the folder if need be, and tell whether only this user can put machine code into it."""
+    """Create the folder if missing, and return whether this user, and nobody else, can write machine code into it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -45,12 +45,12 @@ def _is_private_and_writable(folder: Path) -> bool:
             pass
     except OSError:
         return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o002
+    return status.st_uid == os.getuid() and not status.st_mode & 0o002  # the cache is executed: another user's files must not end up in it
 
 
 @cache
 def cache_folder() -> Path | None:
-    """Find the folder for machine code."""
+    """Return the folder for machine code, None if no candidate is usable."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -61,11 +61,11 @@ def cache_folder() -> Path | None:
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function on its first call, without the GIL, and keep its machine code where that is possible."""
+    """Compile a function on its first call, to run without the GIL, and cache its machine code if possible."""
     folder = cache_folder()
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = before if folder is None else str(folder)  # read at decoration only, so that nobody else's kernels move
+    config.CACHE_DIR = before if folder is None else str(folder)  # numba reads it at decoration, so kernels of other packages keep their folder
     try:
         dispatcher = _njit(function, keep=folder is not None)
     finally:
@@ -75,7 +75,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return dispatcher(*arguments)
         except OSError:
-            # The cache could not be written (a full disk or quota). By then the machine code is loaded: the call is simply made.
+            # The cache could not be written (a full disk or quota). By then the machine code is loaded, so the second call runs it.
             return dispatcher(*arguments)
         except SystemError as error:
             if _was_interrupted(error):
@@ -86,7 +86,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Tell what becomes of Ctrl-C on its way out of machine code, through one call or several."""
+    """Return whether an error in machine code was Ctrl-C: numba wraps it in a SystemError, once for each call that it leaves."""
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)
@@ -98,6 +98,6 @@ def _njit(function: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function that kernels call; it is compiled into each of them."""
+    """Mark a function that kernels call. It is compiled into each of them."""
     compiled: Callable[..., Any] = numba.njit(function, nogil=True, error_model="numpy")
     return compiled

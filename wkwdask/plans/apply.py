@@ -1,4 +1,4 @@
-"""How a volume is cut up to apply a function to it: regions, one task each, and in them bricks, one call of the function each."""
+"""Plans that apply a function to a volume: one task per region, one call of the function per brick."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ class BrickPlan(RegionGrid):
     """Regions and bricks of one mag."""
 
     def region_range(self) -> tuple[range, range, range]:
-        """Give the indices of the regions that touch the box, along x, y, z."""
+        """Return the indices of the regions that touch the box, along x, y, z."""
         return cell_range(self.box, self.region_shape)
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Tell whether a region makes whole shards, one after the other, with their chunks in order: for that, bricks have the form of shards."""
-        cubes = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
-        return cubes and RegionGrid.contains_whole_shards(self, shard_shape)
+        """Return whether a region writes whole shards one after another, each with its chunks in Morton order."""
+        # The Morton order of bricks is that of a shard's chunks only if bricks have the proportions of a shard.
+        is_similar = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
+        return is_similar and RegionGrid.contains_whole_shards(self, shard_shape)
 
     def touched_regions(self, part: BoundingBox) -> CellMap:
-        """Tell which regions touch a part of the box, shape (x, y, z)."""
-        found = cell_map(self.box, self.region_shape, str(self.box))
+        """Mark the regions that touch a part of the box, shape (x, y, z)."""
+        marks = cell_map(self.box, self.region_shape, str(self.box))
         touched = cell_range(part.intersection(self.box), self.region_shape)
         x, y, z = (slice(t.start - r.start, t.stop - r.start) if len(t) else slice(0, 0) for t, r in zip(touched, self.region_range(), strict=True))
-        found[x, y, z] = True
-        return found
+        marks[x, y, z] = True
+        return marks
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
-        """Go through the bricks of a region that touch the box, in Morton order."""
+        """Yield the bricks of a region that touch the box, in Morton order."""
         return self.cells_in(region, self.region_shape, self.brick_shape)
 
     def brick_box(self, brick: Vec3) -> BoundingBox:
-        """Give the voxels of a brick that lie in the box."""
+        """Return the voxels of a brick inside the box."""
         return cell_box(brick, self.brick_shape, self.box).intersection(self.box)
 
 
 def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None) -> BrickPlan:
-    """Plan how a function is applied.
+    """Plan regions and bricks for a function; ``brick_shape`` are the chunks that the user asks for.
 
     Examples
     --------
@@ -77,7 +78,9 @@ def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec
 
 
 def plan_components(box: BoundingBox, tiling: Tiling, workers: int, region_shape: Vec3 | None = None) -> BrickPlan:
-    """Plan how a volume is labelled, where a worker holds ids besides voxels. Bricks, and so ids, do not depend on the number of workers.
+    """Plan the labelling of connected components, where a worker holds labels besides voxels.
+
+    Bricks do not depend on the number of workers, because the ids of components follow from them.
 
     Examples
     --------

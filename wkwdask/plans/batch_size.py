@@ -1,16 +1,16 @@
-"""How many elements a job array gets, and what each asks of the batch system: arithmetic on what a plan says."""
+"""Sizes of SLURM job arrays: number of elements, and cores, walltime and memory of each, estimated from the work of a plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-_ELEMENT_SECONDS = 1800.0  # what an element should have to do at least: its start costs seconds, and a queue likes short jobs
-_NBYTES_PER_SECOND = 20e6  # of a core, decoded voxels, LZ4HC on a busy file system
+_ELEMENT_SECONDS = 1800.0  # work of an element: long against its start of seconds, short enough for backfill
+_NBYTES_PER_SECOND = 20e6  # decoded voxels of one core: LZ4HC on a busy file system
 _SECONDS_PER_TASK = 0.05
 _SAFETY = 3.0
 _LEAST_SECONDS = 600.0
 _STEP_SECONDS = 300.0
-_BASE_NBYTES = 400 << 20  # Python, numpy and the compiled kernels, twice what was measured
+_BASE_NBYTES = 400 << 20  # Python, numpy and the compiled kernels: twice the measured memory
 _MEMORY_SAFETY = 1.5
 _LEAST_NBYTES = 1 << 30
 _STEP_NBYTES = 256 << 20
@@ -21,33 +21,33 @@ _MOST_AFTER_ARRAY = 64
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is to be shared out."""
+    """Work of the tasks to distribute."""
 
     num_tasks: int
-    """Tasks, as far as is known."""
+    """Number of tasks known so far."""
     nbytes: int
-    """Decoded voxel bytes that all of them read."""
+    """Decoded voxels that all tasks read [bytes]."""
     task_nbytes: int
-    """Memory of one task."""
+    """Memory of one task [bytes]."""
 
     @property
     def seconds(self) -> float:
-        """How long one core works on it, about."""
+        """Estimated time of one core."""
         return self.nbytes / _NBYTES_PER_SECOND + self.num_tasks * _SECONDS_PER_TASK
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySize:
-    """What a job array asks for; None is what the batch script says."""
+    """Resources of a job array; None leaves one to the batch script."""
 
     elements: int | None = None
-    """Elements of the array."""
+    """Number of elements."""
     cpus: int | None = None
-    """Cores of each, and tasks that it runs at once."""
+    """Cores of an element, and tasks that it runs at once."""
     seconds: float | None = None
-    """Walltime of each."""
+    """Walltime of an element."""
     memory_nbytes: int | None = None
-    """Memory of each."""
+    """Memory of an element [bytes]."""
 
     def __str__(self) -> str:
         parts = [] if self.seconds is None else [f"walltime {format_walltime(self.seconds)}"]
@@ -56,22 +56,22 @@ class ArraySize:
 
 
 def propose_size(work: Workload, asked: ArraySize, most_elements: int) -> ArraySize:
-    """Complete what a user asked for.
+    """Complete the resources that a user asked for.
 
     Examples
     --------
     A layer of 1 TiB in 8192 tasks:
 
-    >>> str(propose(Workload(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
+    >>> str(propose_size(Workload(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
     '31 elements of 1 cores, walltime 01:30:00, memory 1024 MiB'
-    >>> str(propose(Workload(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
+    >>> str(propose_size(Workload(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
     '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
     """
     cpus = asked.cpus or 1
     seconds = work.seconds
     wanted = asked.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
     elements = max(1, min(wanted, work.num_tasks, most_elements))
-    rounds = -(-work.num_tasks // (elements * cpus))  # the longest share has as many tasks one after the other
+    rounds = -(-work.num_tasks // (elements * cpus))  # tasks that the busiest core runs one after another
     share = rounds * seconds / max(1, work.num_tasks)
     walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
     memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
@@ -79,7 +79,7 @@ def propose_size(work: Workload, asked: ArraySize, most_elements: int) -> ArrayS
 
 
 def finish_job_tasks(work: Workload, asked: ArraySize) -> int:
-    """Tell how many tasks the job after an array runs itself, in place of another array: as many as it has time for.
+    """Return how many tasks the finish job runs itself instead of submitting another array: as many as it has time for.
 
     Examples
     --------
@@ -92,13 +92,15 @@ def finish_job_tasks(work: Workload, asked: ArraySize) -> int:
 
 
 def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
-    """Give the job after an array time for that many tasks, of those that the array does."""
+    """Return the resources of the finish job, with walltime for ``few`` tasks like those of the array."""
     share = few * work.seconds / max(1, work.num_tasks) / (size.cpus or 1)
     return replace(size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS)))
 
 
 def group_size(num_tasks: int, elements: int) -> int:
-    """Choose how many tasks are handed out together: neighbours share what they read, but no element should get much more than another.
+    """Return how many consecutive tasks go to one element together.
+
+    Neighbours share chunks of the source, which favours large groups. Equal shares of all elements favour small ones.
 
     Examples
     --------
@@ -109,7 +111,7 @@ def group_size(num_tasks: int, elements: int) -> int:
 
 
 def format_walltime(seconds: float) -> str:
-    """Write a time as SLURM reads it.
+    """Format a time for ``sbatch --time``.
 
     Examples
     --------

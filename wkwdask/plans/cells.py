@@ -1,4 +1,4 @@
-"""Marks on the cells of a grid, such as those that have data: an array of bool, or where the grid is too large for one, a set of the marked cells."""
+"""Marks on the cells of a grid, for example the regions with data: a boolean array, or for very large grids a set of the marked cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_LISTED = 1 << 22  # cells
 
 
 class SparseCells:
-    """Marks on the cells of a grid that is too large for an array: a set of the marked ones, with those operations of an array that are needed."""
+    """Marks on the cells of a grid that is too large for an array: a set of the marked cells with the few array operations that plans use."""
 
     def __init__(self, shape: Vec3, name: str, marked: Iterable[Vec3] = ()) -> None:
         self.shape, self.name = shape, name
@@ -39,7 +39,7 @@ class SparseCells:
         return math.prod(self.shape)
 
     def __setitem__(self, key: EllipsisType | tuple[Any, ...], value: bool) -> None:
-        """Mark the cells of three slices, or of three arrays of indices."""
+        """Mark the cells selected by three slices or by three index arrays."""
         assert value
         if isinstance(key, tuple) and not isinstance(key[0], slice):
             self._add(zip(*(np.asarray(one).tolist() for one in key), strict=True), len(key[0]))
@@ -58,16 +58,16 @@ class SparseCells:
         return [range(*one.indices(length)) for one, length in zip(slices, self.shape, strict=True)]
 
     def __getitem__(self, key: tuple[slice, ...]) -> SparseCells:
-        """Give the cells of three slices."""
+        """Return the cells selected by three slices."""
         ranges = self._ranges(key)
         shape, (x, y, z) = (_length(ranges[0]), _length(ranges[1]), _length(ranges[2])), ranges
         count = math.prod(shape)
-        candidates = product(x, y, z) if count < len(self.marked) else self.marked
+        candidates = product(x, y, z) if count < len(self.marked) else self.marked  # whichever is shorter
         inside = (cell for cell in candidates if cell in self.marked and cell[0] in x and cell[1] in y and cell[2] in z)
         return SparseCells(shape, self.name, ((a - x.start, b - y.start, c - z.start) for a, b, c in inside))
 
-    def places(self) -> npt.NDArray[np.int64]:
-        """List the marked cells in the order of an array, shape (n, 3)."""
+    def indices(self) -> npt.NDArray[np.int64]:
+        """Return the marked cells in the order of ``np.argwhere``, shape (n, 3)."""
         return np.array(sorted(self.marked), np.int64).reshape(-1, 3)
 
     def sum(self) -> int:
@@ -75,24 +75,24 @@ class SparseCells:
         return len(self.marked)
 
     def mean(self) -> float:
-        """Give the share of marked cells."""
+        """Return the fraction of marked cells."""
         return len(self.marked) / max(1, self.size)
 
     def all(self) -> bool:
-        """Tell whether all cells are marked."""
+        """Return whether all cells are marked."""
         return len(self.marked) == self.size
 
     def any(self) -> bool:
-        """Tell whether any cell is marked."""
+        """Return whether any cell is marked."""
         return bool(self.marked)
 
     def __and__(self, other: Any) -> SparseCells:
-        """Give the cells that are marked in both."""
+        """Return the cells marked in both maps."""
         return SparseCells(self.shape, self.name, self.marked & other.marked)
 
 
 def _length(numbers: range) -> int:
-    """Give the length of a range, which ``len`` refuses from 2^63 on."""
+    """Return the length of a range; ``len`` fails from 2^63 on."""
     return max(0, numbers.stop - numbers.start)
 
 
@@ -102,23 +102,23 @@ def count_cells(box: BoundingBox, cell: Sequence[int]) -> int:
 
 
 def needs_sparse(box: BoundingBox, cell: Sequence[int]) -> bool:
-    """Tell whether a box touches more cells than an array of all of them can have."""
+    """Return whether a box touches more cells than a boolean array may have."""
     return count_cells(box, cell) > _LARGEST_ARRAY
 
 
 def cell_map(box: BoundingBox, cell: Sequence[int], name: str, *, fill: bool = False) -> CellMap:
-    """Make marks for all cells that a box touches: an array of bool, shape (x, y, z), or where that is too large, a set of the marked ones."""
+    """Create a map of the cells that a box touches, shape (x, y, z): a boolean array, or :class:`SparseCells` if that is too large."""
     x, y, z = map(_length, cell_range(box, cell))
     if x * y * z <= _LARGEST_ARRAY:
         return np.full((x, y, z), fill, np.bool_)
-    found = SparseCells((x, y, z), name)
+    sparse = SparseCells((x, y, z), name)
     if fill:
-        found[...] = True
-    return found
+        sparse[...] = True
+    return sparse
 
 
 def union_cells(first: CellMap, second: CellMap) -> CellMap:
-    """Give the marks of two maps of one grid."""
+    """Return the cells marked in either of two maps of one grid."""
     if isinstance(first, SparseCells) or isinstance(second, SparseCells):
         assert isinstance(first, SparseCells)
         assert isinstance(second, SparseCells)
@@ -126,15 +126,15 @@ def union_cells(first: CellMap, second: CellMap) -> CellMap:
     return first | second
 
 
-def marked_cells(found: CellMap) -> npt.NDArray[np.int64]:
-    """List the places of marked cells, shape (n, 3)."""
-    return found.places() if isinstance(found, SparseCells) else np.argwhere(found)
+def marked_cells(marks: CellMap) -> npt.NDArray[np.int64]:
+    """Return the indices of the marked cells, shape (n, 3)."""
+    return marks.indices() if isinstance(marks, SparseCells) else np.argwhere(marks)
 
 
-def project_cells(found: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
-    """Mark the cells of another size that hold voxels of marked ones."""
+def project_cells(marks: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
+    """Mark the cells of another shape that share voxels with marked ones; ``first`` is the index of the first cell of ``marks``."""
     x, y, z = map(_length, cell_range(box, other))
-    moved = SparseCells((x, y, z), found.name if isinstance(found, SparseCells) else str(box))
-    low = (marked_cells(found) + np.array(first, np.int64)) * np.array(cell, np.int64)
-    mark_cells(moved, low, low + np.array(cell, np.int64), box, other)
-    return moved
+    projected = SparseCells((x, y, z), marks.name if isinstance(marks, SparseCells) else str(box))
+    low = (marked_cells(marks) + np.array(first, np.int64)) * np.array(cell, np.int64)
+    mark_cells(projected, low, low + np.array(cell, np.int64), box, other)
+    return projected

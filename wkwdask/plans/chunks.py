@@ -1,4 +1,4 @@
-"""How a volume is cut into dask chunks, into files, and into the parts of files that are encoded at once."""
+"""Sizes of dask chunks, of shards and files, and of the parts of a file that are encoded at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARD_NBYTES = 512 << 20
 
 
 def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
-    """Choose how many chunks are stored or written together.
+    """Choose how many chunks along x, y, z form a shard, or, without sharding, a group of files that one task writes.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbyte
 
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Give the chunks of a shard that a user asks for."""
+    """Return the chunks along x, y, z of the shard that a user asks for."""
     cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
     if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
         raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")
@@ -50,20 +50,26 @@ def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """The parts of an array."""
+    """Parts in which an array is encoded."""
 
     part_shape: Vec3
-    """One part [voxels]: whole chunks of the target, inside one shard."""
+    """Shape of a part [voxels]: whole chunks of the target, inside one shard."""
     touched_nbytes: int
-    """What the chunks of the array that a part touches take at most [bytes]."""
+    """Largest size of the chunks of the array that one part touches [bytes]."""
 
 
 def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
-    """Choose parts that are large and touch few chunks of the array.
+    """Choose large parts that touch few chunks of the array.
+
+    A part holds all chunks that it touches in memory at once. So its shape follows the chunks::
+
+        chunks of an array: sections of 1 voxel       part: one layer of blocks, as wide as a file
+        z  ===========================                +---------+---------+
+           ===========================                | part    | part    |   32 sections are in memory,
+           ===========================                +---------+---------+   each of them is read once
 
     Examples
     --------
-    Sections become parts of one layer of blocks, as wide as a file.
 
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> box = BoundingBox((0, 0, 0), (2048, 2048, 512))
@@ -87,14 +93,14 @@ def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: 
 
 
 def _doublings(shape: Vec3, limit: Vec3) -> list[Vec3]:
-    """Double one axis, where the result divides a limit."""
+    """List the shapes with one axis doubled that divide ``limit``."""
     x, y, z = shape
     choices = [(2 * x, y, z), (x, 2 * y, z), (x, y, 2 * z)]
     return [choice for choice in choices if all(n % m == 0 for n, m in zip(limit, choice, strict=True))]
 
 
 def _touched_length(edges: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> int:
-    """Give the greatest length of the chunks that one cell of a grid touches."""
+    """Return the largest total length of the chunks that one cell of ``step`` voxels touches; ``edges`` are the borders of chunks along the axis."""
     low, high = int(edges[0]), int(edges[-1])
     if high <= low:
         return 0
@@ -110,7 +116,7 @@ _GROUP_CHUNKS = 1024
 
 
 def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nbytes: int) -> Vec3:
-    """Find the largest box for a number of bytes that stays on the grids of chunks and shards.
+    """Return the largest shape of at most ``nbytes`` bytes on the grids of chunks and shards.
 
     Examples
     --------
@@ -128,7 +134,7 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
 
 
 def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
-    """Say how many chunks that are files of their own are best handled together."""
+    """Return how many chunks along x, y, z a task handles together when each chunk is a separate file."""
     cells, nbytes = [1, 1, 1], chunk_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
     while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
@@ -139,7 +145,9 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
 
 
 def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Cut an array along x, y, z so that all inner borders lie on the grid of a chunk shape.
+    """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of ``shape``.
+
+    An array that starts before the box gets one more chunk there, up to the last border before the box: it holds no data and costs no read.
 
     Examples
     --------
@@ -166,16 +174,13 @@ def num_chunks(lengths: Sequence[Sequence[int]]) -> int:
 LARGEST_FILE_LEN = 32
 _NBYTES_PER_FILE = 4096  # header, inode, and on average half a disk block at the end
 _NBYTES_PER_TABLE_ENTRY = 8
-_MARGIN, _MARGIN_OF_RAW = 128, 8  # parts of the voxel bytes of the box: an absent raw block takes 255 times as much as a compressed one
+_MARGIN, _MARGIN_OF_RAW = 128, 8  # fractions 1/n of the voxel bytes of the box: an absent raw block takes 255 times as much as a compressed one
 
 
 def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is_compressed: bool, largest: int = LARGEST_FILE_LEN) -> int:
-    """Choose the length of the files of a mag.
+    """Choose the edge length of the files of a mag [blocks].
 
-    A file stores all of its blocks, those outside the box too. A compressed block of zeros takes 1/255 of its voxels and an entry of the jump table, a raw
-    one takes as much as any other block. Each file takes another 4 KiB. The bytes of a length are the sum of these. The result is the largest power of two
-    whose bytes exceed the least by no more than a margin: 1/128 of the voxel bytes of the box, 1/8 where blocks are raw. A small box is thus stored in about
-    the fewest bytes, and a large box in few files.
+    A small box is stored in about the fewest bytes, and a large box in few files.
 
     Examples
     --------
@@ -187,6 +192,8 @@ def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is
     """
     if box.is_empty:
         return 1
+    # A file stores all of its blocks, including those outside the box. A compressed block of zeros takes 1/255 of its voxels and an entry of the jump
+    # table, a raw one as much as any block. Each file takes another 4 KiB. Take the largest length whose bytes exceed the least by no more than a margin.
     block_nbytes = block_len**3 * voxel_nbytes
     absent_nbytes = block_nbytes // 255 + _NBYTES_PER_TABLE_ENTRY if is_compressed else block_nbytes
     lengths = [1 << n for n in range(largest.bit_length())]

@@ -1,4 +1,4 @@
-"""Which mags a pyramid has: WEBKNOSSOS's rule."""
+"""Mags of a pyramid, by the rule of WEBKNOSSOS."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Sampling = Literal["anisotropic", "isotropic", "constant_z"]
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 
-# WEBKNOSSOS compares floats exactly, so that (4, 4.0001, 40) nm counts as three different axes; lengths this close are the same here.
+# Relative difference below which two lengths count as equal. WEBKNOSSOS compares floats exactly and treats (4, 4.0001, 40) nm as three different lengths.
 _SAME_LENGTH = 1e-3
 
 
 def default_coarsest(box: BoundingBox) -> Mag:
-    """Choose the coarsest mag for a layer: the one in which it is about a hundred voxels wide, but at least 4.
+    """Return the coarsest mag of a layer by default: the one in which it is about a hundred voxels wide, but at least 4.
 
     Examples
     --------
@@ -34,14 +34,14 @@ def default_coarsest(box: BoundingBox) -> Mag:
 
 
 def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
-    """Take the mags that a user lists to be made from another one, which an option names; finest first."""
+    """Sort the mags that a user lists, finest first, and refuse the mag that they are made from; ``option`` names it in the error."""
     if origin in mags:
         raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
 
 
-def check_one_ladder(folder: str, there: Collection[Mag], new: Collection[Mag]) -> None:
-    """Refuse new mags that would lie beside mags of a layer with the same largest factor: WEBKNOSSOS tells mags apart by it.
+def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag]) -> None:
+    """Refuse new mags with the largest factor of another mag of the layer: WEBKNOSSOS identifies mags by it.
 
     Examples
     --------
@@ -51,10 +51,10 @@ def check_one_ladder(folder: str, there: Collection[Mag], new: Collection[Mag]) 
     ...
     ValueError: ds/em: mag 2 would lie beside mag 2-2-1: a layer has one ladder of mags; remove that mag first, or choose mags that go with it
     """
-    known = {max(mag.factors): mag for mag in there}
+    known = {max(mag.factors): mag for mag in existing}
     for mag in new:
         other = known.get(max(mag.factors))
-        if mag not in there and other is not None:
+        if mag not in existing and other is not None:
             raise ValueError(
                 f"{folder}: mag {mag} would lie beside mag {other}: a layer has one ladder of mags; remove that mag first, or choose mags that go with it"
             )
@@ -63,7 +63,7 @@ def check_one_ladder(folder: str, there: Collection[Mag], new: Collection[Mag]) 
 def mag_ladder(
     finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
 ) -> list[Mag]:
-    """List the mags of a pyramid above its finest.
+    """List the mags of a pyramid above ``finest``; mags that ``others`` (other layers) have are preferred.
 
     Notes
     -----
@@ -85,23 +85,25 @@ def mag_ladder(
 def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all: bool, others: Collection[Mag]) -> Iterator[Mag]:
     current = finest
     while current.maximum < coarsest.maximum:
-        followed = _followed(current, others)
-        if followed is not None:
-            current = followed
+        shared = _next_of(others, current)
+        if shared is not None:
+            current = shared
             yield current
             continue
-        wanted = _doubled(current.factors, (True,) * 3) if doubles_all else _most_cubic(current.factors, voxel_size)
-        clipped = Mag(*(min(a, b) for a, b in zip(wanted, coarsest.factors, strict=True)))
+        doubled = _doubled(current.factors, (True,) * 3) if doubles_all else _most_cubic(current.factors, voxel_size)
+        clipped = Mag(*(min(a, b) for a, b in zip(doubled, coarsest.factors, strict=True)))
         if any(a < b for a, b in zip(clipped.factors, current.factors, strict=True)) or clipped == current:
-            raise ValueError(f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, wanted))}; choose another coarsest mag")
-        grows = clipped.maximum > current.maximum
+            raise ValueError(
+                f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, doubled))}; choose another coarsest mag"
+            )
+        grows = clipped.maximum > current.maximum  # WEBKNOSSOS identifies mags by their largest factor
         current = clipped
         if grows:
             yield current
 
 
-def _followed(current: Mag, others: Collection[Mag]) -> Mag | None:
-    """Find the next mag in what other layers have."""
+def _next_of(others: Collection[Mag], current: Mag) -> Mag | None:
+    """Return the mag after ``current`` in other layers, None if they have none that fits."""
     fitting = [mag for mag in others if mag.maximum == 2 * current.maximum and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))]
     return min(fitting, default=None)
 
@@ -111,7 +113,7 @@ def _doubled(factors: Vec3, axes: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
-    """Double all axes, or only those along which voxels are shortest: whichever gives more cubic voxels, the latter in a tie."""
+    """Double all axes, or only those with the shortest voxels: whichever makes voxels more cubic; in a tie, the latter."""
     lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
     shortest = min(lengths)
     doubled_all = _doubled(factors, (True,) * 3)

@@ -1,8 +1,12 @@
-"""How a pyramid is cut into passes, regions and bricks.
+"""Plans of pyramids: passes, regions and bricks.
 
-A pass reads one mag once and makes the next few coarser mags from it. Its tasks are regions: equal, aligned boxes of the first coarser mag,
-whose footprints in all mags of the pass are whole chunks. A task walks its region brick by brick in Morton order; a brick is what
-is held in memory.
+A pass reads one mag once and makes the next few coarser mags from it. Its tasks are regions: equal, aligned boxes of the first coarser mag whose footprints in
+all mags of the pass are whole chunks. A task reads its region brick by brick in Morton order, and holds a few bricks in memory::
+
+    mag 1    |  source region of a task      |     read once, in source bricks
+    mag 2    |  region                       |     here 512 voxels, in chunks of 32
+    mag 4    |  half as long |                     still whole chunks, as are mag 8, 16 and 32
+    mag 64                                         less than a chunk: a second pass reads mag 32
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ if TYPE_CHECKING:
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
-_SMALL_TASK_NBYTES = 128 << 20  # below, a task is so short that more of them only help workers that have none
-_LARGEST_TASK_NBYTES = 8 << 30  # about a minute; what a lost worker costs at most
+_SMALL_TASK_NBYTES = 128 << 20  # smaller tasks are so short that splitting them further helps only idle workers
+_LARGEST_TASK_NBYTES = 8 << 30  # about a minute of work, which a lost worker costs at most
 _BRICK_SOURCE_NBYTES = 32 << 20
 _TASKS_PER_WORKER = 3
 
@@ -40,21 +44,21 @@ class Level(RegionGrid):
     factor: Vec3
     """Voxels of the mag before it that one voxel spans, along x, y, z."""
     in_order: bool
-    """Whether bricks come in Morton order, so that a file can be written straight away."""
+    """Whether bricks come in Morton order, the order of blocks in a file: each brick is then appended to its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One reading of a mag."""
+    """Mags that are made from one read of their source."""
 
     source_box: BoundingBox
-    """Where the source has data [voxels of its mag]."""
+    """Extent of the source [voxels of its mag]."""
     source_brick_shape: Vec3
-    """What is read at once [voxels of the source]: a brick of the first level, or a part of one."""
+    """Shape of one read [voxels of the source]: the footprint of a brick of the first level, or a part of it."""
     levels: tuple[Level, ...]
-    """The mags that are made, finest first."""
+    """Mags that are made, finest first."""
     source_shift: Vec3 = (0, 0, 0)
-    """What is added to the place of each source voxel before windows are laid over it: grids of chunks need not start at the same voxel in all mags."""
+    """Offset added to the source voxels before windows are laid over them, for mags whose chunk grids start at different voxels."""
 
     @property
     def source_region_shape(self) -> Vec3:
@@ -68,15 +72,15 @@ class Pass:
         return math.prod(times(level.brick_shape, level.factor)) // math.prod(self.source_brick_shape)
 
     def source_region(self, region: Vec3) -> BoundingBox:
-        """Give the source voxels that a task reads."""
+        """Return the source voxels that a task reads."""
         return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
-        """Go through the tasks in Morton order, so that the files of all mags are completed one after the other."""
+        """Yield the tasks in Morton order, which completes the files of all mags one after another."""
         return self.levels[0].regions(occupied)
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
-        """Go through the source bricks of a region that hold data: by the Morton order of the bricks of the first level."""
+        """Yield the source bricks of a region that touch the source, in the Morton order of the bricks of the first level."""
         level = self.levels[0]
         box = cell_box(region, level.region_shape, level.box)
         low = [t // n for t, n in zip(box.topleft, level.brick_shape, strict=True)]
@@ -90,18 +94,18 @@ class Pass:
                     yield x + dx, y + dy, z + dz
 
     def writes_whole_shards(self, level: int, shard_shape: Vec3) -> bool:
-        """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
+        """Return whether a task writes whole shards of a level: the region contains them, and their chunks come in order or all at once."""
         here = self.levels[level]
         brick_holds_whole = all(n % edge == 0 for n, edge in zip(here.brick_shape, shard_shape, strict=True))
         return (here.in_order or brick_holds_whole) and here.contains_whole_shards(shard_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
-        """Add up the memory of all bricks of a task [bytes]: one of the source, one open and one cut at the border for each mag."""
+        """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag one pending and one cut at the border."""
         return voxel_nbytes * (math.prod(self.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in self.levels))
 
 
 def step_factors(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
-    """Give the factor of each step of a ladder."""
+    """Return the factor of each step of a ladder of mags."""
     return [before.step_to(mag) for before, mag in pairwise([finest, *mags])]
 
 
@@ -112,7 +116,7 @@ def plan_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Cut a ladder into passes: each makes as many mags as have whole chunks in a region, the next one reads the last of them."""
+    """Split a ladder into passes. Each makes the mags with whole chunks in its regions; the next pass reads the last of them."""
     passes: list[Pass] = []
     done = 0
     while done < len(mags):
@@ -134,10 +138,15 @@ def plan_offset_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Cut a ladder into passes where each mag has coordinates of its own, which start where its grid of chunks does.
+    """Split a ladder into passes if the chunk grid of each mag starts at an ``origin`` in its own voxels; the first origin is that of the source.
 
-    A pass ends before a mag whose first voxel does not cover exactly the first voxels of the mag before it: their chunks do not lie above each other.
+    A pass ends before a mag whose origin is not exactly that of the mag before it: their chunk grids do not nest.
     """
+    # Along one axis, with factor 2. The first two grids nest: one region is whole chunks in both. The third does not, and starts a new pass.
+    #
+    #   mag 2, origin 4     4 5 6 7|8 9 ...
+    #   mag 4, origin 2      2   3  |  4 ...      4 = 2 * 2
+    #   mag 8, origin 0   0    |   1     ...      2 != 0 * 2
     passes: list[Pass] = []
     first = 0
     while first < len(mags):
@@ -155,7 +164,8 @@ def plan_offset_passes(
 
 
 def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) -> Vec3:
-    """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do."""
+    """Choose the region of a pass: a file of the first mag, or less if workers would be idle."""
+    # Halve the region until there are enough tasks for all workers (or it is as small as makes sense), and until one task is not too long.
     chunk_shape = tiling.chunk_shape
     usual = max(2, _REGION_VX // max(chunk_shape))
     edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
@@ -172,10 +182,10 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
 
 
 def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, voxel_nbytes: int, region_shape: Vec3) -> Pass:
-    """Plan one pass: how many mags a region can make, and the bricks."""
+    """Plan one pass: the mags that a region makes, and their bricks."""
     factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
-    for factor in factors[1:]:
+    for factor in factors[1:]:  # until a region would be less than a chunk
         if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
             break
         steps.append((factor, divide(steps[-1][1], factor)))
@@ -185,6 +195,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     box = source_box
     for mag, (factor, shape) in zip(mags, steps, strict=False):
         box = box.in_mag(mag)
+        # 8 bricks in Morton order make the next coarser brick with factors 2-2-2, so coarser bricks come in order too. Other factors break the order for good.
         in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
         levels.append(Level(box, shape, _smaller(brick, shape), factor, in_order))
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
@@ -201,7 +212,7 @@ def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shap
 
 
 def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
-    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or cannot be halved."""
+    """Choose the shape of one read: the footprint of a brick, halved along its longest axis until it is small enough or odd along all axes."""
     shape = list(level.brick_shape)
     while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
         longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])

@@ -1,4 +1,4 @@
-"""How a mag that is made, or stored anew with other files, is cut into regions: equal, aligned boxes of whole chunks, one task each."""
+"""Regions of a mag: equal, aligned boxes of whole chunks, one task each."""
 
 from __future__ import annotations
 
@@ -26,48 +26,50 @@ if TYPE_CHECKING:
 _TASKS_PER_WORKER = 3
 _LARGEST_REGION_NBYTES = 4 << 30
 _SHARDS_PER_REGION = 512
-_CODE_BITS = 20
+_CODE_BITS = 20  # of an index in one Morton code: 60 of 64 bits
 _FEW_SHARDS = 1 << 20
 
 
 def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Give the order of cells by their Morton codes."""
+    """Return the order of cells by their Morton codes, for indices of any size."""
+    # Codes of large indices exceed 64 bits. So remove the bits that no index needs, and sort by several codes of 20 bits of each index, the highest bits last
+    # (lexsort's primary key).
     if not len(cells):
         return np.zeros(0, np.intp)
     cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
-    parts = range(-(-int(cells.max()).bit_length() // _CODE_BITS) or 1)  # codes of all bits at once do not fit into 64
+    parts = range(-(-int(cells.max()).bit_length() // _CODE_BITS) or 1)
     return np.lexsort([morton.encode(cells >> part * _CODE_BITS & (1 << _CODE_BITS) - 1) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Chunks and shards of a mag that is made."""
+    """Chunks and shards of a target mag."""
 
     chunk_shape: Vec3
-    """A chunk [voxels]."""
+    """Shape of a chunk [voxels]."""
     shard_shape: Vec3
-    """A shard, or a group of files that one task writes [voxels]."""
+    """Shape of a shard, or of a group of files that one task writes [voxels]."""
     voxel_nbytes: int
-    """All channels of a voxel [bytes], with those of the sources that a task holds at the same time."""
+    """Memory of a voxel with all channels, including the sources that a task holds with it [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionGrid:
-    """A mag that is made region by region."""
+    """Plan of a mag that is made region by region. Cells of a shape are counted from voxel 0, not from the box."""
 
     box: BoundingBox
-    """Where the mag has data [voxels of the mag]."""
+    """Extent of the mag [voxels of the mag]."""
     region_shape: Vec3
-    """Footprint of one task [voxels of the mag]."""
+    """Shape of one task [voxels of the mag]."""
     brick_shape: Vec3
-    """What is handled at once [voxels of the mag]."""
+    """Shape of what a task processes at once [voxels of the mag]."""
 
     def region_box(self, region: Vec3) -> BoundingBox:
-        """Give the voxels of a region that lie in the box."""
+        """Return the voxels of a region inside the box."""
         return cell_box(region, self.region_shape, self.box).intersection(self.box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
-        """Go through the regions in Morton order, so that files are completed one after the other."""
+        """Yield the occupied regions in Morton order, which completes files one after another."""
         low = [r.start for r in cell_range(self.box, self.region_shape)]
         regions = marked_cells(occupied) + low
         for index in morton_order(regions):
@@ -84,18 +86,19 @@ class RegionGrid:
                 yield x, y, z
 
     def regions_in_shard(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
-        """Give the place of the regions that make a shard in the array of all regions that touch the box."""
-        first = cell_range(self.box, self.region_shape)
-        ranges = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
-        x, y, z = (slice(r.start - all_.start, r.stop - all_.start) for r, all_ in zip(ranges, first, strict=True))
+        """Return the slices of the regions of a shard in the array of all regions that touch the box."""
+        all_regions = cell_range(self.box, self.region_shape)
+        regions = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
+        x, y, z = (slice(r.start - first.start, r.stop - first.start) for r, first in zip(regions, all_regions, strict=True))
         return x, y, z
 
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
-        """Tell which shards that touch the box have data."""
+        """Mark the shards that have data, from the regions that have."""
         few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
         if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
             return project_cells(occupied, first, self.region_shape, self.box, shard_shape)
+        # Along each axis, a shard is several regions (any of them may have data), or a region is several shards (each may have data).
         for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
             cell, shard = self.region_shape[axis], shard_shape[axis]
             if cell <= shard:
@@ -106,14 +109,14 @@ class RegionGrid:
         return occupied
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Tell whether a region holds every shard that it touches."""
+        """Return whether a region contains every shard that it touches."""
         return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
 
 
 def plan_splicing(
     box: BoundingBox, source_shard_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
 ) -> RegionGrid:
-    """Choose the tasks that make whole shards of the shards of another volume.
+    """Choose the tasks that copy encoded chunks of another volume into whole shards.
 
     Examples
     --------

@@ -1,6 +1,12 @@
-"""How a mag is made from a source whose pieces are no cubes, such as whole sections: regions and readings hold whole pieces wherever memory allows.
+"""Plans of imports from a source whose chunks are not cubes, for example whole sections: regions and readings contain whole source chunks if memory allows.
 
-A reading of sections is a slab: all of their width and height, and one block in depth. So each section is decoded once, as many at a time as a block is deep.
+A reading is the part of the source that a task reads at once. For sections it is a slab, as wide and high as a section and one block deep, so each section is
+decoded once::
+
+    z   section 0    ==============================
+        ...          ==============================   one reading, 32 sections:
+        section 31   ==============================   a layer of blocks
+        section 32   ==============================   the next reading
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 READING_NBYTES = 512 << 20
 _BRICK_NBYTES = 8 << 20
 _SMALL_READING_NBYTES = 16 << 20
-_LARGEST_REGION_NBYTES = 1 << 30  # what an interruption costs at most
+_LARGEST_REGION_NBYTES = 1 << 30  # work that an interruption costs at most
 _TASKS_PER_WORKER = 3
 _WIDEST_READING_VX = 2048
 _DOUBLINGS = 16
@@ -35,20 +41,20 @@ _DOUBLINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class SlabPlan(UpsamplePlan):
-    """A mag that is made from a source of the same voxels, whatever its pieces are."""
+    """Plan of a mag that is made from a source of the same mag with chunks of any shape."""
 
     shard_shape: Vec3
-    """One file of the mag [voxels]."""
+    """Shape of a file of the mag [voxels]."""
     in_order: bool
-    """Whether bricks come file by file, in the order of each."""
+    """Whether bricks come file by file, in Morton order inside each."""
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Tell whether a region writes whole files; else it writes parts of files, be they all of one."""
+        """Return whether a region writes whole files. Otherwise it writes parts, even if they make a whole file."""
         del shard_shape
         return self.in_order
 
     def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
-        """Go through the cells of one shape in a cell of a larger one, file by file, and in Morton order in each."""
+        """Yield the cells of one shape in a cell of a larger one, file by file, and in Morton order inside each."""
         ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
         cells = np.stack(np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1).reshape(-1, 3)
         cells = cells[morton_order(cells)]
@@ -58,8 +64,11 @@ class SlabPlan(UpsamplePlan):
             yield x, y, z
 
 
-def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> SlabPlan:
-    """Plan how a mag is made from a source of any pieces.
+def plan_slabs(box: BoundingBox, source_chunks: Sequence[Vec3], tiling: Tiling, workers: int, shapes: tuple[Vec3, Vec3] | None = None) -> SlabPlan:
+    """Plan a mag from a source with chunks of any shape.
+
+    ``source_chunks`` are shapes that the source decodes at once, largest first; the first one that fits into memory is kept whole. ``shapes`` are the
+    region and the reading, if they are given.
 
     Examples
     --------
@@ -71,8 +80,8 @@ def plan_slabs(box: BoundingBox, pieces: Sequence[Vec3], tiling: Tiling, workers
     """
     chunk_shape, shard_shape, voxel_nbytes = tiling.chunk_shape, tiling.shard_shape, tiling.voxel_nbytes
     if shapes is None:
-        fitting = (shape for piece in pieces if _nbytes(box, shape := _whole_pieces(box, piece, chunk_shape), voxel_nbytes) <= READING_NBYTES)
-        whole = next(fitting, None) or _whole_pieces(box, pieces[-1], chunk_shape)
+        fitting = (shape for chunk in source_chunks if _nbytes(box, shape := _enclosing(box, chunk, chunk_shape), voxel_nbytes) <= READING_NBYTES)
+        whole = next(fitting, None) or _enclosing(box, source_chunks[-1], chunk_shape)
         shapes = _region(box, whole, tiling, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
     region, reading = shapes
     is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
@@ -84,20 +93,20 @@ def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
     return all(n % m == 0 for n, m in zip(outer, inner, strict=True))
 
 
-def _whole_pieces(box: BoundingBox, piece: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Find the smallest box of chunks that holds a piece; along an axis that a piece fills, all of the box."""
+def _enclosing(box: BoundingBox, source_chunk: Vec3, chunk_shape: Vec3) -> Vec3:
+    """Return the smallest shape of target chunks that encloses a source chunk; along an axis that the source chunk fills, the whole box."""
     shape = list(chunk_shape)
     for axis in range(3):
-        fills = piece[axis] >= box.size[axis]
-        while len(_along(box, axis, shape[axis])) > 1 if fills else shape[axis] < piece[axis]:
+        fills = source_chunk[axis] >= box.size[axis]
+        while len(_cells_along(box, axis, shape[axis])) > 1 if fills else shape[axis] < source_chunk[axis]:
             shape[axis] *= 2
     return vec3(shape)
 
 
 def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int) -> Vec3:
-    """Choose what is read at once: whole pieces, but no more than fits into memory, and no crumbs."""
+    """Choose the shape of a reading: whole source chunks, halved to fit into memory, or doubled if they are tiny."""
     reading = list(whole)
-    for axis in (1, 0, 2):  # rows are what can be left out of a section at the least cost
+    for axis in (1, 0, 2):  # y first: a decoder can skip rows of a section at the least cost
         while _nbytes(box, reading, voxel_nbytes) > READING_NBYTES and reading[axis] > chunk_shape[axis]:
             reading[axis] //= 2
     while 8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES and max(reading) <= _WIDEST_READING_VX:
@@ -106,12 +115,12 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
 
 
 def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
-    """Choose what is one task: as much of whole files as keeps all workers busy, and whole pieces in any case."""
+    """Choose the shape of a task: whole files as long as all workers are busy, and whole source chunks in any case."""
     least = [max(a, b) for a, b in zip(whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True)]
     usual = choose_region(box, (1, 1, 1), tiling, workers)
     region = [max(a, b) for a, b in zip(usual, least, strict=True)]
     while True:
-        num_regions = math.prod(len(_along(box, axis, region[axis])) for axis in range(3))
+        num_regions = math.prod(len(_cells_along(box, axis, region[axis])) for axis in range(3))
         is_busy = num_regions >= _TASKS_PER_WORKER * workers or workers == 1
         larger = [axis for axis in (2, 1, 0) if region[axis] > least[axis]]
         if not larger or (is_busy and _nbytes(box, region, tiling.voxel_nbytes) <= _LARGEST_REGION_NBYTES):
@@ -120,7 +129,7 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
 
 
 def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
-    """Choose what is encoded at once: a cube where whole files are written, else any box of blocks inside a file."""
+    """Choose the shape that is encoded at once: a cube of blocks if whole files are written in order, otherwise any box of blocks inside a file."""
     brick = list(tiling.chunk_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
@@ -129,11 +138,11 @@ def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
     return vec3(brick)
 
 
-def _along(box: BoundingBox, axis: int, length: int) -> range:
-    """Give the cells of some length that a box touches along an axis."""
+def _cells_along(box: BoundingBox, axis: int, length: int) -> range:
+    """Return the cells of a length that a box touches along an axis."""
     return range(box.topleft[axis] // length, -(-box.bottomright[axis] // length))
 
 
 def _nbytes(box: BoundingBox, shape: Sequence[int], voxel_nbytes: int) -> int:
-    """Give the most bytes that a cell of some shape takes inside a box."""
+    """Return the most bytes that a cell of a shape takes inside a box."""
     return math.prod(min(n, m) for n, m in zip(shape, box.size, strict=True)) * voxel_nbytes

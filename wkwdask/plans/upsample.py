@@ -1,7 +1,10 @@
-"""How a finer mag is made from a coarse one: regions of the finer mag, and inside them readings and bricks.
+"""Plans that make a finer mag from a coarse one, or store a mag again with other files (a factor of 1).
 
-A task makes one region. It reads the region's share of the source, reading by reading, and of each reading makes brick after brick, all in Morton order; one
-reading and one brick are what is held in memory.
+A task makes one region of the finer mag. A reading is the part of the source that it reads at once; each reading yields several bricks::
+
+    finer mag   | region                                        |
+                | reading               | reading               |     all in Morton order; in memory:
+                | brick | brick | brick | brick | brick | brick |     one reading and one brick
 """
 
 from __future__ import annotations
@@ -28,17 +31,16 @@ if TYPE_CHECKING:
 
 _BRICK_NBYTES = 8 << 20
 _READING_NBYTES = 8 << 20
-_LARGEST_READING_NBYTES = 128 << 20  # where the source decodes large chunks
+_LARGEST_READING_NBYTES = 128 << 20  # if the source has large chunks
 
 
 @dataclass(frozen=True, slots=True)
 class UpsamplePlan(RegionGrid):
-    """One finer mag that is made from a coarse one."""
+    """Plan of a finer mag that is made from a coarse one."""
 
     reading_shape: Vec3
-    """What is made from one reading of the source [voxels of the finer mag]: whole bricks."""
+    """Footprint of one reading of the source, whole bricks [voxels of the finer mag]."""
     source_mag: Mag
-    """The coarse mag."""
 
     @property
     def factor(self) -> Vec3:
@@ -47,15 +49,15 @@ class UpsamplePlan(RegionGrid):
 
     @property
     def source_cell_shape(self) -> Vec3:
-        """Share of one region in the source [voxels of the source]; one voxel may be that of several regions."""
+        """Footprint of one region in the source [voxels of the source]; several regions may share one voxel."""
         return ceil_divide(self.region_shape, self.factor)
 
     def source_box_of(self, box: BoundingBox) -> BoundingBox:
-        """Give the source voxels of a part of the box."""
+        """Return the source voxels under a part of the box."""
         return box.in_mag(self.source_mag)
 
     def occupied(self, source_cells: CellMap) -> CellMap:
-        """Tell which regions that touch the box have data."""
+        """Mark the regions that have data, from the cells of the source that have."""
         if isinstance(source_cells, SparseCells) or needs_sparse(self.box, self.region_shape):
             cell = times(self.source_cell_shape, self.factor)
             return project_cells(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
@@ -65,26 +67,26 @@ class UpsamplePlan(RegionGrid):
         return source_cells
 
     def readings(self, region: Vec3) -> Iterator[Vec3]:
-        """Go through the readings of a region that touch the box."""
+        """Yield the readings of a region that touch the box, in Morton order."""
         return self.cells_in(region, self.region_shape, self.reading_shape)
 
     def reading_box(self, reading: Vec3) -> BoundingBox:
-        """Give the voxels that are made from a reading."""
+        """Return the voxels that are made from a reading."""
         return cell_box(reading, self.reading_shape, self.box).intersection(self.box)
 
     def bricks(self, reading: Vec3) -> Iterator[Vec3]:
-        """Go through the bricks of a reading that touch the box."""
+        """Yield the bricks of a reading that touch the box, in Morton order."""
         return self.cells_in(reading, self.reading_shape, self.brick_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
-        """Add up the memory of a task [bytes]: one reading of the source, and one brick."""
+        """Return the memory of a task [bytes]: one reading of the source and one brick."""
         return voxel_nbytes * (math.prod(ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape))
 
 
 def plan_upsampling(
     box: BoundingBox, source_mag: Mag, tiling: Tiling, workers: int, region_shape: Vec3 | None = None, source_chunk: Vec3 = (1, 1, 1)
 ) -> UpsamplePlan:
-    """Plan how one finer mag is made."""
+    """Plan a finer mag."""
     factor = box.mag.step_to(source_mag)
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), tiling, workers)
@@ -92,7 +94,7 @@ def plan_upsampling(
 
     def fits(shape: Vec3) -> bool:
         read = ceil_divide(shape, factor)
-        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it did not hold a chunk
+        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it would not hold a source chunk
         return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
     reading = _grown(brick, region_shape, fits)
@@ -100,7 +102,7 @@ def plan_upsampling(
 
 
 def _grown(shape: Vec3, limit: Vec3, fits: Callable[[Vec3], bool]) -> Vec3:
-    """Double a shape along all axes as long as it fits and is no larger than a limit, which is the shape times a power of two."""
+    """Double a shape along all axes while it fits, up to a limit, which is the shape times a power of two."""
     while shape != limit:
         if not fits(doubled(shape)):
             break

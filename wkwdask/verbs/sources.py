@@ -139,7 +139,7 @@ def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:
         found = source.occupied(shape)
-        state.update(found.places().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
+        state.update(found.indices().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
     return state.hexdigest()
 
 

@@ -22,7 +22,7 @@ from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
-from wkwdask.kernels.blocks.batch import Zeros, compress_bound, encode_from, zero_encoding
+from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, encode_from, zero_encoding
 from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.model.codec import ChunkCodec
 from wkwdask.model.layout import Shards
@@ -116,7 +116,7 @@ class WkwFiles(Shards, BoxCodec):
         """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled call."""
         header, folder, (channel, *topleft), edge = self.header, array.store.url, low, self.header.file_len_vx
         x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
-        reading = BoxRead(out, low[1:], channel, Zeros(out, at_once=fill_zeros))
+        reading = BoxRead(out, low[1:], channel, ZeroFill(out, at_once=fill_zeros))
         if has_small_files(header) and len(x_files) * len(y_files) * len(z_files) > 1:
             read_one = partial(_read_file, folder, header)
             nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)

@@ -20,7 +20,7 @@ from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, zero_encoding
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
-from wkwdask.kernels.blocks.locate import Located, locate_blocks
+from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
 from wkwdask.store import files
 from wkwdask.store.local import ABSENT
 from wkwdask.store.lru import LruCache
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.blocks.batch import Zeros
+    from wkwdask.kernels.blocks.batch import ZeroFill
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
@@ -54,7 +54,7 @@ class BoxRead:
     """Voxel of the mag at voxel 0 of the array."""
     first_channel: int
     """Stored channel at channel 0 of the array."""
-    zeros: Zeros
+    zeros: ZeroFill
     """Regions of the array without stored voxels, filled with zeros."""
     has_absent: bool = False
     """Whether any file was absent."""
@@ -130,12 +130,12 @@ class WkwFile:
                 is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
         return np.flatnonzero(is_nonzero)
 
-    def _where(self, found: Located, page: int, n: int) -> tuple[str, int]:
+    def _where(self, found: BlockLocations, page: int, n: int) -> tuple[str, int]:
         """Name a block in an error message, with its stored size."""
         row = found.blocks[n]
         return f"{self.path}: block {page * _PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
 
-    def _check_sizes(self, found: Located, page: int) -> None:
+    def _check_sizes(self, found: BlockLocations, page: int) -> None:
         """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for them."""
         header = self.header
         if not header.is_compressed:

@@ -1,7 +1,8 @@
-"""The door to batches of blocks: decode many blocks into an array, encode many blocks out of one, each in one call without the GIL.
+"""Public functions for batches of blocks: decode many blocks into an array or encode many blocks of one, in one call without the GIL.
 
-Compiled loops where python-lz4 exports LZ4's functions, else the same work block by block. Decoded voxels are equal. The compiled path stops behind the
-last voxel that is asked for, so that damage beyond it goes unseen there; LZ4 bytes differ (as between builds of LZ4), LZ4HC and raw bytes do not.
+Compiled loops run where python-lz4 exports LZ4's C functions; elsewhere the same work goes block by block through python-lz4. Both decode to equal voxels.
+Two differences remain. The compiled path stops decoding after the last requested voxel, so it does not notice damage beyond it. LZ4 bytes may differ, as
+between builds of LZ4; LZ4HC and raw bytes are equal.
 """
 
 from __future__ import annotations
@@ -13,46 +14,44 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.kernels.blocks import batch_python as blocks_python
-from wkwdask.kernels.blocks.layout import UNSIGNED, flat_memory, is_plain
+from wkwdask.kernels.blocks.layout import OUTSIDE, RAW, UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-RAW, LZ4, LZ4HC = 1, 2, 3
-_OUTSIDE = -(1 << 40)
 _NOTHING = np.empty(0, np.uint8)
 _scratch = threading.local()
 
 
-class Decoded(NamedTuple):
-    """What became of a batch of stored blocks."""
+class DecodeResult(NamedTuple):
+    """Result of decoding a batch of blocks."""
 
     nonzero: int
     """Blocks that are not all-zero."""
     broken: int
     """Index of the first block that did not decode to its length, -1 if all did."""
     broken_nbytes: int
-    """What that block decoded to [bytes], negative for no LZ4 block at all."""
+    """Length that the broken block decoded to [bytes]; negative if its bytes are no LZ4 block."""
 
 
 def compress_bound(nbytes: int) -> int:
-    """Give the most bytes that LZ4 makes of so many (LZ4_COMPRESSBOUND)."""
+    """Return the largest compressed length of ``nbytes`` bytes: ``LZ4_COMPRESSBOUND`` in lz4.h."""
     return nbytes + nbytes // 255 + 16
 
 
 @cache
 def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
-    """Encode an all-zero block once."""
+    """Return the encoding of an all-zero block."""
     return np.frombuffer(blocks_python.encode(bytes(nbytes), block_type, level), np.uint8)
 
 
-class Encoded(NamedTuple):
-    """Blocks that were encoded one behind the other."""
+class EncodeResult(NamedTuple):
+    """Result of encoding a batch of blocks, which lie one after another in the output."""
 
     sizes: npt.NDArray[np.int64]
     """Length of each block [bytes], shape (n,)."""
     nbytes: int
-    """Length of all of them [bytes]."""
+    """Length of all blocks [bytes]."""
     nonzero: int
     """Blocks that are not all-zero."""
 
@@ -67,26 +66,30 @@ def decode_into(
     first_channel: int = 0,
     block_type: int,
     fill_zeros: bool = True,
-) -> Decoded:
-    """Decode stored blocks and copy what lies inside an array to its place."""
+) -> DecodeResult:
+    """Decode stored blocks and copy their overlap with an array into it.
+
+    With ``fill_zeros`` false, an all-zero block leaves the array untouched until the first block with data, so a batch of zeros costs no writes; see
+    :class:`ZeroFill`.
+    """
     nbytes = block_len**3 * num_channels * out.itemsize
     if not len(table) or not out.size:
-        return Decoded(0, -1, 0)
+        return DecodeResult(0, -1, 0)
     if first_channel < 0 or first_channel + out.shape[0] > num_channels or not is_plain(out):
         raise ValueError(f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}")
     compressed = block_type != RAW
     compiled = _compiled()
     if compiled is None:
-        decoded = Decoded(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
+        decoded = DecodeResult(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
     else:
         flat, strides = flat_memory(out)
         block = _scratch_block(nbytes, out.itemsize)
-        decoded = Decoded(
+        decoded = DecodeResult(
             *compiled.decode_into(
                 source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, block.view(np.uint8), flat, out.shape, strides
             )
         )
-    if decoded.broken_nbytes == _OUTSIDE:
+    if decoded.broken_nbytes == OUTSIDE:
         raise ValueError("a stored block lies outside the memory that was read")
     return decoded
 
@@ -112,12 +115,12 @@ def encode_from(
     block_type: int,
     level: int,
     store_zero: bool,
-) -> Encoded:
-    """Cut blocks out of an array and encode them one behind the other."""
+) -> EncodeResult:
+    """Encode the blocks of an array at ``corners``, one after another. Without ``store_zero``, an all-zero block gets length 0."""
     nbytes = block_len**3 * array.shape[0] * array.itemsize
     sizes = np.zeros(len(corners), np.int64)
     if not sizes.size or not array.size:
-        return Encoded(sizes, 0, 0)
+        return EncodeResult(sizes, 0, 0)
     if out.size < len(corners) * compress_bound(nbytes):
         raise ValueError(f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}")
     if not is_plain(array):
@@ -129,17 +132,17 @@ def encode_from(
     else:
         flat, strides = flat_memory(array)
         block = _scratch_block(nbytes, array.itemsize)
-        end, nonzero = compiled.encode_from(  # numba takes long to find the type of an enumeration: hence int
+        end, nonzero = compiled.encode_from(  # int: numba takes long to find the type of an enumeration
             flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
         )
     if end < 0:
         raise RuntimeError(f"LZ4 could not encode block {-1 - end} of a batch")
-    return Encoded(sizes, end, nonzero)
+    return EncodeResult(sizes, end, nonzero)
 
 
 @cache
 def _compiled() -> Any:
-    """Import the compiled loops where LZ4's functions can be registered, else give None."""
+    """Import the compiled loops; None where LZ4's functions are not exported."""
     from wkwdask.kernels.blocks import lz4_symbols
 
     if not lz4_symbols.register():
@@ -150,7 +153,7 @@ def _compiled() -> Any:
 
 
 def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
-    """Give this thread's memory for one decoded block."""
+    """Return this thread's memory for one decoded block; fresh memory for each call would cost about as much as decoding into it."""
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(-(-nbytes // 8) * 8, np.uint8)
@@ -159,30 +162,33 @@ def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
     return view
 
 
-class Zeros:
-    """Fills cubes of an array with zeros, either at once or only when something else turns out not to be zero."""
+class ZeroFill:
+    """Fill cubes of an array with zeros, either at once or as soon as a block with data turns up.
+
+    A reader that discards an all-zero result defers the fill: it then never writes to the memory of empty regions.
+    """
 
     def __init__(self, out: npt.NDArray[Any], *, at_once: bool) -> None:
         self._out = out
-        self._waiting: list[tuple[npt.NDArray[np.int64], int]] = []
+        self._deferred: list[tuple[npt.NDArray[np.int64], int]] = []
         self.at_once = at_once
-        """Whether what is found to be zero must be filled straight away."""
+        """Whether zeros are written immediately."""
 
     def add(self, table: npt.NDArray[np.int64], edge: int) -> None:
-        """Take cubes that are all zero, as :func:`wkwdask.kernels.blocks.batch.clear_into` does."""
+        """Fill cubes with zeros, or defer them."""
         if self.at_once:
             clear_into(table, edge, self._out)
         else:
-            self._waiting.append((table, edge))
+            self._deferred.append((table, edge))
 
     def decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
-        """Take note of a batch of blocks that was decoded with ``fill_zeros=self.at_once``."""
+        """Record a batch that was decoded with ``fill_zeros=self.at_once``; the first one with data writes all deferred zeros."""
         if self.at_once:
             return
         if not nonzero:
-            self._waiting.append((table, edge))
+            self._deferred.append((table, edge))
             return
-        for cubes, cube_edge in self._waiting:
+        for cubes, cube_edge in self._deferred:
             clear_into(cubes, cube_edge, self._out)
-        self._waiting.clear()
+        self._deferred.clear()
         self.at_once = True

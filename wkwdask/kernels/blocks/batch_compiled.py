@@ -1,7 +1,6 @@
-"""Batches of blocks in compiled loops. Imported only after the LZ4 functions were registered.
+"""Compiled loops of ``batch``. Import only after :func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
 
-Arrays have the shape (c, x, y, z) and any memory order: they come as a flat view of their memory from their first voxel on, with shape
-and strides in elements. Callers have checked all bounds.
+An array (c, x, y, z) of any memory order arrives as a flat view of its memory with shape and strides in elements. Callers have checked all bounds.
 """
 
 from __future__ import annotations
@@ -12,33 +11,36 @@ import numpy as np
 from numba import types
 
 from wkwdask.kernels.blocks import lz4_symbols
-from wkwdask.kernels.blocks.layout import SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.layout import LZ4, OUTSIDE, RAW, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
+# Signatures of lz4.h and lz4hc.h. Pointers are passed as integers of their size: addresses of numpy arrays, which numba does not take as ``char *``.
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
 _decompress: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
 _decompress_partial: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
 _compress: Any = types.ExternalFunction(lz4_symbols.COMPRESS, types.int32(*_LZ4_ARGUMENTS))
 _compress_hc: Any = types.ExternalFunction(lz4_symbols.COMPRESS_HC, types.int32(*_LZ4_ARGUMENTS, types.int32))
 
-RAW, LZ4, LZ4HC = 1, 2, 3
-OUTSIDE = -(1 << 40)  # a block that is not in the memory it is said to be in; LZ4 itself gives 32-bit codes
 _INT32_MAX = (1 << 31) - 1
-_TILE = 16
-_STRETCH = 256  # values that are looked at together, without a branch in between
-_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = 5, 12, 8  # LZ4_decompress_safe takes no match that ends or starts later, nor from fewer bytes
+_TILE = 16  # voxels along z that _scatter and _gather move before the next x
+_STRETCH = 256  # values that _is_zero combines before it branches
+
+# Conditions at the end of a block (lz4_Block_format.md, "End of block conditions"), as LZ4_decompress_safe checks them: the last 5 bytes are literals, and
+# the last match starts at least 12 bytes before the end. It also accepts no match when fewer than 8 compressed bytes are left.
+_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = 5, 12, 8
 _unsigned = np.uint64
 
 
 @helper
 def _is_zero(values: Any, start: Any, stop: Any) -> Any:
+    # OR over a stretch has no branch, so LLVM turns it into vector code; a block with data still ends after its first stretch.
     while start < stop:
         count = min(_STRETCH, stop - start)
         at = _unsigned(start)
-        seen = values[at]
+        bits = values[at]
         for i in range(_unsigned(count)):
-            seen |= values[at + i]
-        if seen != 0:
+            bits |= values[at + i]
+        if bits != 0:
             return False
         start += count
     return True
@@ -46,8 +48,8 @@ def _is_zero(values: Any, start: Any, stop: Any) -> Any:
 
 @helper
 def _lz4_length(source: Any, at: Any, end: Any, length: Any) -> Any:
-    """Add up a length of 15 or more; returns it and the place behind it."""
-    if length == 15:
+    """Complete a length of a token, and return it with the position after it."""
+    if length == 15:  # continued in the next bytes, up to the first that is not 255
         while at < end:
             more = np.int64(source[at])
             at += 1
@@ -59,7 +61,14 @@ def _lz4_length(source: Any, at: Any, end: Any, length: Any) -> Any:
 
 @helper
 def _is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
-    """Tell whether LZ4 bytes are sound and decode to zeros: no literal is anything else, so that there is nothing else to be matched."""
+    """Return whether LZ4 bytes are valid and decode to zeros, without decoding them."""
+    # A block is a series of sequences (lz4_Block_format.md, "Compressed block format"):
+    #
+    #   | token | more literal length | literals | offset | more match length |     | token | literals |
+    #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals
+    #
+    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so only literals need to be looked at. A block of
+    # 32^3 zero bytes takes about 140 bytes. Damaged bytes return False: the decoder then reports them.
     end = at + nbytes
     done = 0
     while at < end:
@@ -91,6 +100,7 @@ def _is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
 @helper
 def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
     """Copy the part of a block that lies inside the array."""
+    # x0..x1, y0..y1, z0..z1: that part, counted in the block. ``base + x * sx + ...`` is a voxel of the block in the array, also where ``corner`` is negative.
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
     sc, sx, sy, sz = strides
@@ -107,7 +117,10 @@ def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: A
         return
     for c in range(shape[0]):
         if sz == 1:
-            # z is contiguous in the array and far apart in the block: go tile by tile, so that both sides stay in the cache
+            # z is contiguous in the array and x in the block: a transposition. Tiles of 16 along z keep the cache lines of both sides in use:
+            #
+            #   array   z z z z ...     one line of 16 voxels along z is written whole ...
+            #   block   x x x x ...     ... from 16 rows along x, whose next voxels the next x reads
             plane = _unsigned(row * edge)
             for y in range(y0, y1):
                 for z_tile in range(z0, z1, _TILE):
@@ -155,7 +168,8 @@ def _clear(edge: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
 
 @helper
 def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block: Any) -> None:
-    """Cut one block out of the array; voxels outside the array are zero."""
+    """Copy one block out of the array; voxels outside the array are zero."""
+    # The inverse of _scatter, with the same three cases.
     channels = shape[0]
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
@@ -197,7 +211,7 @@ def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block:
 
 @helper
 def _needed(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
-    """Count the values of a block up to the last one that lies inside the array, all of them where none does."""
+    """Count the values of a block up to the last one inside the array; all of them if none is."""
     if min(shape[1] - corner[0], shape[2] - corner[1], shape[3] - corner[2]) <= 0:
         return edge * edge * edge * channels
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
@@ -206,7 +220,7 @@ def _needed(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
 
 @helper
 def _rows_match(channels: Any, sc: Any, sx: Any) -> Any:
-    """Tell whether a row along x, with all its channels, lies in the array as it does in a block."""
+    """Return whether a row along x, with all its channels, has the same layout in the array and in a block."""
     return sx == channels and (channels == 1 or sc == 1)
 
 
@@ -215,18 +229,22 @@ def decode_into(
     source: Any, table: Any, edge: Any, channels: Any, first_channel: Any,
     compressed: Any, fill_zeros: Any, block: Any, block_bytes: Any, out: Any, shape: Any, strides: Any,
 ) -> Any:  # fmt: skip
-    """Decode blocks and scatter them; returns (blocks that are not all-zero, index of a broken block or -1, what it decoded to)."""
+    """Decode blocks into the array. Return (blocks that are not all-zero, index of the first broken block or -1, its decoded length)."""
     nonzero = 0
     nbytes = block_bytes.size
     source_at, block_at = np.intp(source.ctypes.data), np.intp(block.ctypes.data)
     for n in range(table.shape[0]):
         start, size = table[n, START], table[n, SIZE]
         corner = (table[n, X], table[n, Y], table[n, Z])
+        # LZ4 reads raw addresses: a wrong row of the table must not reach it. Written as a difference, since ``start + size`` could overflow.
         if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
             return nonzero, n, OUTSIDE
         is_zero = _is_zero_lz4(source, start, size, nbytes) if compressed else _is_zero(source, start, start + nbytes)
         if compressed and not is_zero:
-            # An array that ends inside a block needs no more than the block's voxels up to its last one.
+            # If the array ends inside the block, decoding may stop after the last voxel that is needed:
+            #
+            #   block in memory   |x x x x x x x x ...  | x x x x . . |  . . . . . . . |
+            #                     first z               last needed ^    never decoded
             needed = _needed(corner, edge, channels, shape) * block.itemsize
             if needed < nbytes:
                 got = _decompress_partial(source_at + start, block_at, np.int32(size), np.int32(needed), np.int32(nbytes))
@@ -238,7 +256,7 @@ def decode_into(
             at = _unsigned(start)
             for i in range(_unsigned(nbytes)):
                 block_bytes[i] = source[at + i]
-        # Zeros are filled straight away, or with the first block that is something else.
+        # Without ``fill_zeros``, leading zero blocks stay unwritten until the first block with data, which then clears them too: cubes 0 to n - 1.
         if is_zero and not fill_zeros and not nonzero:
             continue
         for m in range(n if fill_zeros or nonzero else 0, n + 1 if is_zero else n):
@@ -261,7 +279,7 @@ def encode_from(
     array: Any, shape: Any, strides: Any, corners: Any, edge: Any, block_type: Any, level: Any,
     zero: Any, block: Any, block_bytes: Any, out: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Cut out blocks and encode them one behind the other; returns (bytes or -1 - n where block n failed, blocks that are not all-zero)."""
+    """Encode blocks one after another. Return (bytes, or -1 - n if block n failed; blocks that are not all-zero)."""
     nbytes = block_bytes.size
     end = 0
     nonzero = 0

@@ -1,4 +1,4 @@
-"""The same batches as ``blocks_compiled``, block by block through python-lz4, for where LZ4's functions are not exported."""
+"""Fallback of ``batch_compiled``: decode and encode block by block through python-lz4, where LZ4's C functions are not exported."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from wkwdask.kernels.blocks.layout import SIZE, X, Z, overlap
-
-RAW, LZ4, LZ4HC = 1, 2, 3
-OUTSIDE = -(1 << 40)
+from wkwdask.kernels.blocks.layout import LZ4, LZ4HC, OUTSIDE, SIZE, X, Z, overlap
 
 
 def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, fill_zeros: bool, out: Any) -> tuple[int, int, int]:
-    """Decode blocks and copy them into an array (c, x, y, z); returns what the compiled kernel returns."""
+    """Decode blocks into an array (c, x, y, z), with the results of the compiled kernel."""
     nbytes = edge**3 * channels * out.itemsize
     nonzero = 0
     for n, (size, start, *corner) in enumerate(table[:, SIZE:].tolist()):
@@ -36,26 +33,26 @@ def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel
             clear_into(table[:n], edge, out)
         nonzero += 1
         block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape((channels, edge, edge, edge), order="F")
-        to, at = overlap(corner, edge, out.shape)
-        out[(slice(None), *to)] = block[(slice(first_channel, first_channel + out.shape[0]), *at)]
+        in_array, in_block = overlap(corner, edge, out.shape)
+        out[(slice(None), *in_array)] = block[(slice(first_channel, first_channel + out.shape[0]), *in_block)]
     return nonzero, -1, 0
 
 
 def clear_into(table: Any, edge: int, out: Any) -> None:
     """Set cubes of an array (c, x, y, z) to zero."""
     for corner in table[:, X : Z + 1].tolist():
-        to, _ = overlap(corner, edge, out.shape)
-        out[(slice(None), *to)] = 0
+        in_array, _ = overlap(corner, edge, out.shape)
+        out[(slice(None), *in_array)] = 0
 
 
 def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, zero: Any, out: Any, sizes: Any) -> tuple[int, int]:
-    """Cut out blocks of an array (c, x, y, z) and encode them; returns what the compiled kernel returns."""
+    """Encode blocks of an array (c, x, y, z), with the results of the compiled kernel."""
     end = 0
     nonzero = 0
     for n, corner in enumerate(corners.tolist()):
         block = np.zeros((array.shape[0], edge, edge, edge), array.dtype, order="F")
-        at, to = overlap(corner, edge, array.shape)
-        block[(slice(None), *to)] = array[(slice(None), *at)]
+        in_array, in_block = overlap(corner, edge, array.shape)
+        block[(slice(None), *in_block)] = array[(slice(None), *in_array)]
         raw = block.tobytes(order="F")
         if not any(raw):
             encoded = zero.tobytes()

@@ -1,4 +1,8 @@
-"""How a block lies in an array, and how an array (c, x, y, z) lies in memory."""
+"""Memory layout of blocks, arrays and block tables, shared by the compiled and the Python loops.
+
+A block stores its voxels as WKW does (webknossos-wrap README, "Raw blocks"): the channel is the fastest axis, then x, y, z. Arrays have the shape
+(c, x, y, z) and any memory order.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +16,47 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""Blocks are moved as bits, so that four types serve all voxel types."""
+"""Unsigned type of each item size. Kernels move voxels as bits, so each loop is compiled for four types instead of ten."""
 
-# The columns of a block table, the form in which blocks travel from ``locate`` to ``blocks``.
+RAW, LZ4, LZ4HC = 1, 2, 3
+"""Block types of the WKW header (webknossos-wrap README, "Header fields")."""
+
+OUTSIDE = -(1 << 40)
+"""Decoded length of a block that lies outside the memory read for it. LZ4 itself returns 32-bit codes, so the two never collide."""
+
+# Columns of a block table, which ``locate`` fills and ``batch`` decodes.
 CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
-"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array."""
+"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array, along x, y, z."""
 
 _Slices = tuple[slice, slice, slice]
 
 
 def cube_table(corner: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Make a table of one cube with nothing stored for it."""
+    """Return a block table with one cube that has no stored bytes."""
     table = np.zeros((1, Z + 1), np.int64)
     table[0, X : Z + 1] = corner
     return table
 
 
 def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
-    """Give the slices of the array (c, x, y, z) and of the block in which both lie."""
-    low = [max(0, -at) for at in corner]
-    high = [max(a, min(edge, n - at)) for a, at, n in zip(low, corner, shape[1:], strict=True)]
-    in_array = [slice(at + a, at + b) for at, a, b in zip(corner, low, high, strict=True)]
+    """Return the overlap of an array (c, x, y, z) and a cube at ``corner``: its slices in the array, and its slices in the cube."""
+    # One axis, with a corner below 0 and one near the end of the array; low and high count from the corner of the cube:
+    #
+    #              0           n
+    #   array      |===========|
+    #   cube    [--######]  [####----]
+    #              low  high  low high
+    low = [max(0, -first) for first in corner]
+    high = [max(a, min(edge, n - first)) for a, first, n in zip(low, corner, shape[1:], strict=True)]
+    in_array = [slice(first + a, first + b) for first, a, b in zip(corner, low, high, strict=True)]
     in_block = [slice(a, b) for a, b in zip(low, high, strict=True)]
     return (in_array[0], in_array[1], in_array[2]), (in_block[0], in_block[1], in_block[2])
 
 
 def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
-    """View the memory of an array from its first element to its last, as unsigned integers."""
+    """View the memory of an array from its first element to its last as unsigned integers, and return it with the strides in elements."""
     itemsize = array.itemsize
-    if array.flags.forc and array.size > 1:  # cheaper than the general case, and what small reads nearly always bring
+    if array.flags.forc and array.size > 1:  # the common case of small reads, and cheaper than the general one
         flat = array.ravel("K").view(UNSIGNED[itemsize])
         return flat, tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
     strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
@@ -50,5 +66,5 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
 
 
 def is_plain(array: npt.NDArray[Any]) -> bool:
-    """Tell whether :func:`flat_memory` can view the array."""
+    """Return whether :func:`flat_memory` accepts the array."""
     return array.dtype.isnative and all(n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True))

@@ -1,4 +1,4 @@
-"""The door to finding the stored blocks of a box: one compiled call gives their places and the byte ranges to read."""
+"""Public functions to locate and read the stored blocks of a box."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _loaded: list[Any] = []
 
 
 def _kernels() -> Any:
-    """Import the compiled loops once; cheaper than an import statement for each small read."""
+    """Return the compiled loops. A list lookup is cheaper than an import statement in each small read."""
     if not _loaded:
         from wkwdask.kernels.blocks import locate_compiled
 
@@ -22,15 +22,22 @@ def _kernels() -> Any:
     return _loaded[0]
 
 
-class Located(NamedTuple):
-    """The stored blocks of a box, in Morton order, and what to read for them."""
+class BlockLocations(NamedTuple):
+    """Stored blocks of a box in Morton order, the byte ranges that hold them, and the batches in which they are read.
+
+    ::
+
+        file      ..[b0][b1]...[b2].........................[b3][b4]..
+        ranges      |------0------|                         |---1--|     gaps of at most ``gap_nbytes`` are read along
+        batches     |----------------------0-----------------------|     at most ``batch_nbytes`` of memory, but at least one block
+    """
 
     blocks: Table
-    """One row per block, the columns of ``blocks_layout``."""
+    """One row per block, with the columns of ``blocks.layout``."""
     ranges: Table
     """One row per byte range: first byte in the file, first byte in the memory of its batch, length."""
     batches: Table
-    """One row per batch: first block, first range, bytes of memory; one more row ends the last batch."""
+    """One row per batch: first block, first range, bytes of memory. One more row marks the end of the last batch."""
     smallest: int
     """Index of the block with the smallest stored length."""
     largest: int
@@ -39,11 +46,11 @@ class Located(NamedTuple):
 
 def locate_blocks(
     bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
-) -> Located:
-    """Find the blocks of a box inside an aligned cube of blocks."""
-    return Located(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
+) -> BlockLocations:
+    """Locate the blocks of a box inside an aligned cube of blocks, whose ``bounds`` are the byte offsets of its blocks in Morton order."""
+    return BlockLocations(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
 
 
 def read_ranges(fd: int, ranges: Table, memory: npt.NDArray[np.uint8]) -> int:
-    """Read byte ranges of an open file, all in one call without the GIL."""
+    """Read byte ranges of an open file in one call without the GIL. Return the first range that was not read whole, -1 if all were."""
     return int(_kernels().read_ranges(fd, ranges, memory))

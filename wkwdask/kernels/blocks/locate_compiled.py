@@ -1,4 +1,4 @@
-"""The compiled loops of ``locate``."""
+"""Compiled loops of ``locate``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from numba import types
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
-_MAX_DEPTH = 21
+_MAX_DEPTH = 21  # a Morton code of 63 bits has 21 bits for each axis
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
 
 
 @helper
 def _fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any) -> None:
-    """Go down the octree of the cube, children in Morton order, and write a row for each block of the box."""
+    """Write a row for each block of the box, in Morton order."""
+    # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only the blocks of the box and needs no sort of Morton codes:
+    # the 8 children of a cube cover 8 consecutive ranges of codes (webknossos-wrap README, "High-level description"). The children at z = 0:
+    #
+    #   +-----+-----+
+    #   |  0  |  1  |     child = x + 2 y + 4 z
+    #   +-----+-----+     first code = code of the cube + child * half^3
+    #   |  2  |  3  |
+    #   +-----+-----+
     edge = 1
     while edge * edge * edge < bounds.size - 1:
         edge *= 2
-    stack = np.empty((8 * _MAX_DEPTH, 5), np.int64)  # code, edge, x, y, z of a cube that is still to be visited
+    stack = np.empty((8 * _MAX_DEPTH, 5), np.int64)  # code, edge, x, y, z of cubes still to visit
     stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4] = 0, edge, 0, 0, 0
     depth = 1
     n = 0
@@ -39,7 +47,7 @@ def _fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any
             n += 1
             continue
         half = edge // 2
-        for child in range(7, -1, -1):
+        for child in range(7, -1, -1):  # the stack returns the last one first
             stack[depth, 0] = code + child * half * half * half
             stack[depth, 1] = half
             stack[depth, 2] = x + (child & 1) * half
@@ -50,7 +58,7 @@ def _fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any
 
 @kernel
 def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, gap_nbytes: Any, batch_nbytes: Any) -> Any:
-    """Give block table, ranges, batches, and the blocks of the smallest and the largest stored length."""
+    """Return block table, ranges, batches, and the blocks of the smallest and the largest stored length."""
     count = (high[0] - low[0]) * (high[1] - low[1]) * (high[2] - low[2])
     table = np.empty((count, 7), np.int64)
     ranges = np.empty((count, 3), np.int64)
@@ -65,10 +73,12 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
             smallest = n
         if size > table[largest, SIZE]:
             largest = n
+        # Morton order is file order, so the gap to the previous block of the box is the stored length of the blocks between them. Reading a small gap
+        # along costs less than another request.
         gap = offset - end
         joins = n > 0 and gap <= gap_nbytes
         more = size + gap if joins else size
-        if n == 0 or nbytes + more > batch_nbytes:
+        if n == 0 or nbytes + more > batch_nbytes:  # a range never continues into the next batch, whose memory is another
             batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = n, num_ranges, 0
             num_batches += 1
             joins, more, nbytes = False, size, 0
@@ -87,12 +97,13 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
 
 @kernel
 def read_ranges(fd: Any, ranges: Any, memory: Any) -> Any:
-    """Read byte ranges into memory; returns the first one that one call did not fill, -1 if all are there."""
-    at = np.intp(memory.ctypes.data)
+    """Read byte ranges into memory. Return the first range that one ``pread`` did not fill, -1 if all are filled."""
+    address = np.intp(memory.ctypes.data)
     for n in range(ranges.shape[0]):
-        offset, place, nbytes = ranges[n, 0], ranges[n, 1], ranges[n, 2]
-        if place < 0 or nbytes < 0 or nbytes > memory.size - place:
+        offset, start, nbytes = ranges[n, 0], ranges[n, 1], ranges[n, 2]
+        # Written as a difference: ``start + nbytes`` of a damaged table could overflow and pass the check.
+        if start < 0 or nbytes < 0 or nbytes > memory.size - start:
             return n
-        if _pread(np.int32(fd), at + place, np.intp(nbytes), np.int64(offset)) != nbytes:
+        if _pread(np.int32(fd), address + start, np.intp(nbytes), np.int64(offset)) != nbytes:
             return n
     return -1

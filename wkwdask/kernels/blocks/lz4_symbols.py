@@ -1,8 +1,8 @@
-"""Make the LZ4 functions inside python-lz4 callable from compiled code.
+"""Make LZ4's C functions inside python-lz4 callable from compiled code.
 
-The extension module of python-lz4 exports LZ4's own functions on Linux and macOS. Their addresses are registered with LLVM by name,
-so that compiled kernels (and their cached machine code) call them directly. Where they are not exported, :func:`register` says so
-and the callers go through python-lz4 block by block.
+The extension module of python-lz4 links LZ4 statically and exports its functions on Linux and macOS. Their addresses are registered with LLVM under their
+names. Compiled kernels refer to the names, not to addresses, so machine code from the cache of another process links as well. Where the functions are not
+exported, :func:`register` returns False and callers use python-lz4 block by block.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _NAMES = (DECOMPRESS, DECOMPRESS_PARTIAL, COMPRESS, COMPRESS_HC)
 
 @cache
 def register() -> bool:
-    """Register the LZ4 functions."""
+    """Register the LZ4 functions with LLVM, and return whether all of them are available."""
     if os.environ.get(FALLBACK_VARIABLE) == "python":
         return False
     try:
+        # The library is loaded already, by the import of lz4.block; this returns a handle to it, and the import keeps it alive.
         library = ctypes.CDLL(lz4.block._block.__file__)
         addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES}
     except (AttributeError, OSError):

@@ -1,1 +1,1 @@
-"""Codecs whose loops are compiled here."""
+"""Compiled inner loops of codecs: compressed segmentation and Compresso. ``formats/precomputed`` checks the streams and calls them."""

@@ -1,4 +1,13 @@
-"""The compiled loops of ``compresso``. Arrays have the shape (z, y, x) and are C-contiguous; what comes from a stream is checked before it is used."""
+"""Compiled loops of the Compresso decoder (Matejek et al., Compresso: Efficient Compression of Segmentation Data for Connectomics, 2017).
+
+Compresso stores the borders between segments as a bitmap, and one id for each connected component between them. Decoding takes three steps::
+
+    windows of the bitmap   ==>   components without borders   ==>   ids of border voxels
+    . . # . .                     1 1 0 2 2                          5 5 5 9 9
+    . . # . .                     1 1 0 2 2    ids = [5, 9]          5 5 5 9 9     from a neighbour, or from ``locations``
+
+Arrays have the shape (z, y, x) and are C-contiguous. Numbers of a stream are checked before they are used.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +17,15 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-WINDOWS, IDS, LOCATIONS = 1, 2, 3
+WINDOWS, IDS, LOCATIONS = 1, 2, 3  # the part of the stream that is broken
 _unsigned = np.uint64
 
 
 @kernel
 def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any:
-    """Say which voxels lie on a border; tells whether the windows are sound."""
+    """Mark the border voxels. Return whether the windows are valid."""
+    # A window is the bitmap of a block of ``steps`` voxels, x fastest. ``values`` lists the distinct windows. An entry of ``windows`` is an index into it,
+    # shifted left by one; with the lowest bit set, it is the length of a run of ``values[0]`` (usually the window without borders).
     nz, ny, nx = is_border.shape
     step_x, step_y, step_z = steps
     grid_x, grid_y, grid_z = (nx + step_x - 1) // step_x, (ny + step_y - 1) // step_y, (nz + step_z - 1) // step_z
@@ -48,15 +59,16 @@ def decode_borders(windows: Any, values: Any, steps: Any, is_border: Any) -> Any
 
 
 @helper
-def _root(parents: Any, piece: Any) -> Any:
-    while parents[piece] != piece:
-        parents[piece] = parents[parents[piece]]
-        piece = parents[piece]
-    return piece
+def _root(parents: Any, component: Any) -> Any:
+    while parents[component] != component:
+        parents[component] = parents[parents[component]]
+        component = parents[component]
+    return component
 
 
 @helper
 def _join(parents: Any, a: Any, b: Any) -> Any:
+    """Merge two components, and return the smaller root."""
     a, b = _root(parents, a), _root(parents, b)
     if a < b:
         parents[b] = a
@@ -66,59 +78,59 @@ def _join(parents: Any, a: Any, b: Any) -> Any:
 
 
 @helper
-def _number_pieces(is_border: Any, z0: Any, z1: Any, pieces: Any, parents: Any) -> Any:
-    """Give voxels of some planes the numbers of connected pieces, 0 to those on borders; returns how many numbers there are, of which some are joined."""
+def _label_components(is_border: Any, z0: Any, z1: Any, labels: Any, parents: Any) -> Any:
+    """Label the connected components of some planes, with 0 on borders. Return the highest label; some labels are merged in ``parents``."""
     _, ny, nx = is_border.shape
     last = 0
     for z in range(z0, z1):
         for y in range(ny):
             for x in range(nx):
                 if is_border[z, y, x]:
-                    pieces[z - z0, y, x] = 0
+                    labels[z - z0, y, x] = 0
                     continue
-                piece = np.int64(pieces[z - z0, y, x - 1]) if x > 0 else 0
-                if y > 0 and pieces[z - z0, y - 1, x] > 0:
-                    up = np.int64(pieces[z - z0, y - 1, x])
-                    if piece == 0:
-                        piece = up
-                    elif piece != up and pieces[z - z0, y - 1, x - 1] == 0:  # else both were joined there
-                        piece = _join(parents, piece, up)
-                if z > z0 and pieces[z - z0 - 1, y, x] > 0:
-                    below = np.int64(pieces[z - z0 - 1, y, x])
-                    piece = below if piece == 0 else _join(parents, piece, below)
-                if piece == 0:
+                label = np.int64(labels[z - z0, y, x - 1]) if x > 0 else 0
+                if y > 0 and labels[z - z0, y - 1, x] > 0:
+                    up = np.int64(labels[z - z0, y - 1, x])
+                    if label == 0:
+                        label = up
+                    elif label != up and labels[z - z0, y - 1, x - 1] == 0:  # otherwise both were merged at that corner
+                        label = _join(parents, label, up)
+                if z > z0 and labels[z - z0 - 1, y, x] > 0:
+                    below = np.int64(labels[z - z0 - 1, y, x])
+                    label = below if label == 0 else _join(parents, label, below)
+                if label == 0:
                     last += 1
                     parents[last] = last
-                    piece = last
-                pieces[z - z0, y, x] = piece
+                    label = last
+                labels[z - z0, y, x] = label
     return last
 
 
 @kernel
 def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out: Any) -> Any:
-    """Give every voxel its id; returns what is wrong, or 0."""
+    """Write the id of every voxel to ``out``. Return the broken part of the stream, or 0."""
     nz, ny, nx = is_border.shape
-    depth = nz if connectivity == 6 else 1
-    pieces = np.empty((depth, ny, nx), np.uint32)
-    most = (nx + 1) // 2 * ny * depth + 1
+    depth = nz if connectivity == 6 else 1  # planes in which components connect: with connectivity 4, each plane is separate
+    labels = np.empty((depth, ny, nx), np.uint32)
+    most = (nx + 1) // 2 * ny * depth + 1  # a row begins at most one component on every other voxel
     parents = np.empty(most, np.int64)
     id_of = np.zeros(most, np.uint64)
     used = 0
     for z0 in range(0, nz, depth):
-        last = _number_pieces(is_border, z0, z0 + depth, pieces, parents)
-        for piece in range(1, last + 1):
-            root = _root(parents, piece)
-            if root == piece:
+        last = _label_components(is_border, z0, z0 + depth, labels, parents)
+        for label in range(1, last + 1):  # ids are stored in the order of the first voxels of components, which is that of their least labels
+            root = _root(parents, label)
+            if root == label:
                 if used >= ids.size:
                     return IDS
-                id_of[piece] = ids[used]
+                id_of[label] = ids[used]
                 used += 1
             else:
-                id_of[piece] = id_of[root]
+                id_of[label] = id_of[root]
         for z in range(z0, z0 + depth):
             for y in range(ny):
                 for x in range(nx):
-                    out[z, y, x] = id_of[pieces[z - z0, y, x]]
+                    out[z, y, x] = id_of[labels[z - z0, y, x]]
     if used != ids.size:
         return IDS
     return LOCATIONS if _decode_borders(is_border, locations, connectivity, out) != locations.size else 0
@@ -126,7 +138,9 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
 
 @helper
 def _decode_borders(is_border: Any, locations: Any, connectivity: Any, out: Any) -> Any:
-    """Give voxels on borders their ids; returns how many locations were used, -1 where one is impossible."""
+    """Write the ids of border voxels. Return the number of locations used, -1 if one is impossible."""
+    # A border voxel takes the id of the neighbour before it along x, y or z that is no border. Without such a neighbour, the stream has a location:
+    # 0 to 5 the neighbour at -x, +x, -y, +y, -z, +z; 6 an id that follows; 7 and more the id itself plus 7.
     nz, ny, nx = is_border.shape
     used = 0
     for z in range(nz):

@@ -1,6 +1,6 @@
-"""The door to blocks of compressed segmentation: a lookup table of ids and packed indices for each small block of a chunk.
+"""Public functions for channels of compressed segmentation: each small block has a lookup table of ids, and packed indices into it.
 
-What the format is stands in ``wkwdask.formats.precomputed.compressed_segmentation``, which checks everything that does not depend on single blocks.
+``wkwdask.formats.precomputed.compressed_segmentation`` describes the format and checks everything that does not depend on single blocks.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     Vec3 = tuple[int, int, int]
 
 BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
-"""What is wrong with a block: its number of bits, where its indices lie, where its table lies, an index beyond its table."""
+"""Faults of a block: its number of bits, the position of its indices, the position of its table, an index beyond its table."""
 TABLES_FULL, WORDS_FULL = -1, -2
-"""Why a channel cannot be encoded: a table, or indices, so far behind its start that no header can say where."""
-_MOST_VALUES = 1 << 40  # more values than can be stored: products with it fit 64 bits
+"""Why a channel cannot be encoded: the header has no bits for the position of a table, or of indices."""
+_MAX_VALUES = 1 << 40  # more than can be stored, and small enough that products with it fit into 64 bits
 
 
 def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3) -> tuple[int, int]:
-    """Decode the part of one channel that lies inside an array."""
+    """Decode the part of one channel that lies inside an array, and return the broken block, or -1, and its fault."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     if not out.size:
         return -1, 0
     if not is_plain(out):
         raise ValueError(f"cannot decode into an array of strides {out.strides}")
-    values = min(block_size[0] * block_size[1] * block_size[2], _MOST_VALUES)
+    values = min(block_size[0] * block_size[1] * block_size[2], _MAX_VALUES)
     flat, strides = flat_memory(out)
-    block, what = segmentation_blocks_compiled.decode_channel(words, start, shape, block_size, values, flat, out.shape, strides, corner)
-    return int(block), int(what)
+    block, fault = segmentation_blocks_compiled.decode_channel(words, start, shape, block_size, values, flat, out.shape, strides, corner)
+    return int(block), int(fault)
 
 
-def most_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
-    """Give the most words of four bytes that one channel can become."""
+def max_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
+    """Return the largest number of 32-bit words that one encoded channel can take."""
     nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
     values = block_size[0] * block_size[1] * block_size[2]
     stored = min(block_size[0], shape[0]) * min(block_size[1], shape[1]) * min(block_size[2], shape[2])
@@ -46,31 +46,31 @@ def most_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
 
 
 def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[np.uint32], start: int) -> int:
-    """Encode one channel."""
+    """Encode one channel from the word ``start`` on, and return its end, or ``TABLES_FULL`` or ``WORDS_FULL``."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     shape = (array.shape[0], array.shape[1], array.shape[2])
-    if out.size - start < most_words(shape, block_size, array.itemsize):
-        raise ValueError(f"a channel of {shape} voxels needs {most_words(shape, block_size, array.itemsize)} words to be encoded, got {out.size - start}")
+    if out.size - start < max_words(shape, block_size, array.itemsize):
+        raise ValueError(f"a channel of {shape} voxels needs {max_words(shape, block_size, array.itemsize)} words to be encoded, got {out.size - start}")
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     flat, strides = flat_memory(array)
-    flat.flags.writeable = False  # always, so that the loops are compiled once
+    flat.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
     memory = _scratch(shape, block_size, flat.dtype)
     return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start, *memory))
 
 
 def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
-    """Make the memory that encoding a channel needs: codes of voxels, ranks of codes, values and their order, slots for values, slots for tables."""
+    """Allocate the memory to encode a channel: codes of voxels, ranks of codes, values and their order, slots for values, slots for tables."""
     nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
     most = min(block_size[0], shape[0]) * min(block_size[1], shape[1]) * min(block_size[2], shape[2])
-    # What is left of the last word of a block, and what of it lies outside the chunk, has the code behind all others, whose rank is 0.
+    # Padding has the code after all others, whose rank is 0: voxels of a block outside the chunk, and the unused bits of its last word.
     codes = np.full(block_size[0] * block_size[1] * block_size[2] + 32, most, np.int64)
     slots = np.full(2 << (most - 1).bit_length(), -1, np.int64)
-    tables = np.zeros((2 << (nx * ny * nz - 1).bit_length(), 2), np.int64)  # where a table starts, how many values it has
+    tables = np.zeros((2 << (nx * ny * nz - 1).bit_length(), 2), np.int64)  # start of a table, and its number of values
     return codes, np.zeros(most + 1, np.uint32), np.empty(most, dtype), np.empty(most, np.int64), slots, tables
 
 
 def _bits(values: int) -> int:
-    """Give the bits of an index into a table of so many values."""
+    """Return the bits of an index into a table of so many values."""
     return 0 if values == 1 else next(bits for bits in (1, 2, 4, 8, 16, 32) if 1 << bits >= values)

@@ -1,7 +1,12 @@
-"""The compiled loops of ``segmentation_blocks``.
+"""Compiled loops of ``segmentation_blocks``. Layout of a channel, in 32-bit words (neuroglancer, ``sliceview/compressed_segmentation/README.md``)::
 
-Arrays (x, y, z) come as a flat view of their memory from their first voxel on, with shape and strides in elements. Indices into flat memory are unsigned: a
-signed one could be negative, and the code for that is slower.
+    | header of block 0 | header of block 1 | ... | indices 0 | table 0 | indices 1 | table 1 | ...
+      2 words each                                  packed      ids       a block with the table of an earlier one refers to that
+
+    header   bits 0-23 start of the table, bits 24-31 bits of an index; second word: start of the indices
+
+Arrays (x, y, z) arrive as a flat view of their memory with shape and strides in elements. Indices into flat memory are unsigned: a signed one could be
+negative, and the code for that is slower.
 """
 
 from __future__ import annotations
@@ -14,24 +19,24 @@ from wkwdask.kernels.compiler import helper, kernel
 
 BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
 TABLES_FULL, WORDS_FULL = -1, -2
-_MAX_TABLE = 1 << 24  # a header has 24 bits for the place of a table
-_MAX_VALUES = 1 << 32  # and 32 for that of the indices
-_HASH = 0x9E3779B97F4A7C15
-_GAPS = (1750, 701, 301, 132, 57, 23, 10, 4, 1)  # Ciura's, for Shell's sort
+_MAX_TABLE = 1 << 24  # 24 bits of a header hold the position of the table
+_MAX_VALUES = 1 << 32  # 32 bits hold the position of the indices
+_HASH = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)
+_GAPS = (1750, 701, 301, 132, 57, 23, 10, 4, 1)  # for Shell's sort (Ciura, Best Increments for the Average Case of Shellsort, 2001)
 _unsigned = np.uint64
 
 
 @helper
-def _turned(lengths: Any, is_turned: Any) -> Any:
-    """Give three lengths in the order in which loops go fastest: along x, unless z is closer together in memory."""
-    if is_turned:
+def _loop_order(lengths: Any, is_z_fastest: Any) -> Any:
+    """Return three lengths with the axis of the innermost loop first: x, or z if it is closer together in memory."""
+    if is_z_fastest:
         return lengths[2], lengths[1], lengths[0]
     return lengths[0], lengths[1], lengths[2]
 
 
 @helper
 def _label(words: Any, at: Any, out: Any) -> Any:
-    """Read an id of a lookup table."""
+    """Read an id of a lookup table; ids of 64 bits take two words, the lower one first."""
     if out.itemsize == 8:
         return _unsigned(words[at]) | _unsigned(words[at + _unsigned(1)]) << _unsigned(32)
     return _unsigned(words[at])
@@ -39,7 +44,7 @@ def _label(words: Any, at: Any, out: Any) -> Any:
 
 @helper
 def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
-    """Look up the voxels of a box inside a block; the first axis is the one that goes fastest. Tells whether all indices are in the table."""
+    """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return whether all indices lie inside the table."""
     mask = _unsigned((1 << bits) - 1)
     width, per_label = _unsigned(bits), _unsigned(out.itemsize // 4)
     values, table, known = _unsigned(values), _unsigned(table), _unsigned(known)
@@ -60,10 +65,8 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any
 
 @helper
 def _unpack_words(words: Any, values: Any, bits: Any, labels: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> None:
-    """Look up the voxels of a box inside a block whose table has a label for each index of at most 4 bits; each of its rows lies in one word.
-
-    Two and four labels are chosen from without looking anything up, in which several voxels are done at once.
-    """
+    """Do the same for indices of at most 4 bits, if the table has a label for each of them and each row lies inside one word."""
+    # No index needs a check, and a row needs one word. One of two or four labels is selected, not loaded: LLVM vectorizes selections.
     width, values = _unsigned(bits), _unsigned(values)
     one, two = _unsigned(1), _unsigned(2)
     count, step = _unsigned(counts[0]), _unsigned(steps[0])
@@ -99,7 +102,7 @@ def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
 
 @kernel
 def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_per_block: Any, out: Any, out_shape: Any, strides: Any, corner: Any) -> Any:
-    """Decode the part of a channel that lies inside the array; returns (broken block or -1, what is wrong)."""
+    """Decode the part of a channel that lies inside the array. Return (broken block or -1, its fault)."""
     bx, by, bz = block_size
     grid_x, grid_y = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by
     low = (max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2]))
@@ -108,8 +111,8 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
         return -1, 0
     size = words.size - start
     per_label = out.itemsize // 4
-    is_turned = strides[2] < strides[0]
-    steps, block_steps = _turned(strides, is_turned), _turned((1, bx, bx * by), is_turned)
+    is_z_fastest = strides[2] < strides[0]
+    steps, block_steps = _loop_order(strides, is_z_fastest), _loop_order((1, bx, bx * by), is_z_fastest)
     labels = np.zeros(16, out.dtype)
     for gz in range(low[2] // bz, (high[2] - 1) // bz + 1):
         z0, z1 = max(gz * bz, low[2]), min(gz * bz + bz, high[2])
@@ -120,13 +123,13 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 block = gx + grid_x * (gy + grid_y * gz)
                 header = np.int64(words[start + 2 * block])
                 bits, table, values = header >> 24, header & 0xFFFFFF, np.int64(words[start + 2 * block + 1])
-                known = (size - table) // per_label
+                known = (size - table) // per_label  # labels up to the end of the data: the format does not store the length of a table
                 if bits > 32 or bits & (bits - 1):
                     return block, BITS
                 if table > size or known < 1:
                     return block, TABLE
                 to = (corner[0] + x0) * strides[0] + (corner[1] + y0) * strides[1] + (corner[2] + z0) * strides[2]
-                counts = _turned((x1 - x0, y1 - y0, z1 - z0), is_turned)
+                counts = _loop_order((x1 - x0, y1 - y0, z1 - z0), is_z_fastest)
                 if bits == 0:
                     _fill(_label(words, _unsigned(start + table), out), out, counts, to, steps)
                     continue
@@ -138,18 +141,17 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                         labels[i] = _label(words, _unsigned(start + table + i * per_label), out)
                     _unpack_words(words, start + values, bits, labels, out, counts, to, steps, at, block_steps)
                     continue
-                is_right = _unpack(words, start + values, bits, start + table, known, out, counts, to, steps, at, block_steps)
-                if not is_right:
+                is_valid = _unpack(words, start + values, bits, start + table, known, out, counts, to, steps, at, block_steps)
+                if not is_valid:
                     return block, INDEX
     return -1, 0
 
 
 @helper
 def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, codes: Any, seen: Any, slots: Any, first_code: Any) -> Any:
-    """Number the values of a box by their first appearance; returns how many there are. The first axis is the one that goes fastest.
-
-    A slot holds ``first_code`` and the number of its value added up: what earlier boxes left there is less.
-    """
+    """Number the distinct values of a box by their first appearance. Return how many there are. The first axis is the innermost loop."""
+    # ``slots`` is a hash table that is never cleared. A slot holds ``first_code`` plus the number of its value, and ``first_code`` grows from block to block:
+    # a smaller entry was left by an earlier block and counts as free.
     shift = _unsigned(64)
     n = slots.size
     while n > 1:
@@ -183,7 +185,7 @@ def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, cod
 
 @helper
 def _sort(seen: Any, order: Any, ranks: Any, num_seen: Any) -> None:
-    """Sort the values, and say which rank each had that was there before."""
+    """Sort the values, and write the rank of each former position to ``ranks``."""
     for i in range(num_seen):
         order[i] = i
     for gap in _GAPS:
@@ -212,7 +214,7 @@ def _pack(codes: Any, ranks: Any, bits: Any, out: Any, start: Any, num_words: An
 
 @helper
 def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
-    """Tell whether these are the values of a table that was written; an equal number of values was checked before."""
+    """Return whether these values are those of a table in the output, which has as many."""
     for i in range(num_seen):
         if seen.itemsize == 8:
             if out[at + 2 * i] != np.uint32(seen[i]) or out[at + 2 * i + 1] != np.uint32(_unsigned(seen[i]) >> _unsigned(32)):
@@ -224,7 +226,7 @@ def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
 
 @helper
 def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
-    """Write a table; returns its end."""
+    """Write a table and return its end."""
     for i in range(num_seen):
         if seen.itemsize == 8:
             out[at] = np.uint32(seen[i])
@@ -238,7 +240,7 @@ def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
 
 @helper
 def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> Any:
-    """Find the slot of a table, or the empty one where it belongs."""
+    """Return the slot of an equal table, or the empty slot where this one belongs. Tables are written once and shared by blocks."""
     key = _unsigned(num_seen)
     for i in range(num_seen):
         key = (key ^ _unsigned(seen[i])) * _unsigned(_HASH)
@@ -254,12 +256,12 @@ def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> 
 def encode_channel(
     array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any, codes: Any, ranks: Any, seen: Any, order: Any, slots: Any, tables: Any
 ) -> Any:
-    """Encode a channel; returns its end, or why it cannot be encoded. All that follows ``start`` is scratch memory; see ``segmentation_blocks``."""
+    """Encode a channel. Return its end, or why it cannot be encoded. Arguments after ``start`` are scratch memory; see ``segmentation_blocks``."""
     bx, by, bz = block_size
     grid_x, grid_y, grid_z = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by, (shape[2] + bz - 1) // bz
     num_blocks, num_values, most = grid_x * grid_y * grid_z, bx * by * bz, seen.size
-    is_turned = strides[2] < strides[0]
-    steps, block_steps = _turned(strides, is_turned), _turned((1, bx, bx * by), is_turned)
+    is_z_fastest = strides[2] < strides[0]
+    steps, block_steps = _loop_order(strides, is_z_fastest), _loop_order((1, bx, bx * by), is_z_fastest)
     end = start + 2 * num_blocks
     block = 0
     for gz in range(grid_z):
@@ -270,7 +272,7 @@ def encode_channel(
                     for i in range(_unsigned(num_values)):
                         codes[i] = most
                 at = gx * bx * strides[0] + gy * by * strides[1] + gz * bz * strides[2]
-                num_seen = _collect(array, _turned(counts, is_turned), at, steps, block_steps, codes, seen, slots, block * most)
+                num_seen = _collect(array, _loop_order(counts, is_z_fastest), at, steps, block_steps, codes, seen, slots, block * most)
                 bits = 0
                 while bits < 32 and 1 << bits < num_seen:
                     bits = max(1, 2 * bits)

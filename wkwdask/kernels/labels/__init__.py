@@ -1,1 +1,1 @@
-"""Labels: components, tables of pairs, counts, maps of ids."""
+"""Labels of segmentations: connected components, statistics of each label, counts of values, maps of ids."""

@@ -1,7 +1,7 @@
-"""The door to the loops that find connected components: in one array, and between arrays that touch.
+"""Public functions for connected components: in one array, and between adjacent arrays.
 
-Voxels are joined where they are neighbours and equal, and not zero. With 6 neighbours they share a face, with 18 a face or an edge, with 26 a face, an edge
-or a corner.
+Equal neighbouring voxels that are not zero are connected. With connectivity 6, neighbours share a face; with 18, a face or an edge; with 26, a face, an edge or
+a corner.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 CONNECTIVITIES = (6, 18, 26)
-_MOST_VOXELS = 2**31 - 1
+_MOST_VOXELS = 2**31 - 1  # runs are numbered in int32
 
 
 def label_brick(
     voxels: npt.NDArray[Any], connectivity: int, is_open: npt.ArrayLike = ((False, False),) * 3
 ) -> tuple[npt.NDArray[np.uint32], int, npt.NDArray[np.int64]]:
-    """Label the components of an array.
+    """Label the components of an array from 1 on; those that touch an open face come first.
 
-    Notes
-    -----
-    Runs of equal voxels along x are joined with those of the four rows before theirs, by union-find with path halving.
+    ``is_open`` marks the faces of the array, low and high along x, y, z, beyond which the volume continues. Returns the labels, the number of components that
+    touch an open face, and the voxels of each component. See ``components_compiled`` for the method.
 
     Examples
     --------
@@ -45,10 +44,10 @@ def label_brick(
     return labels.T, int(num_touching), sizes
 
 
-def pairs_of_faces(
+def pair_faces(
     low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], connectivity: int
 ) -> npt.NDArray[np.int64]:
-    """Pair the components of two planes of voxels that lie beside each other."""
+    """Return the pairs of connected components of two adjacent planes, each a plane of nodes and one of values; the high plane has a border of 1."""
     from wkwdask.kernels.labels.components_compiled import join_faces
 
     most_steps = CONNECTIVITIES.index(connectivity)
@@ -57,7 +56,7 @@ def pairs_of_faces(
 
 
 def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sort pairs and leave out what comes again.
+    """Sort pairs and drop duplicates.
 
     Examples
     --------
@@ -71,12 +70,12 @@ def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return unique
 
 
-class Sets:
-    """Disjoint sets of nodes 0 to n - 1, in 8 bytes each.
+class DisjointSets:
+    """Disjoint sets of the nodes 0 to n - 1, 8 bytes each (union-find).
 
     Examples
     --------
-    >>> sets = Sets(5)
+    >>> sets = DisjointSets(5)
     >>> sets.unite(np.array([[3, 4], [4, 1]]))
     >>> sets.roots().tolist()
     [0, 1, 2, 1, 1]
@@ -86,13 +85,13 @@ class Sets:
         self._parent = np.arange(num_nodes)
 
     def unite(self, pairs: npt.NDArray[np.int64]) -> None:
-        """Join the sets of each pair of nodes, shape (n, 2)."""
+        """Merge the sets of each pair of nodes, shape (n, 2)."""
         from wkwdask.kernels.labels.components_compiled import unite_pairs
 
         unite_pairs(self._parent, pairs)
 
     def roots(self) -> npt.NDArray[np.int64]:
-        """Give the least node of each node's set."""
+        """Return the least node of each node's set."""
         from wkwdask.kernels.labels.components_compiled import flatten_sets
 
         flatten_sets(self._parent)
@@ -100,7 +99,7 @@ class Sets:
 
 
 def add_to_roots(roots: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: int, totals: npt.NDArray[np.int64]) -> None:
-    """Add sizes of the nodes from ``first`` on to what their roots have in ``totals``."""
+    """Add the sizes of nodes, numbered from ``first``, to the totals of their roots."""
     from wkwdask.kernels.labels.components_compiled import add_sizes
 
     add_sizes(roots, sizes, first, totals)

@@ -1,4 +1,16 @@
-"""The compiled loops of ``components``: runs of equal voxels along x are the nodes, and neighbouring rows join them."""
+"""Compiled loops of ``components``.
+
+The nodes are runs of equal voxels along x, not voxels: there are far fewer of them. A scan in the order of memory joins the runs of each row with those of the
+rows before it, by union-find. Four of the eight neighbouring rows come before a row; the others see it later::
+
+        z - 1              z
+    +---+---+---+    +---+---+---+
+    | d | b | d |    | a | * |   |     a, b  neighbours along y or z: connectivity 6, 18, 26
+    +---+---+---+    +---+---+---+     d     neighbours along y and z: connectivity 18, 26
+     y-1  y  y+1      y-1  y  y+1
+
+Runs of two rows touch if they overlap along x. A diagonal neighbour may also lie one voxel beyond the end of a run: its ``reach`` is then 1.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +23,7 @@ from wkwdask.kernels.compiler import helper, kernel
 
 @helper
 def _root(parent: Any, node: Any) -> Any:
-    """Find the least node of a set, and shorten the way to it."""
+    """Return the least node of a set. Path halving on the way keeps later searches short."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
         node = parent[node]
@@ -31,7 +43,7 @@ def _unite(parent: Any, a: Any, b: Any) -> None:
 
 @helper
 def _count_runs(planes: Any, first: Any) -> Any:
-    """Count the runs of each row; ``first`` gets where those of each row begin, and their number at its end."""
+    """Count the runs that are not zero. ``first[row]`` becomes the first run of a row, ``first[-1]`` the number of runs."""
     depth, height, width = planes.shape
     total = 0
     for z in range(depth):
@@ -72,7 +84,11 @@ def _find_runs(planes: Any, begin: Any, end: Any) -> None:
 
 @helper
 def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: Any, q: Any, last_q: Any, reach: Any) -> None:
-    """Join the runs of two rows that touch, or that do when moved by ``reach``, 0 or 1, along x."""
+    """Join the touching runs of two rows, p and q, that have equal values; ``reach`` is 0 or 1."""
+    # Both rows list their runs in ascending order, so one pass merges them: the run that ends first is done.
+    #
+    #   row p    [--5--]   [---7---]
+    #   row q       [----5----][-7-]     p0 q0 touch and join; p0 ends first; p1 q0 touch but differ; q0 ends first; p1 q1 join
     while p < last_p and q < last_q:
         if end[p] + reach <= begin[q]:
             p += 1
@@ -86,7 +102,11 @@ def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: An
             elif end[q] < end[p]:
                 q += 1
             else:
-                if reach:  # only where both end at once can each touch the next of the other
+                # Both end at the same x. With reach 1, each may touch the next run of the other row at its corner:
+                #
+                #   row p    [--5--]
+                #   row q    [--3--][--5--]
+                if reach:
                     if q + 1 < last_q and begin[q + 1] == end[p] and value[p] == value[q + 1]:
                         _unite(parent, p, q + 1)
                     if p + 1 < last_p and begin[p + 1] == end[q] and value[p + 1] == value[q]:
@@ -97,10 +117,7 @@ def _join_rows(parent: Any, begin: Any, end: Any, value: Any, p: Any, last_p: An
 
 @kernel
 def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> Any:
-    """Label an array (z, y, x); see ``components.label_brick``.
-
-    Gives the number of components, that of components that touch an open face, and the voxels of each.
-    """
+    """Label an array (z, y, x). Return the number of components, of components that touch an open face, and the voxels of each."""
     depth, height, width = planes.shape
     first = np.empty(depth * height + 1, np.int64)
     num_runs = _count_runs(planes, first)
@@ -109,8 +126,8 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
     _find_runs(planes, begin, end)
     value = np.empty(num_runs, planes.dtype)
     parent = np.empty(num_runs, np.int32)
-    reach_one = 0 if connectivity == 6 else 1  # along x, for rows that differ in y or in z
-    reach_two = 1 if connectivity == 26 else 0  # for rows that differ in both
+    reach_one = 0 if connectivity == 6 else 1  # of rows that differ in y or in z: with reach, an edge
+    reach_two = 1 if connectivity == 26 else 0  # of rows that differ in both: an edge; with reach, a corner
     for z in range(depth):
         for y in range(height):
             row = z * height + y
@@ -130,6 +147,7 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
                 if connectivity != 6 and y + 1 < height:
                     _join_rows(parent, begin, end, value, low, high, first[other + 1], first[other + 2], reach_two)
 
+    # Mark the roots of components that touch an open face. These may continue in a neighbouring brick.
     touches = np.zeros(num_runs, np.bool_)
     for z in range(depth):
         for y in range(height):
@@ -140,6 +158,7 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
                 if is_edge or (begin[n] == 0 and is_open[0, 0]) or (end[n] == width and is_open[0, 1]):
                     touches[parent[n]] = True
 
+    # Number the components: touching ones first, so that a neighbour needs to hold only the first ``num_touching`` labels.
     num_touching = 0
     count = 0
     for n in range(num_runs):
@@ -157,7 +176,7 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
             label[n] = next_other
             next_other += 1
         else:
-            label[n] = label[parent[n]]  # a root comes before all others of its set
+            label[n] = label[parent[n]]  # the root is the least run of its set, so it has its label already
         sizes[label[n] - 1] += end[n] - begin[n]
 
     for z in range(depth):
@@ -174,7 +193,9 @@ def label_planes(planes: Any, connectivity: Any, is_open: Any, labels: Any) -> A
 
 @kernel
 def join_faces(low_nodes: Any, low_values: Any, high_nodes: Any, high_values: Any, most_steps: Any, pairs: Any) -> Any:
-    """Pair the nodes of two planes that face each other; see ``components.pairs_of_faces``. Gives how many rows of ``pairs`` were filled."""
+    """Pair the nodes of two planes that face each other. Return the number of rows written to ``pairs``."""
+    # The high plane has a border of one voxel, so every diagonal neighbour exists. Nodes below 0 are background. Neighbouring voxels mostly repeat a pair:
+    # skipping the last pair keeps ``pairs`` short, but not free of duplicates.
     height, width = low_nodes.shape
     n = 0
     for dv in range(-1, 2):
@@ -195,20 +216,20 @@ def join_faces(low_nodes: Any, low_values: Any, high_nodes: Any, high_values: An
 
 @kernel
 def unite_pairs(parent: Any, pairs: Any) -> None:
-    """Join the sets of each pair of nodes; the least node of a set is its root."""
+    """Merge the sets of each pair of nodes. The least node of a set is its root."""
     for n in range(len(pairs)):
         _unite(parent, pairs[n, 0], pairs[n, 1])
 
 
 @kernel
 def flatten_sets(parent: Any) -> None:
-    """Let each node point to its root."""
+    """Make each node point to its root."""
     for n in range(len(parent)):
-        parent[n] = parent[parent[n]]  # all before it point to their roots already
+        parent[n] = parent[parent[n]]  # a parent is never larger than its node, and all smaller nodes point to their roots already
 
 
 @kernel
 def add_sizes(parent: Any, sizes: Any, first: Any, totals: Any) -> None:
-    """Add the sizes of nodes from ``first`` on to those of their roots."""
+    """Add the sizes of nodes, numbered from ``first``, to those of their roots."""
     for n in range(len(sizes)):
         totals[parent[first + n]] += sizes[n]

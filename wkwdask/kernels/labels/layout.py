@@ -1,9 +1,9 @@
-"""The columns of the tables of labels."""
+"""Columns of the tables of labels."""
 
 from __future__ import annotations
 
 LIMB_BITS = 32
-"""Sums are exact: they are kept as a lower limb of so many bits and an upper one with a sign."""
+"""Bits of the lower limb of a sum. The upper limb has 64 bits and the sign, so sums are exact."""
 
 COUNT, LOW, HIGH, SUM, UPPER_SUM, NUM_PLACES = 0, 1, 4, 7, 10, 13
-"""Voxels; lowest voxel along x, y, z; the one beyond the highest; sums of x, y, z of all voxels (lower limbs, then upper ones); how many columns."""
+"""Number of voxels; lowest voxel along x, y, z; highest voxel + 1; sums of x, y, z over all voxels (lower limbs, then upper limbs); number of columns."""

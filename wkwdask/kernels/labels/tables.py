@@ -1,6 +1,6 @@
-"""The door to tables of labels: what a label image holds of each label, box by box, in one compiled call a box.
+"""Statistics of each label in a segmentation, collected box by box with one compiled call per box.
 
-Sums of integers are exact, whatever the size of the volume: two limbs of 32 and 64 bits. What is kept grows with the number of labels only.
+Sums of integers are exact for volumes of any size: they have two limbs, of 32 and 64 bits. Memory grows with the number of labels only.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_FIRST_ROOM = 256
+_INITIAL_CAPACITY = 256
 _LIMB = (1 << LIMB_BITS) - 1
-_EXACT_ITEMSIZE = 2  # with 32 bits, the squares of some thousand million voxels leave both limbs
+_EXACT_ITEMSIZE = 2  # squares of 32-bit values: the sum of some 10^9 voxels would overflow both limbs
 
 
-def adds_exactly(dtype: np.dtype[Any]) -> bool:
-    """Tell whether sums of a type's values are exact: those of integers of 8 and 16 bits are, all others are float64."""
+def has_exact_sums(dtype: np.dtype[Any]) -> bool:
+    """Return whether the sums of a type's values are exact integers, which holds for 8 and 16 bits; other sums are float64."""
     return dtype.kind in "iu" and dtype.itemsize <= _EXACT_ITEMSIZE
 
 
 class LabelRows(NamedTuple):
-    """What is known of some labels, one row each, in plain arrays."""
+    """Statistics of some labels in plain arrays, one row each."""
 
     labels: npt.NDArray[Any]
-    """The labels, shape (n,)."""
+    """Shape (n,)."""
     places: npt.NDArray[np.int64]
-    """Where they are, shape (n, 13), the columns of ``labels_layout``."""
+    """Voxels, extent and sums of coordinates, shape (n, 13), with the columns of ``labels.layout``."""
     totals: npt.NDArray[Any]
-    """Sums of the values of a second layer. Exact ones: int64, shape (c, n, 4), two limbs of the sum and two of the sum of squares. Others: float64, shape
-    (c, n, 3), how many values, their sum, and the sum of squares of their distances from the mean."""
+    """Sums of the values of a second layer. If exact: int64, shape (c, n, 4), two limbs of the sum and two of the sum of squares. Otherwise: float64, shape
+    (c, n, 3), the number of values, their sum, and the sum of their squared distances from the mean."""
     extremes: npt.NDArray[Any]
-    """Their least and greatest value, shape (c, n, 2), of the layer's type."""
+    """Least and greatest value of the second layer, shape (c, n, 2), of the layer's type."""
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -50,33 +50,33 @@ class LabelRows(NamedTuple):
         return np.ldexp(self.places[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS) + self.places[:, SUM : SUM + 3]
 
     def sorted(self) -> LabelRows:
-        """Give the same rows in the order of the labels."""
+        """Return the rows in ascending order of the labels."""
         order = np.argsort(self.labels)
         return LabelRows(self.labels[order], self.places[order], self.totals[:, order], self.extremes[:, order])
 
 
 class LabelTable:
-    """Gathers what voxels say of their labels."""
+    """Collect the statistics of labels from many boxes: a hash table of labels, and one row of statistics for each."""
 
     def __init__(self, dtype: np.dtype[Any], value_dtype: np.dtype[Any] | None = None, num_channels: int = 0, *, ignore_zero: bool = True) -> None:
         self._dtype, self._ignore_zero = dtype, ignore_zero
         self._value_dtype = np.dtype(np.uint8) if value_dtype is None else value_dtype
-        self._is_exact = adds_exactly(self._value_dtype)
-        self._slots = np.full(2 * _FIRST_ROOM, -1, np.int64)
-        self._keys = np.empty(_FIRST_ROOM, np.uint64)
-        self._places = np.empty((_FIRST_ROOM, NUM_PLACES), np.int64)
+        self._is_exact = has_exact_sums(self._value_dtype)
+        self._slots = np.full(2 * _INITIAL_CAPACITY, -1, np.int64)
+        self._keys = np.empty(_INITIAL_CAPACITY, np.uint64)
+        self._places = np.empty((_INITIAL_CAPACITY, NUM_PLACES), np.int64)
         self._used = 0
         self._totals: npt.NDArray[Any] = np.zeros((num_channels, 0, 4), np.int64) if self._is_exact else np.zeros((num_channels, 0, 3), np.float64)
         self._extremes = np.empty((num_channels, 0, 2), self._value_dtype)
         self._runs = np.empty((2, 0), np.int64)
 
     def add(self, labels: npt.NDArray[Any], corner: Sequence[int], values: npt.NDArray[Any] | None = None) -> None:
-        """Take the voxels of a box."""
+        """Add the voxels of a box at ``corner``, with the values of the second layer there."""
         num_channels = len(self._totals)
-        given = None if values is None else (values.dtype, values.shape)
+        actual = None if values is None else (values.dtype, values.shape)
         expected = None if not num_channels else (self._value_dtype, (num_channels, *labels.shape))
-        if labels.ndim != 3 or labels.dtype != self._dtype or given != expected:
-            raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {given}; expected {self._dtype} in three dimensions and {expected}")
+        if labels.ndim != 3 or labels.dtype != self._dtype or actual != expected:
+            raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} in three dimensions and {expected}")
         if not labels.size:
             return
         from wkwdask.kernels.labels import tables_compiled as labels_compiled
@@ -88,7 +88,7 @@ class LabelTable:
         self._slots, self._keys, self._places, self._used, num_runs = labels_compiled.add_voxels(
             flat, labels.shape, (x, y, z), self._ignore_zero, self._slots, self._keys, self._places, self._used, *self._runs
         )
-        self._make_room()
+        self._extend_totals()
         if values is not None:
             self._add_values(values, num_runs)
 
@@ -101,37 +101,37 @@ class LabelTable:
         for channel, (totals, extremes) in enumerate(zip(self._totals, self._extremes, strict=True)):
             add(flat[channel:], values.shape[1], step, rows, stops, totals, extremes)
 
-    def _make_room(self) -> None:
-        """Give new labels sums of their values."""
-        known, room = self._totals.shape[1], len(self._keys)
-        if known == room:
+    def _extend_totals(self) -> None:
+        """Extend totals and extremes to the capacity of the table, which the compiled loops may have grown."""
+        before, capacity = self._totals.shape[1], len(self._keys)
+        if before == capacity:
             return
-        more = room - known
+        more = capacity - before
         self._totals = np.concatenate([self._totals, np.zeros((len(self._totals), more, self._totals.shape[2]), self._totals.dtype)], axis=1)
         least, greatest = _limits(self._value_dtype)
-        nothing = np.empty((len(self._extremes), more, 2), self._value_dtype)
-        nothing[..., 0], nothing[..., 1] = greatest, least
-        self._extremes = np.concatenate([self._extremes, nothing], axis=1)
+        unset = np.empty((len(self._extremes), more, 2), self._value_dtype)
+        unset[..., 0], unset[..., 1] = greatest, least  # any value is less than the first and greater than the second
+        self._extremes = np.concatenate([self._extremes, unset], axis=1)
 
     def merge(self, rows: LabelRows) -> None:
-        """Take what another table gathered; floats are added in the order of these calls."""
+        """Add the rows of another table. The order of merges decides the rounding of float sums."""
         from wkwdask.kernels.labels import tables_compiled as labels_compiled
 
-        into = np.empty(len(rows.labels), np.int64)
+        targets = np.empty(len(rows.labels), np.int64)
         keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])
         self._slots, self._keys, self._places, self._used = labels_compiled.add_rows(
-            keys, np.ascontiguousarray(rows.places), self._slots, self._keys, self._places, self._used, into
+            keys, np.ascontiguousarray(rows.places), self._slots, self._keys, self._places, self._used, targets
         )
-        self._make_room()
+        self._extend_totals()
         if len(self._totals):
             merge_totals = _merged_limbs if self._is_exact else _merged_moments
-            self._totals[:, into] = merge_totals(self._totals[:, into], rows.totals)
-            ours, theirs = self._extremes[:, into], rows.extremes
-            self._extremes[:, into, 0] = np.minimum(ours[..., 0], theirs[..., 0])
-            self._extremes[:, into, 1] = np.maximum(ours[..., 1], theirs[..., 1])
+            self._totals[:, targets] = merge_totals(self._totals[:, targets], rows.totals)
+            ours, theirs = self._extremes[:, targets], rows.extremes
+            self._extremes[:, targets, 0] = np.minimum(ours[..., 0], theirs[..., 0])
+            self._extremes[:, targets, 1] = np.maximum(ours[..., 1], theirs[..., 1])
 
     def rows(self) -> LabelRows:
-        """Give what was gathered, in no order."""
+        """Return the statistics of all labels, in no order."""
         used = self._used
         labels = self._keys[:used].astype(UNSIGNED[self._dtype.itemsize]).view(self._dtype)
         return LabelRows(labels, self._places[:used], self._totals[:, :used], self._extremes[:, :used])
@@ -145,6 +145,7 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 
 
 def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    # Columns: sum, upper limb of the sum, squares, upper limb of the squares. The carry of each lower limb moves up.
     merged = ours + theirs
     merged[..., 1::2] += merged[..., ::2] >> LIMB_BITS
     merged[..., ::2] &= _LIMB
@@ -152,7 +153,7 @@ def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) ->
 
 
 def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Chan's update of counts, sums and squared distances."""
+    """Merge counts, sums and squared distances (Chan, Golub, LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances)."""
     merged = ours + theirs
     both = ours[..., 0] > 0
     (na, sa, _), (nb, sb, _) = np.moveaxis(ours[both], -1, 0), np.moveaxis(theirs[both], -1, 0)

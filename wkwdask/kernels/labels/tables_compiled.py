@@ -1,6 +1,11 @@
-"""Tables of labels in compiled loops: voxels run by run along x, each run looked up once in a hash table with open addressing.
+"""Compiled loops of ``tables``: voxels go run by run along x, and each run is looked up once in a hash table with open addressing.
 
-Arrays are flat memory, x fastest. Callers have checked all bounds.
+Arrays are flat memory, x fastest. Callers have checked all bounds. A table is four values, which travel together:
+
+- ``slots``: row of the label in each hash slot, or -1; a power of two, twice the capacity
+- ``keys``: label of each row
+- ``places``: statistics of each row
+- ``used``: number of rows in use
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: neighbouring labe
 _unsigned = np.uint64
 _FARTHEST = np.int64((1 << 63) - 1)
 
-# Hot loops get a table that is large enough for all they may find: one that could be replaced inside of them would be counted as a reference each time.
+# Tables grow before a hot loop, to hold every label that the loop may find. If a loop could replace its arrays, numba would count references in it.
 
 
 @helper
 def _find(key: Any, slots: Any, keys: Any) -> Any:
-    """Give the slot of a label, or the free one where it belongs. There is always a free one: at most half of them are taken."""
+    """Return the slot of a label, or the free slot where it belongs. At most half of the slots are taken, so the search ends."""
     mask = _unsigned(slots.size - 1)
     hashed = key * _GOLDEN
     slot = (hashed ^ hashed >> _unsigned(32)) & mask
@@ -34,7 +39,7 @@ def _find(key: Any, slots: Any, keys: Any) -> Any:
 
 @helper
 def _grown(slots: Any, keys: Any, places: Any, used: Any) -> Any:
-    """Double the room."""
+    """Return the table with twice the capacity. Rows keep their numbers; only the slots are computed again."""
     more_slots = np.full(2 * slots.size, _FREE, np.int64)
     more_keys = np.empty(2 * keys.size, np.uint64)
     more_places = np.empty((2 * keys.size, NUM_PLACES), np.int64)
@@ -47,7 +52,7 @@ def _grown(slots: Any, keys: Any, places: Any, used: Any) -> Any:
 
 @helper
 def _insert(key: Any, slot: Any, slots: Any, keys: Any, places: Any, used: Any) -> Any:
-    """Add a label without voxels; there is room."""
+    """Add a label without voxels. The caller has made sure of a free row."""
     slots[slot] = used
     keys[used] = key
     for n in range(NUM_PLACES):
@@ -82,7 +87,7 @@ def _add_run(places: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
 
 @helper
 def _add_place(places: Any, row: Any, other: Any, n: Any) -> None:
-    """Add what another table knows of a label."""
+    """Add the statistics of a label in another table."""
     places[row, COUNT] += other[n, COUNT]
     for axis in range(3):
         low, high, upper = _unsigned(LOW + axis), _unsigned(HIGH + axis), _unsigned(UPPER_SUM + axis)
@@ -94,7 +99,7 @@ def _add_place(places: Any, row: Any, other: Any, n: Any) -> None:
 
 @kernel
 def add_rows(labels: Any, other: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
-    """Add the rows of another table, and say which rows they became; gives the table, which may have grown."""
+    """Add the rows of another table, and write the row of each to ``rows``. Return the table, which may have grown."""
     for n in range(_unsigned(labels.size)):
         key = _unsigned(labels[n])
         slot = _find(key, slots, keys)
@@ -110,7 +115,8 @@ def add_rows(labels: Any, other: Any, slots: Any, keys: Any, places: Any, used: 
 
 @helper
 def _list_runs(line: Any, stops: Any) -> Any:
-    """List where the runs of a line end, without a branch; gives their number. There is room for one more than the line has voxels."""
+    """Write the ends of the runs of a line to ``stops``, and return their number. ``stops`` is one longer than the line."""
+    # No branch, which the processor could not predict at the borders of labels: each position is written, and the count decides whether it stays.
     count, width = np.int64(0), line.size
     for x in range(_unsigned(width - 1)):
         stops[_unsigned(count)] = x + _unsigned(1)
@@ -121,7 +127,7 @@ def _list_runs(line: Any, stops: Any) -> Any:
 
 @helper
 def _add_line(
-    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, notes: Any
+    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, records: Any
 ) -> Any:  # fmt: skip
     x = 0
     for run in range(_unsigned(stops.size)):
@@ -134,7 +140,7 @@ def _add_line(
                 row = used
                 used = _insert(key, slot, slots, keys, places, used)
             _add_run(places, _unsigned(row), corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
-        if notes:
+        if records:
             run_rows[run] = row
         x = stop
     return used
@@ -144,13 +150,13 @@ def _add_line(
 def add_voxels(
     labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, run_stops: Any
 ) -> Any:  # fmt: skip
-    """Add the voxels of a box; gives the table, which may have grown, and the number of runs, which are noted where there is room for them.
+    """Add the voxels of a box. Return the table, which may have grown, and the number of recorded runs.
 
-    A run of zeros that are ignored is noted with the row -1.
+    Runs are recorded if ``run_rows`` has room for them, for the values of a second layer. A run of ignored zeros is recorded with the row -1.
     """
     width, height, depth = shape
     num_runs = 0
-    notes = run_rows.size > 0
+    records = run_rows.size > 0
     stops = np.empty(width + 1, np.int64)
     for z in range(depth):
         for y in range(height):
@@ -159,8 +165,8 @@ def add_voxels(
             count = _list_runs(line, stops)
             while used + count > keys.size:
                 slots, keys, places = _grown(slots, keys, places, used)
-            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, places, used, run_rows[num_runs:], notes)
-            if notes:
+            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, places, used, run_rows[num_runs:], records)
+            if records:
                 run_stops[num_runs : num_runs + count] = stops[:count]
                 num_runs += count
     return slots, keys, places, used, num_runs
@@ -171,12 +177,13 @@ def add_voxels(
 
 @kernel
 def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
-    """Add values of up to 16 bits: exact sums of them and of their squares, in two limbs each."""
+    """Add values of up to 16 bits: exact sums of the values and of their squares, in two limbs each."""
+    # ``line`` is the first voxel of the current line, ``begin`` the first x of the current run; a run that ends at ``width`` ends its line.
     line, begin = 0, 0
     for run in range(run_rows.size):
-        found, stop = run_rows[run], run_stops[run]
-        if found >= 0:
-            row = _unsigned(found)
+        run_row, stop = run_rows[run], run_stops[run]
+        if run_row >= 0:
+            row = _unsigned(run_row)
             low = high = values[_unsigned((line + begin) * step)]
             total, squares = np.int64(0), np.int64(0)
             for x in range(begin, stop):
@@ -201,12 +208,14 @@ def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: A
 
 @kernel
 def add_numbers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: Any, totals: Any, extremes: Any) -> None:
-    """Add values of any type as float64: how many there are, their sum, and the squares of their distances from the mean (Chan's update)."""
+    """Add values of any type as float64: their number, their sum, and the sum of their squared distances from the mean."""
+    # The moments of a run are taken relative to its first value: squares of the values themselves would lose the variance of large, similar values. Then
+    # they are merged into those of the label (see ``_merged_moments`` in ``tables``).
     line, begin = 0, 0
     for run in range(run_rows.size):
-        found, stop = run_rows[run], run_stops[run]
-        if found >= 0:
-            row = _unsigned(found)
+        run_row, stop = run_rows[run], run_stops[run]
+        if run_row >= 0:
+            row = _unsigned(run_row)
             low, high = extremes[row, 0], extremes[row, 1]
             first = np.float64(values[_unsigned((line + begin) * step)])
             total, offset, squares = 0.0, 0.0, 0.0
@@ -216,7 +225,7 @@ def add_numbers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: An
                 total += number
                 offset += number - first
                 squares += (number - first) * (number - first)
-                if value < low or value != value:  # NaN is the least and the greatest
+                if value < low or value != value:  # one NaN makes both extremes NaN
                     low = value
                 if value > high or value != value:
                     high = value

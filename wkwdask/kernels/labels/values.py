@@ -1,4 +1,4 @@
-"""Public functions for voxel values: map ids to others, and count values of 8 and 16 bits."""
+"""Public functions for voxel values: map ids, and count values of 8 and 16 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
-    """Map the ids of an array.
+    """Map the ids of an array, and return the first kept id that ``out`` cannot hold, None if all fit.
+
+    ``keys`` are ascending ids and ``values`` their targets; without keys, ``values`` is indexed by id. Other ids are kept with ``keeps``, else become 0.
 
     Examples
     --------
@@ -24,33 +26,33 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     """
     from wkwdask.kernels.labels import values_compiled
 
-    flat, into = ids.ravel("K"), out.ravel("K")
+    flat, flat_out = ids.ravel("K"), out.ravel("K")
     if not flat.size:
         return None
-    longest = np.uint64(2**64 - 1)
-    # A negative id is named by nobody: as bits it lies beyond all that are looked up.
-    end = np.uint64(2 ** (8 * ids.itemsize - 1)) if ids.dtype.kind == "i" else longest
+    largest = np.uint64(2**64 - 1)
+    # The table has no negative ids. As unsigned bits they lie at ``end`` or above, where nothing is looked up.
+    end = np.uint64(2 ** (8 * ids.itemsize - 1)) if ids.dtype.kind == "i" else largest
     if keys is None:
         end = min(end, np.uint64(len(values)))
-    most_kept = longest if ids.dtype == out.dtype else np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
+    max_kept = largest if ids.dtype == out.dtype else np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
     no_keys = np.zeros(0, np.uint64)
-    place = values_compiled.map_ids(
-        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), keys is None, end, keeps, most_kept,
-        into.view(f"u{into.itemsize}"),
+    index = values_compiled.map_ids(
+        flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), keys is None, end, keeps, max_kept,
+        flat_out.view(f"u{flat_out.itemsize}"),
     )  # fmt: skip
-    return None if place < 0 else int(flat[place])
+    return None if index < 0 else int(flat[index])
 
 
-_LANES = 4  # equal values follow each other: with one counter each would wait for the one before
+_LANES = 4  # neighbouring voxels are often equal: with a single counter, each increment would wait for the one before
 
 
 def is_counted(dtype: np.dtype[Any]) -> bool:
-    """Tell whether a type has so few values that each of them is counted."""
+    """Return whether a type has few enough values to count each of them."""
     return dtype.kind in "iu" and dtype.itemsize <= 2
 
 
 def counted_values(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Give all values of a type, in their order."""
+    """Return all values of a type in ascending order."""
     limits = np.iinfo(dtype)
     return np.arange(limits.min, limits.max + 1).astype(dtype)
 
@@ -69,5 +71,5 @@ def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     num_values = 1 << 8 * values.itemsize
     counts = np.zeros((_LANES, num_values), np.int64)
     values_compiled.count_values(values.view(UNSIGNED[values.itemsize]), counts)
-    found = counts.sum(axis=0)
-    return np.roll(found, num_values // 2) if values.dtype.kind == "i" else found
+    totals = counts.sum(axis=0)
+    return np.roll(totals, num_values // 2) if values.dtype.kind == "i" else totals  # as bits, negative values come last

@@ -1,4 +1,4 @@
-"""The compiled loops of ``values``."""
+"""Compiled loops of ``values``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-_SLOTS = 4096  # ids that were looked up last; a large table is far from the processor
+_SLOTS = 4096  # ids cached by ``map_ids``: a table of millions of ids does not fit into the cache of a core, recent ids do
 
 
 @helper
-def _place(keys: Any, wanted: Any) -> Any:
-    """Find the first of ascending keys that is not less."""
+def _first_not_less(keys: Any, wanted: Any) -> Any:
+    """Return the index of the first of ascending keys that is not less than ``wanted``."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
@@ -25,34 +25,35 @@ def _place(keys: Any, wanted: Any) -> Any:
 
 
 @kernel
-def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, end: Any, keeps: Any, most_kept: Any, out: Any) -> Any:
-    """Map ids; see ``remap.map_ids``. Gives the place of the first id that is kept though it is larger than ``most_kept``, -1 where there is none."""
-    known = np.zeros(_SLOTS, np.bool_)
-    known_ids = np.empty(_SLOTS, np.uint64)
-    known_values = np.empty(_SLOTS, np.uint64)
+def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, end: Any, keeps: Any, max_kept: Any, out: Any) -> Any:
+    """Map ids; see ``values.map_ids``. Return the index of the first kept id larger than ``max_kept``, -1 if there is none."""
+    # A direct-mapped cache of recent ids. Most voxels do not even reach it, as they equal the voxel before.
+    is_cached = np.zeros(_SLOTS, np.bool_)
+    cached_ids = np.empty(_SLOTS, np.uint64)
+    cached_values = np.empty(_SLOTS, np.uint64)
     before, value = np.uint64(0), np.uint64(0)
     for n in range(len(ids)):
         wanted = np.uint64(ids[n])
         if n == 0 or wanted != before:
             before = wanted
             slot = (wanted ^ (wanted >> np.uint64(12))) & np.uint64(_SLOTS - 1)
-            if known[slot] and known_ids[slot] == wanted:
-                value = known_values[slot]
+            if is_cached[slot] and cached_ids[slot] == wanted:
+                value = cached_values[slot]
             else:
-                is_named = False
+                is_mapped = False
                 if wanted < end and is_dense:
-                    is_named = True
+                    is_mapped = True
                     value = np.uint64(values[wanted])
                 elif wanted < end:
-                    place = _place(keys, wanted)
-                    if place < len(keys) and keys[place] == wanted:
-                        is_named = True
-                        value = np.uint64(values[place])
-                if not is_named:
+                    index = _first_not_less(keys, wanted)
+                    if index < len(keys) and keys[index] == wanted:
+                        is_mapped = True
+                        value = np.uint64(values[index])
+                if not is_mapped:
                     value = wanted if keeps else np.uint64(0)
-                    if value > most_kept:
+                    if value > max_kept:
                         return n
-                known[slot], known_ids[slot], known_values[slot] = True, wanted, value
+                is_cached[slot], cached_ids[slot], cached_values[slot] = True, wanted, value
         out[n] = value
     return -1
 
@@ -62,7 +63,7 @@ _unsigned = np.uint64
 
 @kernel
 def count_values(values: Any, counts: Any) -> None:
-    """Count unsigned values in four rows of counters, by turns."""
+    """Count unsigned values in four rows of counters in turn; see ``_LANES`` in ``values``."""
     whole = values.size // 4
     for n in range(_unsigned(whole)):
         at = n * _unsigned(4)

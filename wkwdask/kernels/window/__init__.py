@@ -1,1 +1,1 @@
-"""Windows of voxels: the reducers of pyramids."""
+"""Windows of voxels: reduce them for pyramids, and repeat voxels for upsampling. Start in ``reduce``."""

@@ -1,11 +1,14 @@
-"""The door to the window reducers: one array in, the array of the next coarser mag out.
+"""Public functions for windows of voxels: reduce each window to one voxel of the next coarser mag, or repeat each voxel in a finer mag.
 
-The numeric rules: windows are anchored at absolute voxel 0; only voxels inside the box count; mean rounds half to even; the median of
-an even count is the mean of the two middle values toward zero; the mode of a tie is the smallest value; nearest is the lowest voxel
-of the window inside the box. NaN propagates in mean, median, min and max, and is no value for the mode. Floats sum in their own type,
-z fastest.
+Numeric rules:
 
-Where zeros are ignored, the same holds for the voxels that are not zero (-0.0 is zero, NaN is not); where all are zero, so is the result.
+- Windows are anchored at absolute voxel 0, and only voxels inside the box count.
+- The mean rounds half to even. Floats sum in their own type, z fastest.
+- The median of an even count is the mean of the two middle values, rounded toward zero.
+- The mode of a tie is the smallest value.
+- Nearest is the lowest voxel of the window inside the box.
+- NaN propagates in mean, median, min and max. The mode ignores it unless the window holds nothing else.
+- With ``ignore_zero``, these rules hold for the voxels that are not zero (-0.0 is zero, NaN is not). A window of zeros becomes zero.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ IGNORE_ZERO_METHODS = ("mean", "median", "mode")
 
 _Vec3 = tuple[int, int, int]
 
-_LANES = 256  # windows that are sorted side by side: a few vectors of every type
-_SORTED_NBYTES = 1 << 18  # and what they may take: the cache of a core
+_LANES = 256  # windows sorted side by side: a few vector registers of every type
+_SORTED_NBYTES = 1 << 18  # memory of their values: the L2 cache of a core
 _FEWEST_LANES = 64
 
 
@@ -45,7 +48,9 @@ def reduce_windows(
     at: Sequence[int] = (0, 0, 0),
     ignore_zero: bool = False,
 ) -> None:
-    """Reduce every window of a 3-D array to one voxel.
+    """Reduce every window of a 3-D array to one voxel; the first window goes to the voxel ``at`` of ``out``.
+
+    Only voxels of ``source`` from ``low`` to ``high`` count, by default all.
 
     Examples
     --------
@@ -70,86 +75,92 @@ def reduce_windows(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
         raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
-    rest = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
-    if any(rest) or min(at) < 0 or source.dtype != out.dtype:
+    is_wrong = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
+    if any(is_wrong) or min(at) < 0 or source.dtype != out.dtype:
         raise ValueError(f"windows of {(fx, fy, fz)} turn {source.dtype}{source.shape} into another array than {out.dtype}{out.shape} from {tuple(at)} on")
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")
-    for piece in _pieces(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape)):
+    for part in _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape)):
         if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
-            out[_windows(piece, at)] = source[_voxels(piece, (0, 0, 0))]
+            out[_window_slices(part, at)] = source[tuple(_every_window(segment, segment.voxel) for segment in part)]
         elif method in ("min", "max"):
-            out[_windows(piece, at)] = _extreme(source, np.minimum if method == "min" else np.maximum, piece)
+            out[_window_slices(part, at)] = _extreme(source, np.minimum if method == "min" else np.maximum, part)
         else:
-            _compiled(source, method, piece, out, at, ignore_zero=ignore_zero)
+            _compiled(source, method, part, out, at, ignore_zero=ignore_zero)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Windows along one axis of which equally many voxels lie inside the box."""
+class _Segment:
+    """Consecutive windows along one axis that have equally many voxels inside the box."""
 
     window: int
-    """The first of them."""
+    """Index of the first window."""
     count: int
-    """How many."""
+    """Number of windows."""
     voxel: int
-    """First voxel inside the box of the first of them."""
+    """First voxel inside the box."""
     extent: int
-    """Voxels of each that lie inside the box."""
+    """Voxels of each window inside the box."""
     factor: int
-    """Voxels of each."""
+    """Voxels of each window."""
 
 
-_Piece = tuple[_Stretch, ...]
+_Part = tuple[_Segment, ...]  # one segment along each of x, y, z
 
 
 @lru_cache(maxsize=256)  # chunks of a volume come with the same few shapes
-def _pieces(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Piece, ...]:
-    """Part the windows of an array by how many voxels of each lie inside the box."""
+def _parts(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Part, ...]:
+    """Split the windows of an array into parts whose windows all have the same extent inside the box: at most 3 along each axis, 27 in all."""
     ends = zip(low, high, shape, factor, strict=True)
-    return tuple(product(*(_stretches(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)))
+    return tuple(product(*(_segments(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)))
 
 
-def _stretches(low: int, high: int, factor: int) -> list[_Stretch]:
-    """Part the windows of an axis that hold voxels from ``low`` to ``high`` into those that the border cuts and the whole ones between them."""
+def _segments(low: int, high: int, factor: int) -> list[_Segment]:
+    """Split the windows of an axis that hold voxels of [low, high) into those cut by a border and the whole ones between them."""
+    # A box does not move the windows. Its border cuts the first and the last one, which reduce fewer voxels. With factor 4:
+    #
+    #   voxels    0   1   2   3 | 4   5   6   7 | 8   9  10  11 |12  13  14  15
+    #   box               [-----------------------------------------)
+    #                  low = 2                                high = 13
+    #   segment  |  extent 2    |   extent 4, whole windows     |  extent 1    |
     if low >= high:
         return []
     whole, past_whole = -(-low // factor), high // factor
     if whole > past_whole:  # both ends lie in one window
-        return [_Stretch(past_whole, 1, low, high - low, factor)]
-    parts = (
-        _Stretch(whole - 1, 1, low, whole * factor - low, factor),
-        _Stretch(whole, past_whole - whole, whole * factor, factor, factor),
-        _Stretch(past_whole, 1, past_whole * factor, high - past_whole * factor, factor),
+        return [_Segment(past_whole, 1, low, high - low, factor)]
+    segments = (
+        _Segment(whole - 1, 1, low, whole * factor - low, factor),
+        _Segment(whole, past_whole - whole, whole * factor, factor, factor),
+        _Segment(past_whole, 1, past_whole * factor, high - past_whole * factor, factor),
     )
-    return [part for part in parts if part.count and part.extent]
+    return [segment for segment in segments if segment.count and segment.extent]
 
 
-def _windows(piece: _Piece, at: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(first + part.window, first + part.window + part.count) for part, first in zip(piece, at, strict=True))
+def _window_slices(part: _Part, at: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(first + segment.window, first + segment.window + segment.count) for segment, first in zip(part, at, strict=True))
 
 
-def _voxels(piece: _Piece, place: Sequence[int]) -> tuple[slice, ...]:
-    """Give one voxel of every window: the one at a place among those inside the box."""
-    return tuple(slice(part.voxel + n, part.voxel + n + (part.count - 1) * part.factor + 1, part.factor) for part, n in zip(piece, place, strict=True))
+def _every_window(segment: _Segment, first: int) -> slice:
+    """Select one voxel of every window, starting with the voxel ``first`` of the first window."""
+    return slice(first, first + (segment.count - 1) * segment.factor + 1, segment.factor)
 
 
-def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, piece: _Piece) -> npt.NDArray[Any]:
-    """Reduce axis by axis."""
-    values = source[tuple(slice(part.voxel, part.voxel + (part.count - 1) * part.factor + part.extent) for part in piece)]
+def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, part: _Part) -> npt.NDArray[Any]:
+    """Reduce axis by axis; minimum and maximum do not depend on the order."""
+    values = source[tuple(slice(segment.voxel, segment.voxel + (segment.count - 1) * segment.factor + segment.extent) for segment in part)]
     for axis in (2, 1, 0):
-        part, before = piece[axis], (slice(None),) * axis
-        values = reduce(ufunc, [values[(*before, slice(n, n + (part.count - 1) * part.factor + 1, part.factor))] for n in range(part.extent)])
+        segment, before = part[axis], (slice(None),) * axis
+        values = reduce(ufunc, [values[(*before, _every_window(segment, n))] for n in range(segment.extent)])
     return values
 
 
 class Windows(NamedTuple):
-    """Where kernels find the voxels of windows that all have the same extent, in flat memory; distances are in elements."""
+    """Windows of equal extent in flat memory; steps and strides are in elements."""
 
     shape: _Vec3
-    """Windows along x, y, z."""
+    """Number of windows along x, y, z."""
     extent: _Vec3
-    """Voxels of each that count."""
+    """Voxels of each window that count."""
     steps: _Vec3
     """From one window to the next."""
     strides: _Vec3
@@ -159,46 +170,46 @@ class Windows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Memory of the means of a row of windows."""
+    """Scratch memory for the means of one row of windows."""
 
     totals: npt.NDArray[Any]
-    """Sum of each window, or of the upper halves of its voxels."""
+    """Sum of each window, or of the upper 32 bits of its voxels."""
     lower: npt.NDArray[Any]
-    """Sum of the lower halves."""
+    """Sum of the lower 32 bits."""
     counts: npt.NDArray[Any]
-    """How many voxels count."""
+    """Voxels that count."""
 
 
 class Lanes(NamedTuple):
-    """Memory of windows that are sorted side by side."""
+    """Scratch memory for windows that are sorted side by side, one in each lane."""
 
     values: npt.NDArray[Any]
-    """Shape (voxels of a window, windows)."""
+    """Shape (voxels of a window, lanes)."""
     valid: npt.NDArray[np.uint32]
-    """How many voxels count."""
+    """Voxels that count."""
     nans: npt.NDArray[np.uint32]
-    """How many are NaN."""
+    """Voxels that are NaN."""
     run: npt.NDArray[np.uint32]
-    """Equal values up to here."""
+    """Length of the current run of equal values."""
     longest: npt.NDArray[np.uint32]
-    """The most of them so far."""
-    found: npt.NDArray[Any]
-    """What each window becomes."""
+    """Length of the longest run so far."""
+    results: npt.NDArray[Any]
+    """Result of each window."""
     highest: Any
-    """No value of the type is higher."""
+    """Highest value of the type."""
     nan: Any
-    """NaN, zero for integers."""
+    """NaN; zero for integers."""
 
 
-def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDArray[Any], at: Sequence[int], *, ignore_zero: bool) -> None:
-    windows, first_voxel, first_result = _layout(source.shape, out.shape, piece, tuple(at))
+def _compiled(source: npt.NDArray[Any], method: str, part: _Part, out: npt.NDArray[Any], at: Sequence[int], *, ignore_zero: bool) -> None:
+    windows, first_voxel, first_result = _layout(source.shape, out.shape, part, tuple(at))
     voxels = source.reshape(-1, order="F")[first_voxel:]
-    voxels.flags.writeable = False  # always, so that each loop is compiled once
+    voxels.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
     results = out.reshape(-1, order="F")[first_result:]
-    is_whole = all(part.extent == part.factor for part in piece)
-    written_out = _written_out(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if is_whole else None
-    if written_out is not None:
-        written_out(voxels, windows, results)
+    is_whole = all(segment.extent == segment.factor for segment in part)
+    specialized = _specialized_kernel(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if is_whole else None
+    if specialized is not None:
+        specialized(voxels, windows, results)
     elif method == "mean":
         _mean(voxels, windows, results, ignore_zero=ignore_zero)
     else:
@@ -206,19 +217,19 @@ def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDA
 
 
 @lru_cache(maxsize=256)
-def _layout(shape: _Vec3, out_shape: _Vec3, piece: _Piece, at: _Vec3) -> tuple[Windows, int, int]:
-    """Say where windows lie in flat memory, and the first voxel and the first result."""
-    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((part.count, part.extent, part.factor) for part in piece)
+def _layout(shape: _Vec3, out_shape: _Vec3, part: _Part, at: _Vec3) -> tuple[Windows, int, int]:
+    """Return the windows in flat memory, the index of their first voxel, and that of their first result."""
+    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((segment.count, segment.extent, segment.factor) for segment in part)
     strides, out_strides = (1, shape[0], shape[0] * shape[1]), (1, out_shape[0], out_shape[0] * out_shape[1])
     windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
-    first_voxel = sum(part.voxel * n for part, n in zip(piece, strides, strict=True))
-    return windows, first_voxel, sum((part.window + first) * n for part, first, n in zip(piece, at, out_strides, strict=True))
+    first_voxel = sum(segment.voxel * n for segment, n in zip(part, strides, strict=True))
+    return windows, first_voxel, sum((segment.window + first) * n for segment, first, n in zip(part, at, out_strides, strict=True))
 
 
 @lru_cache(maxsize=64)
-def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
-    """Find the kernel that is written out for a factor, None where there is none."""
-    from wkwdask.kernels.window import twos_compiled as kernels
+def _specialized_kernel(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
+    """Return the kernel written for a factor, such as ``mean_222_uint8``; None if there is none."""
+    from wkwdask.kernels.window import reduce_by_two_compiled as kernels
 
     if method == "mean" and dtype.kind != "f" and dtype.itemsize == 8:
         return None
@@ -229,6 +240,7 @@ def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zer
 def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
     from wkwdask.kernels.window import reduce_compiled as kernels
 
+    # Sums stay exact: below 2^31 in int32, below 2^52 in int64 (see ``mean_integer``), and of any size in two halves.
     dtype, count = voxels.dtype, math.prod(windows.extent)
     if dtype.kind == "f":
         kernel, sum_type = kernels.mean_float, dtype
@@ -242,7 +254,7 @@ def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any],
 
 
 def _sorted(voxels: npt.NDArray[Any], method: str, windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
-    """Median and mode."""
+    """Reduce by median or mode, which sort each window."""
     from wkwdask.kernels.window import reduce_compiled as kernels
 
     dtype, count = voxels.dtype, math.prod(windows.extent)
@@ -260,12 +272,13 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 
 def repeat_voxels(planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: npt.NDArray[Any]) -> None:
-    """Repeat voxels along three axes: rows first, then whole rows, which are copied at the speed of memory.
+    """Repeat voxels of an array (c, z, y, x) along x, y, z.
 
     Notes
     -----
-    Output of 256^3 voxels on one core of an EPYC, by 2-2-2: 9.2 GB/s (uint8), 8.2 (uint32), 5.0 (uint64); one broadcasting assignment, whose innermost loop
-    is as short as a repeat, 0.3, 1.7 and 3.4; ``numpy.repeat`` axis by axis 4.4, 2.3 and 2.2.
+    Rows are repeated along x first, then copied whole along y and z. One broadcasting assignment would have an innermost loop as short as a repeat. Output of
+    256^3 voxels by 2-2-2 on one core of an EPYC, for uint8, uint32 and uint64: 9.2, 8.2 and 5.0 GB/s; one broadcasting assignment 0.3, 1.7 and 3.4;
+    ``numpy.repeat`` axis by axis 4.4, 2.3 and 2.2.
 
     Examples
     --------

@@ -1,9 +1,14 @@
-"""Window reducers for windows of any size, in compiled loops over flat memory.
+"""Compiled loops for windows of any size, over flat memory.
 
-Loops run over windows side by side along x, with one voxel of each at a time: that is the form that LLVM turns into vector code.
-All windows of a call have the same extent; ``Windows`` says where they lie.
+The inner loop runs over the windows of a row and takes one voxel of each: LLVM turns this form into vector code. All windows of a call have the same extent;
+``Windows`` holds their layout. With windows a, b, c of 2 x 2 x 1 voxels::
 
-Mean adds up row by row. Median and mode sort, side by side as well: a sorting network has no branches, and takes n log^2 n steps for n voxels.
+    memory         a0 a1 b0 b1 c0 c1 ...
+                   a2 a3 b2 b3 c2 c3 ...
+    inner loop 1   a0    b0    c0          totals of a, b, c, ...
+    inner loop 2   a2    b2    c2          z is the fastest axis, then y, then x
+
+The mean adds row by row. Median and mode sort the windows side by side with a sorting network: it has no branches, and takes n log^2 n steps for n voxels.
 """
 
 from __future__ import annotations
@@ -14,16 +19,18 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-# Indices into flat memory are unsigned: a signed index could be negative, and the code for that keeps loops from being vectorised.
+# Indices into flat memory are unsigned: a signed index could be negative, and numba's code for that (adding the length) prevents vector code.
 _unsigned = np.uint64
 _u32 = np.uint32
 
-# --- mean: round half to even, exact for every integer type; floats sum in their own type, z fastest ---------------------------------
+# --- mean: rounds half to even, exact for every integer type; floats sum in their own type, z fastest --------------------------------
 
 
 @kernel
 def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
-    """Mean of integers whose sums are below 2^52: then the quotient of two floats rounds as the exact one does."""
+    """Mean of integers whose sums are below 2^52."""
+    # A float64 has 53 bits. A quotient with a tie, .5, is exact in it, and no other quotient lies close enough to a tie to be rounded onto one, so np.rint
+    # rounds it like the exact quotient.
     totals, _, counts = sums
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -35,7 +42,7 @@ def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: An
 
 @kernel
 def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
-    """Mean of floats. Zeros change no sum, so that to ignore them is not to count them."""
+    """Mean of floats. Zeros do not change a sum; ignoring them only changes the count."""
     totals, _, counts = sums
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -47,7 +54,7 @@ def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any)
 
 @helper
 def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any) -> None:
-    """Add up each window of a row, z fastest, and count its voxels; none count as one, so that a sum of zero stays zero."""
+    """Sum each window of a row, z fastest, and count its voxels. A count of 0 becomes 1, so the mean of no voxels is 0."""
     width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
     totals[:] = 0
     counts[:] = 0 if ignore_zero else windows.extent[0] * windows.extent[1] * windows.extent[2]
@@ -56,7 +63,7 @@ def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals
         for y in range(windows.extent[1]):
             for z in range(windows.extent[2]):
                 at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
-                if step == _unsigned(2):  # written out, so that it is vectorised
+                if step == _unsigned(2):  # the same loop with a constant step, which LLVM vectorizes
                     for i in range(width):
                         totals[i] += source[at + i * _unsigned(2)]
                 else:
@@ -72,7 +79,7 @@ def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals
 
 @kernel
 def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
-    """Mean of integers of any width: the upper and the lower 32 bits add up apart, so that no sum leaves its 64 bits."""
+    """Mean of integers of any width: upper and lower 32 bits have separate sums, so none overflows 64 bits."""
     totals, lower, counts = sums
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
@@ -103,7 +110,9 @@ def _sum_halves_of_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: A
 
 @helper
 def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
-    """Divide ``upper * 2^32 + lower`` by the count, half to even; the mean of nothing is zero."""
+    """Divide ``upper * 2^32 + lower`` by the count, half to even; the mean of no voxels is 0."""
+    # Long division in base 2^32: the remainder of the upper half, below ``count``, moves down into the lower half. The upper half of a negative integer is
+    # its arithmetic shift, and numba floors ``//``, so remainders are never negative and the rule for ties holds for negative means too.
     count = max(count, number(1))
     quotient = upper // count
     rest = ((upper - quotient * count) << number(32)) + lower
@@ -113,47 +122,49 @@ def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
     return (quotient << number(32)) + more + number(up)
 
 
-# --- median and mode: windows sorted side by side, one in each lane -------------------------------------------------------------------
+# --- median and mode: windows are sorted side by side, one in each lane ---------------------------------------------------------------
 
 
 @kernel
 def median_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
-    """Median of integers: the mean of the two middle values, toward zero, at full width."""
-    values, valid, nans, _, _, found, highest, _ = lanes
+    """Median of integers: the mean of the two middle values, rounded toward zero."""
+    values, valid, nans, _, _, results, highest, _ = lanes
     zero, one = values.dtype.type(0), values.dtype.type(1)
-    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+    for first in range(0, windows.shape[1] * windows.shape[2], results.size // windows.shape[0]):
         rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
-        for i in range(_unsigned(found.size)):
+        for i in range(_unsigned(results.size)):
             lower, upper = _middle(values, valid[i], i)
-            found[i] = middle_integer(lower, upper, one) if valid[i] else zero
-        _put(found, windows, first, rows, out)
+            results[i] = middle_integer(lower, upper, one) if valid[i] else zero
+        _store(results, windows, first, rows, out)
 
 
 @kernel
 def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
-    """Median of floats: the mean of the two middle values; NaN in the window gives NaN."""
-    values, valid, nans, _, _, found, highest, nan = lanes
+    """Median of floats: the mean of the two middle values; NaN if the window holds NaN."""
+    values, valid, nans, _, _, results, highest, nan = lanes
     number = values.dtype.type
-    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+    for first in range(0, windows.shape[1] * windows.shape[2], results.size // windows.shape[0]):
         rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
-        for i in range(_unsigned(found.size)):
+        for i in range(_unsigned(results.size)):
             lower, upper = _middle(values, valid[i], i)
-            middle = lower if lower == upper else (lower + upper) / number(2)
+            middle = lower if lower == upper else (lower + upper) / number(2)  # the sum of two equal large values could be infinite
             middle = middle if valid[i] else number(0)
-            found[i] = nan if nans[i] else middle
-        _put(found, windows, first, rows, out)
+            results[i] = nan if nans[i] else middle
+        _store(results, windows, first, rows, out)
 
 
 @helper
 def _middle(values: Any, valid: Any, i: Any) -> Any:
-    """Pick the two middle ones of the valid values of a lane."""
+    """Return the two middle values among the valid ones of a lane; for an odd count, the same value twice."""
     count = _unsigned(max(valid, _u32(1)))
     return values[(count - _unsigned(1)) >> _unsigned(1), i], values[count >> _unsigned(1), i]
 
 
 @helper
 def middle_integer(a: Any, b: Any, one: Any) -> Any:
-    """Mean of two integers, toward zero, without leaving their type, which is that of ``one``: uint64 and a plain 1 would make a float."""
+    """Return the mean of two integers, rounded toward zero, in their type, which is that of ``one``."""
+    # a + b could overflow. It equals 2 (a & b) + (a ^ b): shared bits count twice, others once. The shift rounds down, so a negative odd sum needs 1 more.
+    # ``one`` has the type of the values because numba makes uint64 and a plain 1 a float64.
     zero = one ^ one
     floor = (a & b) + ((a ^ b) >> one)
     return floor + ((a ^ b) & one if floor < zero else zero)
@@ -161,32 +172,33 @@ def middle_integer(a: Any, b: Any, one: Any) -> Any:
 
 @kernel
 def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
-    """Mode of any type: the most frequent value, the smallest of those in a tie; NaN is no value, but where there is no other."""
-    values, valid, nans, run, longest, found, highest, nan = lanes
-    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+    """Mode of any type: the most frequent value, the smallest one in a tie. NaN counts only if there is no other value."""
+    values, valid, nans, run, longest, results, highest, nan = lanes
+    for first in range(0, windows.shape[1] * windows.shape[2], results.size // windows.shape[0]):
         rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
-        for i in range(_unsigned(found.size)):
-            found[i] = values[_unsigned(0), i]
+        for i in range(_unsigned(results.size)):
+            results[i] = values[_unsigned(0), i]
             run[i] = _u32(1)
             longest[i] = _u32(1)
+        # Values are sorted, so equal ones form runs, and the first of the longest runs holds the smallest value.
         for n in range(_unsigned(1), _unsigned(values.shape[0])):
-            for i in range(_unsigned(found.size)):
+            for i in range(_unsigned(results.size)):
                 equal = _u32(run[i] + _u32(1)) if values[n, i] == values[n - _unsigned(1), i] else _u32(1)
                 is_best = equal > longest[i] and n < valid[i]
                 run[i] = equal
                 longest[i] = equal if is_best else longest[i]
-                found[i] = values[n, i] if is_best else found[i]
-        for i in range(_unsigned(found.size)):
+                results[i] = values[n, i] if is_best else results[i]
+        for i in range(_unsigned(results.size)):
             nothing = nan if nans[i] else values.dtype.type(0)
-            found[i] = found[i] if valid[i] else nothing
-        _put(found, windows, first, rows, out)
+            results[i] = results[i] if valid[i] else nothing
+        _store(results, windows, first, rows, out)
 
 
 @helper
 def _sort_rows(source: Any, windows: Any, first: Any, ignore_zero: Any, values: Any, valid: Any, nans: Any, highest: Any) -> Any:
-    """Gather the windows of some rows into lanes, set apart what does not count, and sort each lane; returns how many rows."""
+    """Gather the windows of some rows into lanes, mask the values that do not count, and sort each lane. Return the number of rows."""
     rows = _gather(source, windows, first, values)
-    _set_apart(values, valid, nans, ignore_zero, highest)
+    _mask_ignored(values, valid, nans, ignore_zero, highest)
     _sort(values)
     return rows
 
@@ -203,7 +215,7 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
             for y in range(windows.extent[1]):
                 for z in range(windows.extent[2]):
                     at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
-                    if step == _unsigned(2):  # written out, so that it is vectorised
+                    if step == _unsigned(2):  # the same loop with a constant step, which LLVM vectorizes
                         for i in range(width):
                             values[n, lane + i] = source[at + i * _unsigned(2)]
                     else:
@@ -214,23 +226,23 @@ def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
 
 
 @helper
-def _set_apart(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest: Any) -> None:
-    """Replace NaN and ignored zeros by the highest value, behind which no valid one is sorted, and count what is left in each lane."""
+def _mask_ignored(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest: Any) -> None:
+    """Replace NaN and ignored zeros by the highest value, which sorts after all valid ones, and count the valid values of each lane."""
     nans[:] = 0
     valid[:] = values.shape[0]
     for n in range(_unsigned(values.shape[0])):
         for i in range(_unsigned(valid.size)):
             value = values[n, i]
             is_nan = value != value
-            is_apart = is_nan or (ignore_zero and value == 0)
-            valid[i] -= _u32(is_apart)
+            is_ignored = is_nan or (ignore_zero and value == 0)
+            valid[i] -= _u32(is_ignored)
             nans[i] += _u32(is_nan)
-            values[n, i] = highest if is_apart else value
+            values[n, i] = highest if is_ignored else value
 
 
 @helper
 def _sort(values: Any) -> None:
-    """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of Computer Programming, 5.2.2, algorithm M)."""
+    """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of Computer Programming, volume 3, 5.2.2, algorithm M)."""
     count = values.shape[0]
     largest = 1
     while 2 * largest < count:
@@ -250,7 +262,7 @@ def _sort(values: Any) -> None:
 
 @helper
 def _exchange(values: Any, n: Any, m: Any) -> None:
-    """Sort two values of every lane; a function of its own, since it is not vectorised inside the loops above."""
+    """Sort two values of every lane. LLVM vectorizes this loop only in a separate function."""
     for i in range(_unsigned(values.shape[1])):
         a, b = values[n, i], values[m, i]
         is_out_of_order = b < a
@@ -259,11 +271,11 @@ def _exchange(values: Any, n: Any, m: Any) -> None:
 
 
 @helper
-def _put(found: Any, windows: Any, first: Any, rows: Any, out: Any) -> None:
-    """Write what was found to its place."""
+def _store(results: Any, windows: Any, first: Any, rows: Any, out: Any) -> None:
+    """Copy the results of some rows to the output."""
     for row in range(rows):
         at = first + row
         to = _unsigned(at % windows.shape[1] * windows.out_strides[1] + at // windows.shape[1] * windows.out_strides[2])
         lane = _unsigned(row * windows.shape[0])
         for i in range(_unsigned(windows.shape[0])):
-            out[to + i] = found[lane + i]
+            out[to + i] = results[lane + i]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from zarr.core.indexing import SelectorTuple
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.blocks.locate import Located
+    from wkwdask.kernels.blocks.locate import BlockLocations
 
 SOURCE = "<chunk>"
 """Placeholder for the name of a chunk in errors, see :func:`named_errors`."""
@@ -217,7 +217,7 @@ class _TablePage:
     edge: int
     """Edge length in blocks."""
 
-    def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> Located:
+    def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> BlockLocations:
         """Return the blocks of a box that lie in this page, and their places in an array of that box."""
         step = header.block_len
         low, high = [], []
@@ -243,7 +243,7 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
         yield _TablePage(first, (x * edge, y * edge, z * edge), edge), edge**3
 
 
-def _batches(found: Located) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
+def _batches(found: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
     """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in bytes."""
     for (first, first_range, nbytes), (last, last_range, _) in pairwise(found.batches.tolist()):
         yield first, last, found.ranges[first_range:last_range], nbytes
@@ -263,7 +263,7 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
         )
 
 
-def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
+def _check_sizes(found: BlockLocations, header: WkwHeader, page: int) -> None:
     """Raise CorruptError for stored sizes that LZ4 cannot produce, before memory is allocated for them."""
     if not header.is_compressed:
         return

@@ -1,6 +1,7 @@
-"""Window reducers written out for windows of 2 x 2 x 2 and 2 x 2 x 1, without branches, over flat memory.
+"""Compiled loops for whole windows of 2 x 2 x 2 and 2 x 2 x 1 voxels, the factors of nearly all pyramids.
 
-``Windows`` says where the windows lie, all of them whole.
+All voxels of a window are read into variables and reduced without branches. ``_specialized_kernel`` in ``reduce`` finds a kernel by its name,
+``<method>[_nonzero]_<factor>_<type or kind>``. Results equal those of the general loops in ``reduce_compiled``.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ from wkwdask.kernels.compiler import helper, kernel
 from wkwdask.kernels.window.reduce_compiled import middle_integer
 
 _u16 = np.uint16
-_unsigned = np.uint64  # of indices into flat memory, as in ``window_compiled``
+_unsigned = np.uint64  # of indices into flat memory, as in ``reduce_compiled``
 _0, _1, _2 = _unsigned(0), _unsigned(1), _unsigned(2)
 
 
 @helper
 def _four(source: Any, at: Any, row: Any) -> Any:
-    """The voxels of a window of 2 x 2 x 1, x fastest."""
+    """Voxels of a window of 2 x 2 x 1, x fastest."""
+    # Names of the voxels in this module; e to h are the second plane:
+    #
+    #        x ->           x ->
+    #   y   a  b       y   e  f
+    #   |   c  d       |   g  h
     return source[at], source[at + _1], source[at + row], source[at + row + _1]
 
 
 @helper
-def _places(windows: Any, j: Any, k: Any) -> Any:
-    """First voxel of a row of windows, and of its results."""
+def _starts(windows: Any, j: Any, k: Any) -> Any:
+    """Indices of the first voxel of a row of windows and of its first result."""
     return _unsigned(j * windows.steps[1] + k * windows.steps[2]), _unsigned(j * windows.out_strides[1] + k * windows.out_strides[2])
 
 
@@ -35,21 +41,22 @@ def mean_222_integer(source: Any, windows: Any, out: Any) -> None:
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 e, f, g, h = _four(source, at + i * _2 + plane, row)
                 total = np.int64(a) + b + c + d + e + f + g + h
+                # total / 8, half to even: adding 3 rounds .5 down; adding 1 more where the quotient is odd rounds it up
                 out[to + i] = (total + 3 + ((total >> 3) & 1)) >> 3
 
 
 @kernel
 def mean_222_uint8(source: Any, windows: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of bytes in 16 bits throughout."""
+    """Mean over 2 x 2 x 2 of bytes. All arithmetic is in 16 bits, so a vector register holds four times as many windows as with int64."""
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 e, f, g, h = _four(source, at + i * _2 + plane, row)
@@ -65,7 +72,7 @@ def mean_221_integer(source: Any, windows: Any, out: Any) -> None:
     row = _unsigned(windows.strides[1])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 total = np.int64(a) + b + c + d
@@ -74,12 +81,12 @@ def mean_221_integer(source: Any, windows: Any, out: Any) -> None:
 
 @kernel
 def mean_222_float(source: Any, windows: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of floats, z fastest, then y."""
+    """Mean over 2 x 2 x 2 of floats, summed z fastest, then y, as in ``mean_float``: the order decides the rounding."""
     number = source.dtype.type
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 e, f, g, h = _four(source, at + i * _2 + plane, row)
@@ -88,18 +95,18 @@ def mean_222_float(source: Any, windows: Any, out: Any) -> None:
 
 @kernel
 def mean_221_float(source: Any, windows: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 1 of floats, y fastest."""
+    """Mean over 2 x 2 x 1 of floats, summed y fastest."""
     number = source.dtype.type
     row = _unsigned(windows.strides[1])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 out[to + i] = (number(0) + a + c + b + d) / number(4)
 
 
-# --- median: sorting networks, as far as they decide the middle ------------------------------------------------------------------------
+# --- median: sorting networks, without the exchanges that do not affect the two middle values ------------------------------------------
 
 
 @helper
@@ -119,16 +126,17 @@ def _sorted_4(a: Any, b: Any, c: Any, d: Any) -> Any:
 
 @kernel
 def median_222_integer(source: Any, windows: Any, out: Any) -> None:
-    """Median over 2 x 2 x 2 of integers: two sorted fours, then the half of a bitonic merge that decides the middle."""
+    """Median over 2 x 2 x 2 of integers: sort two fours, then do the first step of a bitonic merge."""
     one = source.dtype.type(1)
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _sorted_4(*_four(source, at + i * _2, row))
                 e, f, g, h = _sorted_4(*_four(source, at + i * _2 + plane, row))
-                # the lower four of all eight are these minima, the upper four the maxima
+                # A bitonic merge compares a<=b<=c<=d with the reversed h>=g>=f>=e. The four minima are the lower half of all eight values, the four
+                # maxima the upper half; the middle values are the maximum of the lower half and the minimum of the upper half.
                 lower = max(max(min(a, h), min(b, g)), max(min(c, f), min(d, e)))
                 upper = min(min(max(a, h), max(b, g)), min(max(c, f), max(d, e)))
                 out[to + i] = middle_integer(lower, upper, one)
@@ -141,7 +149,7 @@ def median_221_integer(source: Any, windows: Any, out: Any) -> None:
     row = _unsigned(windows.strides[1])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 a, b, c, d = _four(source, at + i * _2, row)
                 a, b = _order(a, b)
@@ -149,12 +157,13 @@ def median_221_integer(source: Any, windows: Any, out: Any) -> None:
                 out[to + i] = middle_integer(max(a, c), min(b, d), one)
 
 
-# --- mode: sort; then the lowest value that starts the longest stretch of equal ones wins ----------------------------------------------
+# --- mode: sort; the value of the longest run of equal values wins, the lowest in a tie ------------------------------------------------
 
 
 @helper
 def _longest_of_4(best: Any, starts: Any, ends: Any) -> Any:
-    """Find the start of the longest stretch of four sorted values, the lowest of the longest; ``best`` if all have length one."""
+    """Return the value of the longest run among four sorted values, the lowest in a tie; ``best`` if all values differ."""
+    # Sorted values that are equal at distance n - 1 form a run of n. Later assignments win: longer runs come later, and lower values among equal lengths.
     a, b, c, _ = starts
     _, bb, cc, dd = ends
     best = c if c == dd else best
@@ -182,7 +191,8 @@ def _sorted_8(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) ->
 
 @helper
 def _longest_of_8(best: Any, starts: Any, ends: Any) -> Any:
-    """Do the same with eight: stretches of two, three, four and five; a longer one can only start at the same values again."""
+    """Return the same for eight sorted values."""
+    # Runs of two, three, four and five. Only one run of eight values can be that long, and the test for five finds it at its first value.
     a, b, c, d, e, f, g, _ = starts
     _, bb, cc, dd, ee, ff, gg, hh = ends
     best = g if g == hh else best
@@ -215,7 +225,7 @@ def mode_222_integer(source: Any, windows: Any, out: Any) -> None:
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 values = _sorted_8(*_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row))
                 out[to + i] = _longest_of_8(values[0], values, values)
@@ -227,14 +237,14 @@ def mode_221_integer(source: Any, windows: Any, out: Any) -> None:
     row = _unsigned(windows.strides[1])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 values = _sorted_4(*_four(source, at + i * _2, row))
                 out[to + i] = _longest_of_4(values[0], values, values)
 
 
-# --- mode without zeros: a stretch of zeros must not be found. Its ends are set to one, which no zero equals and which nothing before a
-# zero of the sorted values can be, so that each zero stands alone. -----------------------------------------------------------------------
+# --- mode without zeros: a run of zeros must not win. A zero that ends a run is replaced by one: it differs from zero, and no value sorted
+# before a zero equals one, so every zero is a run of one. --------------------------------------------------------------------------------
 
 
 @helper
@@ -249,7 +259,7 @@ def mode_nonzero_222_integer(source: Any, windows: Any, out: Any) -> None:
     row, plane = _unsigned(windows.strides[1]), _unsigned(windows.strides[2])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 values = _sorted_8(*_four(source, at + i * _2, row), *_four(source, at + i * _2 + plane, row))
                 a, b, c, d, e, f, g, h = values
@@ -268,7 +278,7 @@ def mode_nonzero_221_integer(source: Any, windows: Any, out: Any) -> None:
     row = _unsigned(windows.strides[1])
     for k in range(windows.shape[2]):
         for j in range(windows.shape[1]):
-            at, to = _places(windows, j, k)
+            at, to = _starts(windows, j, k)
             for i in range(_unsigned(windows.shape[0])):
                 values = _sorted_4(*_four(source, at + i * _2, row))
                 a, b, c, d = values
