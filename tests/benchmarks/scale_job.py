@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask import BoundingBox, Mag
-from wkwdask.formats.wkw.array import wkw_array, wkw_placement
+from wkwdask.formats.wkw.array import wkw_array, wkw_target
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.graphs.runners import num_workers, run_job
@@ -123,7 +123,7 @@ class PretendedJob:
         box = BoundingBox((0, 0, 0), (edge, edge, edge), Mag(1, 1, 1))
         header = make_header(np.uint8, 1, block_len=_BLOCK_LEN, file_len=FILE_VX // _BLOCK_LEN, block_type=BlockType.LZ4HC)
         mags = [Mag(n, n, n) for n in takewhile(lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1)))]
-        targets = [_as(_Target, wkw_placement(f"{folder}/{mag.name}", header, 5, box.in_mag(mag), f"{folder}/{mag.name}.parts")) for mag in mags]
+        targets = [_as(_Target, wkw_target(f"{folder}/{mag.name}", header, 5, box.in_mag(mag), f"{folder}/{mag.name}.parts")) for mag in mags]
         passes = plan_passes(box, mags, [Tiling((_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes)] * len(mags), workers)
         self._pyramid = PyramidJob(_as(_Volume, wkw_array(f"{folder}/1", header, box)), targets, passes, "median")
         self._journal = Journal(folder)

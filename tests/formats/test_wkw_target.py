@@ -15,7 +15,7 @@ from support.encoded_wkw import encode_file
 
 from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
-from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.folder import file_path, read_header
 from wkwdask.formats.wkw.header import BlockType, make_header
@@ -27,7 +27,7 @@ BLOCK_TYPES = list(BlockType)
 
 def make_target(folder, array, offset=(0, 0, 0), *, block_len=4, file_len=4, block_type=BlockType.LZ4, level=5):
     header = make_header(array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=block_type)
-    return wkw_placement(str(folder / "mag"), header, level, BoundingBox(offset, array.shape[1:]), str(folder / "parts"))
+    return wkw_target(str(folder / "mag"), header, level, BoundingBox(offset, array.shape[1:]), str(folder / "parts"))
 
 
 def voxels(shape, dtype="uint16", seed=1):

@@ -25,7 +25,7 @@ from wkwdask.formats.replaceable import is_occupied
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
-from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
@@ -376,7 +376,7 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
     """Their tasks are run again by others, and the job succeeds; what they had begun goes with the job's folder."""
     job = start(layer)
     header = make_header(np.uint8, block_len=8, file_len=2)
-    target = wkw_placement(f"{job.root}/1-1-1", header, 5, BoundingBox((0, 0, 0), (16, 16, 16)), f"{job.root}/1-1-1.parts")
+    target = wkw_target(f"{job.root}/1-1-1", header, 5, BoundingBox((0, 0, 0), (16, 16, 16)), f"{job.root}/1-1-1.parts")
     target.prepare()
     voxels = np.ones((1, 16, 16, 16), np.uint8)
     for part in (None, (0, 0, 0)):

@@ -29,7 +29,7 @@ from wkwdask.formats.webknossos.datasource import (
     without_mags,
 )
 from wkwdask.formats.webknossos.layer_metadata import type_text, view_of
-from wkwdask.formats.webknossos.place import default_category
+from wkwdask.formats.webknossos.target import default_category
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag

@@ -1,7 +1,7 @@
 """WEBKNOSSOS datasets: ``datasource-properties.json``, layers and mags in WKW, and exported annotations.
 
 Start with ``datasource`` (parse and edit the JSON, pure functions on text) and ``dataset`` (resolve a path to layers and mags). ``format`` is the entry of this
-format in the registry. ``place`` decides where new mags go, ``layer_edit`` what the JSON says once they exist, and ``summary`` collects what ``wkwdask info``
+format in the registry. ``target`` decides where new mags go, ``layer_edit`` what the JSON says once they exist, and ``summary`` collects what ``wkwdask info``
 prints. ``inspection`` and ``json_repair`` serve verify and repair. ``annotation`` reads volume annotations and NML files.
 
 Modules here may import ``model``, ``plans``, ``kernels``, ``geometry``, ``store`` and other formats (blocks and files of a mag are in

@@ -286,12 +286,10 @@ class MergedVolume:
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the base or an annotation is replaced."""
         return ("merged", self.base.token, self.annotations, self.box)
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that change when the contents of the base or of an annotation change."""
         return ("merged", *self.base.content_token, self.annotations, self.box)
 
     def moved(self, shift: Vec3) -> MergedVolume:
@@ -300,7 +298,6 @@ class MergedVolume:
         return self
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         if not out.size:
             return 0
         wanted = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
@@ -345,7 +342,6 @@ class MergedVolume:
         return found
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Mark the cells that have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
         return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.annotated_cells(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
@@ -354,7 +350,6 @@ class MergedVolume:
         return np.concatenate([self.base.cropped(self.box).shard_states(inside), *self._annotated_states(inside)])
 
     def stored_states(self) -> States:
-        """Return the states of all stored files that the box touches."""
         return np.concatenate([self.base.cropped(self.box).stored_states(), *self._annotated_states(self.box)])
 
     def _annotated_states(self, box: BoundingBox) -> Iterator[States]:

@@ -245,7 +245,7 @@ def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
 
 
 def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:
-    key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+    key, mag_key = _mag_keys(entry)
     items = entry.get(key, [])
     if not isinstance(items, list):
         problems.add(f"{path}.{key}", "a list", items)
@@ -293,10 +293,9 @@ def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the keys of the list of mags and of a mag in it (``mags``, ``mag``, or the legacy form), and the layer's entry."""
-    entry = layer_entry(document, layer)
-    return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)
+def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:
+    """Return the keys of the list of mags and of a mag in it; files of old versions have ``wkwResolutions`` instead of ``mags``."""
+    return ("wkwResolutions", "resolution") if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag")
 
 
 def with_scale(document: Document, factor: Sequence[float], unit: str) -> Document:
@@ -398,7 +397,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
     """Set the paths of mags; a legacy list, which has no field for paths, is converted to the current form."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
-    if "mags" not in entry and "wkwResolutions" in entry:
+    if _mag_keys(entry)[0] == "wkwResolutions":
         legacy = entry.pop("wkwResolutions")
         others = [{name: value for name, value in item.items() if name != "resolution"} for item in legacy]
         entry["mags"] = [{"mag": list(Mag.parse(item["resolution"]).factors), **other} for item, other in zip(legacy, others, strict=True)]
@@ -421,14 +420,14 @@ def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
 def with_mags(document: Document, layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
     """Add or replace mags of a layer, each given as mag, path and edge length of a file [voxels]."""
     changed = copy.deepcopy(document)
-    key, mag_key, entry = _mag_entries(changed, layer)
-    legacy = key == "wkwResolutions"
+    entry = layer_entry(changed, layer)
+    key, mag_key = _mag_keys(entry)
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
     for mag, path, file_len_vx in mags:
         item = dict(known.get(mag, {}))
         item[mag_key] = list(mag.factors)
         item["cubeLength"] = file_len_vx
-        if not legacy:
+        if key == "mags":  # the legacy form has no paths
             item["path"] = path
             item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
         known[mag] = item
@@ -441,7 +440,7 @@ def without_mags(document: Document, layer: str, mags: Sequence[Mag], *, keep_la
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
     for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
-        key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+        key, mag_key = _mag_keys(entry)
         entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
         if not entry[key] and not keep_layer:
             layers.remove(entry)

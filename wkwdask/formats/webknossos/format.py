@@ -13,18 +13,18 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, empty_like
 from wkwdask.formats.webknossos.inspection import inspect_dataset
 from wkwdask.formats.webknossos.json_repair import JsonRepair
 from wkwdask.formats.webknossos.layer_edit import LargestIdEdit, LayerEdit, MagRemoval
-from wkwdask.formats.webknossos.place import (
-    LayerPlace,
+from wkwdask.formats.webknossos.target import (
+    LayerTarget,
     check_files_inside,
     check_inside_dataset,
     dataset_of,
-    mag_place,
+    mag_target,
     other_layers_with,
     outside_of,
     real_folder,
     work_folder,
 )
-from wkwdask.formats.wkw.array import filled_box, wkw_placement
+from wkwdask.formats.wkw.array import filled_box, wkw_target
 from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, stray_in
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
@@ -86,26 +86,21 @@ class WebknossosFormat(ArrayFormat):
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        """Resolve a path to layers and, if it is one, a mag."""
         return find_listed_arrays(local_path(url)) or locate(url)
 
     def summarize(self, url: Url) -> Summary:
-        """Summarise a dataset, a layer or a mag."""
         from wkwdask.formats.webknossos.summary import summarize
 
         return summarize(url)
 
     def source_of(self, image: Image) -> str:
-        """Return the folder."""
         return image.folder
 
     def target(self, wanted: Destination) -> TargetImage:
-        """Return the target of a new mag."""
-        return mag_place(wanted)
+        return mag_target(wanted)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
-        """Return a layer as the target of new mags."""
-        return LayerPlace(image, Destination(image.folder, allow_external=allow_external))
+        return LayerTarget(image, Destination(image.folder, allow_external=allow_external))
 
     def moves(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
@@ -128,7 +123,6 @@ class WebknossosFormat(ArrayFormat):
         return moves
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
-        """Return the names of layers stored in WKW if other layers are not; None to copy all or none."""
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
         return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
@@ -141,7 +135,6 @@ class WebknossosFormat(ArrayFormat):
         return [*_other_voxel_sizes(moves), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
-        """Create the JSON of a new dataset, with the voxel size and without layers, if a whole dataset is copied."""
         datasource = read_datasource(locate(url).path)
         if target is None or datasource is None:
             return
@@ -151,26 +144,21 @@ class WebknossosFormat(ArrayFormat):
             update_datasource(root, lambda document: document, empty_like(datasource.document, basename(root)))
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
-        """Return the folder that a job on a mag works in, and that of the mag, with symbolic links resolved."""
         check_inside_dataset(image, level.folder)
         folder = real_folder(image, level.folder)
         return work_folder(image, [folder]), folder
 
     def work_folder(self, image: Image, folders: Sequence[str]) -> str:
-        """Return the folder that a job on several mags works in."""
         return work_folder(image, folders)
 
     def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
-        """Return the target for changing files of a mag in place."""
         level = DEFAULT_LEVEL if how.level is None else how.level
-        return replace(wkw_placement(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
+        return replace(wkw_target(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
-        """Raise UnsupportedError for links that leave the dataset."""
         check_files_inside(image, folder, shards)
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
-        """Return the edit that updates the largest id of a listed segmentation."""
         dataset = image.container.dataset_folder
         return LargestIdEdit(dataset, image.name) if dataset is not None and image.category == "segmentation" else None
 
@@ -194,37 +182,29 @@ class WebknossosFormat(ArrayFormat):
         return image.category
 
     def is_level_folder(self, folder: str) -> bool:
-        """Check whether a folder is a WKW mag and nothing else."""
         return is_mag(folder)
 
     def record_of(self, folder: str) -> str | None:
-        """Return the path of ``header.wkw``."""
         path = f"{folder}/{HEADER_NAME}"
         return path if files.exists(path) else None
 
     def why_not_replaceable(self, folder: str) -> str:
-        """Return why a folder cannot be replaced: it contains other files."""
         return f"holds something else than one mag{stray_in(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
 
     def container_around(self, folder: str) -> str | None:
-        """Return the dataset: the folder, or the one above it."""
         return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        """Collect what to check, with or without a JSON."""
         del pyramid
         return inspect_dataset(url, layers, mags)
 
     def document_repair(self, scope: Any, found: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
-        """Return the repair of the JSON of a dataset."""
         return JsonRepair(scope, found, options)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
-        """Resolve a path, including layers stored in other formats."""
         return locate(url, allow_external=allow_external)
 
     def why_not_removable(self, image: Image) -> str:
-        """Return why a layer is not removed: it is not stored as WKW."""
         stored = image.container.data_format
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
 
@@ -245,7 +225,6 @@ class WebknossosFormat(ArrayFormat):
         return real
 
     def why_not_level(self, folder: str) -> str:
-        """Return why a folder is not only a mag."""
         return f"is not a mag, or holds other files too{stray_in(folder)}"
 
     def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
@@ -256,7 +235,6 @@ class WebknossosFormat(ArrayFormat):
         return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
 
     def clear(self, folder: str) -> None:
-        """Remove the JSON of a dataset that lists no layer, if the folder contains nothing else."""
         path = f"{folder}/{FILE_NAME}"
         if not files.exists(path) or not self.is_bare(folder):
             return

@@ -21,7 +21,7 @@ from wkwdask.formats.inspection import LevelScope
 from wkwdask.formats.leftovers import leftovers_in
 from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, listed_mag, locate, mag_from_name, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, largest_segment_id
-from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_placement
+from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
@@ -77,12 +77,10 @@ class MagScope(LevelScope):
     """Box of the layer in the provenance of its mags [voxels of mag 1]."""
 
     def files(self) -> list[tuple[Vec3, int]]:
-        """List its files, each with its size when it was written (0 without a record)."""
         sizes = {} if self.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in self.record.tolist()}
         return [(shard, sizes.get(shard, 0)) for shard in self.shards()]
 
     def check(self, *, decode: bool) -> WkwCheck | None:
-        """Return the check of its files; None if the expected header is unknown."""
         if self.header is None:
             return None
         find_largest = decode and self.category == "segmentation" and self.header.dtype.kind in "iu"
@@ -90,7 +88,6 @@ class MagScope(LevelScope):
         return WkwCheck(self.folder, self.header, self.box, decode, find_largest, recorded_box)
 
     def files_per_task(self) -> int:
-        """Return the number of files that one task checks."""
         voxel_nbytes = 1 if self.header is None else self.header.blocks_per_file * self.header.block_nbytes
         return max(1, min(_MAX_FILES_PER_TASK, _TASK_NBYTES // voxel_nbytes))
 
@@ -101,12 +98,10 @@ class MagScope(LevelScope):
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the mag has files and an expected header."""
         return self.header is not None and bool(len(self.listing.shards))
 
     @property
     def document(self) -> str:  # type: ignore[override]
-        """Path of ``header.wkw``."""
         return f"{self.folder}/{HEADER_NAME}"
 
     def volume(self) -> StoredArray:
@@ -116,17 +111,14 @@ class MagScope(LevelScope):
         return wkw_array(self.folder, self.header, _extent(self.listing, self.header, self.mag) if self.box is None else self.box)
 
     def shards(self) -> list[Vec3]:
-        """List its files."""
         return [(x, y, z) for x, y, z in self.listing.shards.tolist()]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
-        """Return the target for rewriting single files, in place or in another folder."""
         assert self.header is not None
         level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
-        return replace(wkw_placement(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
+        return replace(wkw_target(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Group faults, given by path, by the index of the data file."""
         found = {}
         for path, file_faults in faults.items():
             match = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
@@ -135,32 +127,26 @@ class MagScope(LevelScope):
         return found
 
     def paths_of(self, shard: Vec3) -> list[str]:
-        """Return the path of a data file, in a list."""
         return [file_path(self.folder, shard)]
 
     def files_of(self, shard: Vec3) -> list[tuple[Vec3, int]]:
-        """Return a data file if it exists, in the form of :meth:`files`."""
         return [(shard, 0)] if files.lexists(file_path(self.folder, shard)) else []
 
     def repairer(self) -> WkwRepair | None:
-        """Return the repair of its files, which keeps all decodable blocks."""
         check = self.check(decode=True)
         return None if check is None else WkwRepair(check)
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return the faults that a new ``header.wkw`` repairs."""
         return [fault for fault in faults if fault.kind.removeprefix("header.") in _HEADER_KINDS]
 
     def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
-        """Return the expected header as bytes, and a note on its origin."""
         if self.header is None:
             return None
         votes = sum(1 for _ in header_votes(self.folder, self.listing))
         how = "other fields are unchanged" if faults[0].kind == "header.data_offset" else f"as in {votes} data files"
-        return format_header(self.header.with_block_type(self.header.block_type)), how
+        return format_header(self.header.for_header_file()), how
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Check whether header and files are unchanged since the inspection."""
         again: list[Fault] = []
         header = check_header(self.folder, list_mag(self.folder), again)
         return header == self.header and is_document_good == (not self.document_faults(again))
@@ -213,16 +199,13 @@ class Scope(inspection.Scope):
 
     @property
     def json_path(self) -> str:
-        """Path of the JSON."""
         return f"{self.dataset_folder}/{FILE_NAME}"
 
     def is_inside(self, path: str) -> bool:
-        """Check whether a path is inside of the dataset; files elsewhere, to which the JSON leads, may belong to somebody else."""
         dataset = self.dataset_folder or next((dataset_above(layer.folder) for layer in self.layers), None)
         return dataset is None or files.realpath(path).startswith(f"{files.realpath(dataset)}/")
 
     def copies(self, path: str, layer: LayerScope) -> Iterator[tuple[StoredArray, StoredArray] | None]:
-        """Open each mag in a leftover folder together with the original of the layer; None for one that has no original."""
         originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
         copies = list(_mags_in(path))
         for mag, folder in copies:
@@ -231,7 +214,6 @@ class Scope(inspection.Scope):
             yield None
 
     def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Compare the JSON with the contents of the files."""
         for layer in self.layers:
             yield from layer.faults(self.json_path, found)
 
@@ -423,9 +405,9 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     (most, count), total = votes.most_common(1)[0], votes.total()
     if header is None:
         return most if 2 * count > total else None
-    if most == _as_vote(header) or count < _MIN_VOTES or 2 * count <= total:
+    if most == header.for_header_file() or count < _MIN_VOTES or 2 * count <= total:
         return header
-    if most != replace(_as_vote(header), block_type=most.block_type):
+    if most != header.with_block_type(most.block_type):
         faults.append(Fault("header.differs", path, _describe(header), f"{_describe(most)} as in {count} of {total} files"))
     elif most.is_compressed != header.is_compressed:
         faults.append(Fault("header.other_block_type", path, header.block_type.label, f"{most.block_type.label} as in {count} of {total} files", offset=5))
@@ -445,11 +427,7 @@ def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:
                 header = parse_header(file.read(HEADER_NBYTES), path, is_data_file=True)
         except (OSError, FormatError, NotImplementedError):
             continue
-        yield _as_vote(header)
-
-
-def _as_vote(header: WkwHeader) -> WkwHeader:
-    return replace(header, data_offset=0)
+        yield header.for_header_file()
 
 
 def _describe(header: WkwHeader) -> str:

@@ -22,7 +22,7 @@ from wkwdask.formats.webknossos.datasource import (
     without_mags,
 )
 from wkwdask.formats.webknossos.layer_metadata import type_text
-from wkwdask.formats.webknossos.place import default_category
+from wkwdask.formats.webknossos.target import default_category
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store import files
@@ -179,7 +179,6 @@ class JsonRepair(DocumentRepair):
         return f"./{relpath(folder, self._scope.dataset_folder or '')}"
 
     def run(self) -> None:
-        """Apply the planned changes; an unreadable JSON is set aside."""
         dataset = self._scope.dataset_folder
         if dataset is None:
             return

@@ -51,8 +51,6 @@ class LayerEdit(MetadataEdit):
     """Whether the finest mag replaces one with other voxels: then a larger id in the JSON belongs to voxels that no longer exist."""
 
     def apply(self) -> None:
-        """Update the JSON."""
-
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
                 new = self.new_layer._replace(box=self._grown(self.new_layer.box, document))
@@ -63,7 +61,6 @@ class LayerEdit(MetadataEdit):
         update_datasource(self.dataset_folder, change, new)
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LayerEdit:
-        """Return the edit that also states the largest id of a segmentation."""
         return replace(self, maxima=maxima, is_new_content=is_new_content)
 
     def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +76,6 @@ class LayerEdit(MetadataEdit):
         return document if stated is None or stated >= largest else with_largest_id(document, self.layer, largest)
 
     def check_writable(self) -> None:
-        """Raise, before any work, if the JSON cannot be written."""
         check_datasource_writable(self.dataset_folder)
 
     def check_current(self) -> None:
@@ -104,7 +100,6 @@ class LayerEdit(MetadataEdit):
         return box.union(known.bounding_box)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, for a publish record."""
         new_layer = None
         if self.new_layer is not None:
             category, box, element_class, num_channels = self.new_layer
@@ -114,7 +109,6 @@ class LayerEdit(MetadataEdit):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> LayerEdit:
-        """Parse the JSON form of a publish record."""
         new_layer = None
         if value["new_layer"] is not None:
             category, numbers, element_class, num_channels = value["new_layer"]
@@ -140,12 +134,10 @@ class LargestIdEdit(MetadataEdit):
     """Largest id that was written."""
 
     def with_maxima(self, maxima: tuple[int | None, ...], *, is_new_content: bool) -> LargestIdEdit:
-        """Return the edit with the largest of the values."""
         del is_new_content
         return replace(self, value=max((value for value in maxima if value is not None), default=0))
 
     def apply(self) -> None:
-        """Update the JSON."""
         source = read_datasource(self.dataset_folder)
         before = None if source is None or source.layer(self.layer) is None else self._stated(source.document)
         if before is not None and before < self.value:
@@ -167,18 +159,14 @@ class MagRemoval(MetadataEdit):
     mags: tuple[Mag, ...]
 
     def apply(self) -> None:
-        """Update the JSON."""
         update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
 
     def check_writable(self) -> None:
-        """Raise, before any work, if the JSON cannot be written."""
         check_datasource_writable(self.dataset_folder)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, for a publish record."""
         return {**MetadataEdit.to_json(self), "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:
-        """Parse the JSON form of a publish record."""
         return super(MagRemoval, cls).from_json({**value, "mags": tuple(map(Mag.parse, value["mags"]))})

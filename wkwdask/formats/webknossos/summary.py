@@ -88,7 +88,6 @@ class DatasetSummary:
     """Unit of the voxel size."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
         head = {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "voxel_size": self.voxel_size, "unit": self.unit}
         return {**head, "layers": [_layer_json(layer) for layer in self.layers]}
 
@@ -150,7 +149,6 @@ def _layer_json(layer: LayerSummary) -> dict[str, Any]:
 
 
 def _values(summary: LayerSummary | MagSummary) -> dict[str, Any]:
-    """Convert the fields of a summary to JSON values."""
     values = {each.name: getattr(summary, each.name) for each in fields(summary)}
     for name, value in values.items():
         if isinstance(value, BoundingBox):

@@ -46,15 +46,12 @@ class MagIdentity:
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when the mag is replaced."""
         return "wkw", self.header, self.state
 
     def content(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Values that change when the contents of the mag change, independent of its path."""
         return self.header, box, self.state[1]
 
     def at(self, store: Store) -> Self:
-        """Return the record of the mag in another folder."""
         return replace(self, store=store)
 
     def check(self, *, has_absent: bool) -> None:
@@ -70,7 +67,6 @@ class MagIdentity:
             raise missing_mag(path) from None
 
     def is_unchanged(self) -> bool:
-        """Check whether ``header.wkw`` is unchanged."""
         return read_header(self.store.url) == self.header and self._mtime_ns() == self.state[1]
 
     @property
@@ -95,7 +91,7 @@ def wkw_array(folder: str, header: WkwHeader, box: BoundingBox, level: int = DEF
     return StoredArray(store, grid, _NAMES, WkwFiles(header, level), WkwCodec(header, level), dtype, MagIdentity(store, header), mag=box.mag, part=box)
 
 
-def wkw_placement(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
+def wkw_target(folder: str, header: WkwHeader, level: int, box: BoundingBox, parts_folder: str = "") -> TargetArray:
     """Return a mag as the target of a write."""
     array = wkw_array(folder, header, box, level)
     return TargetArray(array, FolderStore(parts_folder), ((HEADER_NAME, format_header(header)),), splicer=WkwSplicer())

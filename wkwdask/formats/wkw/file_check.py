@@ -52,7 +52,7 @@ def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Faul
         faults.append(Fault("header.data_offset", path, f"data offset {header.data_offset}", "0", offset=8))
     if len(raw) > HEADER_NBYTES:
         faults.append(Fault("header.long", path, f"{len(raw)} bytes", f"{HEADER_NBYTES} bytes"))
-    return header.with_block_type(header.block_type), faults
+    return header.for_header_file(), faults
 
 
 def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str) -> tuple[WkwHeader | None, list[Fault]]:

@@ -41,7 +41,6 @@ def file_path(folder: str, index: Vec3) -> str:
 
 
 def read_header(folder: str) -> WkwHeader:
-    """Read ``header.wkw`` of a mag."""
     path = f"{folder}/{HEADER_NAME}"
     try:
         with files.open_stream(path) as file:

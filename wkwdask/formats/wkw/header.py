@@ -71,12 +71,10 @@ class WkwHeader:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Little-endian numpy type of one channel."""
         return self.voxel_type.dtype
 
     @property
     def voxel_nbytes(self) -> int:
-        """Bytes of one voxel, all channels."""
         return self.num_channels * self.dtype.itemsize
 
     @property
@@ -86,7 +84,6 @@ class WkwHeader:
 
     @property
     def blocks_per_file(self) -> int:
-        """Number of blocks in one file."""
         return self.file_len**3
 
     @property
@@ -103,6 +100,10 @@ class WkwHeader:
     def smallest_data_offset(self) -> int:
         """Start of the first block in a file without padding [bytes]."""
         return HEADER_NBYTES + (8 * self.blocks_per_file if self.is_compressed else 0)
+
+    def for_header_file(self) -> WkwHeader:
+        """Return the header for ``header.wkw``."""
+        return replace(self, data_offset=0)
 
     def with_block_type(self, block_type: BlockType) -> WkwHeader:
         """Return the header for ``header.wkw`` with another encoding of the blocks."""

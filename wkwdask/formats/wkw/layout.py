@@ -68,28 +68,23 @@ class WkwCodec(ChunkCodec):
 
     @property
     def name(self) -> str:
-        """Name of the compression."""
         return self.header.block_type.label
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return the largest size of an encoded block [bytes]."""
         del shape
         return compress_bound(self.header.block_nbytes)
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a block."""
         del shape
         return decode_block(data, self.header, source, 0, offset)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a block."""
         del source
         return encode_block(voxels, self.header, self.level)
 
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Encode blocks of an array in one compiled call, see :meth:`wkwdask.model.codec.ChunkCodec.encode_batch`."""
         del source
         out = output.reserve(len(corners) * compress_bound(self.header.block_nbytes))
         block_type = self.header.block_type
@@ -137,7 +132,6 @@ class WkwFiles(Shards, BoxCodec):
         return np.stack([bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1)
 
     def is_as_described(self, file: StoredFile) -> bool:
-        """Check whether a file is compressed if and only if ``header.wkw`` says so."""
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
     def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -157,28 +151,23 @@ class WkwFiles(Shards, BoxCodec):
         return zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the Morton codes of blocks in their files."""
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
     def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """List the blocks of a box within one file in Morton order."""
         length = self.header.file_len
         x, y, z = (n // length * length for n in low)
         codes, places = morton.ordered_box((low[0] - x, low[1] - y, low[2] - z), (high[0] - x, high[1] - y, high[2] - z))
         return codes, places + np.array((x, y, z))
 
     def cells_per_file(self, grid: ChunkGrid) -> int:
-        """Return the number of blocks in a file."""
         del grid
         return self.header.blocks_per_file
 
     @property
     def head_nbytes(self) -> int:
-        """Size of header and jump table [bytes]."""
         return self.header.smallest_data_offset
 
     def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewFile:
-        """Start a new file."""
         del first, grid
         return _NewFile(self.header, self.zero, pieces)
 

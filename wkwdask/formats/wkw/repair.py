@@ -117,16 +117,13 @@ class WkwRepair:
 
     @property
     def folder(self) -> str:
-        """Folder of the mag."""
         return self.check.folder
 
     @property
     def num_chunks(self) -> int:
-        """Number of blocks in a file."""
         return self.check.header.blocks_per_file
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
-        """Decode all blocks; return a header under which the file has no fault (or None), and the number of decodable blocks."""
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
             for header in self._headers(shard):
                 sound = self.check.intact_blocks(shard, header)
@@ -136,7 +133,6 @@ class WkwRepair:
         return None, self.check.intact_blocks(shard).num_intact
 
     def mend(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
-        """Rewrite a file from its decodable blocks, and check the result."""
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
         state = repair_file(self.check, shard, head, why, salvage=salvage, spare=spare)
         remaining = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]

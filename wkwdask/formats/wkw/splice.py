@@ -58,7 +58,6 @@ class WkwSplicer:
         return same and all(s % a.block_len == 0 for s in volume.origin)
 
     def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
-        """Build one file from stored blocks of the source, and publish it."""
         return _Splice(source, target, shard).run()
 
 

@@ -14,7 +14,7 @@ from wkwdask.formats.registry import default_format
 from wkwdask.formats.webknossos.annotation import MergedVolume, find_mag, open_annotation
 from wkwdask.formats.webknossos.dataset import locate
 from wkwdask.formats.webknossos.datasource import NewLayer, format_segment_id, largest_segment_id
-from wkwdask.formats.webknossos.place import mag_place
+from wkwdask.formats.webknossos.target import mag_target
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
 from wkwdask.model.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.webknossos.annotation import AnnotationMag
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
-    from wkwdask.formats.webknossos.place import MagPlace
+    from wkwdask.formats.webknossos.target import MagTarget
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image
     from wkwdask.model.stored_array import StoredArray
@@ -134,7 +134,7 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
-    place = mag_place(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
+    place = mag_target(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
     volume = MergedVolume(source, merge.annotations, merge.box)
     levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box))
     levels = replace(levels, edit=_edit(move, place, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
@@ -210,7 +210,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     return tuple(moved), known + by, lines
 
 
-def _edit(move: LevelCopy, place: MagPlace, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
+def _edit(move: LevelCopy, place: MagTarget, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
     """Return the JSON edit: a new layer resembles that of the base, and the largest id is updated."""
     record, box = move.image.container.record, merge.box
     if edit is None:

@@ -12,7 +12,7 @@ from wkwdask.formats.webknossos.dataset import dataset_above, layer_in, listed_l
 from wkwdask.formats.webknossos.datasource import FILE_NAME, NewLayer, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_metadata import type_text
-from wkwdask.formats.wkw.array import wkw_placement
+from wkwdask.formats.wkw.array import wkw_target
 from wkwdask.formats.wkw.header import derived_header, largest_file_len, new_header, rewritten_header, storage_settings, storage_text
 from wkwdask.formats.wkw.layout import header_of, is_wkw
 from wkwdask.geometry.bounding_box import MAG_1
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MagPlace:
+class MagTarget:
     """Target of one new mag, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     folder: str
@@ -58,7 +58,6 @@ class MagPlace:
         return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
 
     def url_of(self, folder: str) -> str:
-        """Return the folder of the mag as the user named it."""
         return self.named or folder
 
     def unchanged_levels(self, existing: str) -> str:
@@ -73,7 +72,6 @@ class MagPlace:
         return f"existing coarser mags are not changed: {', '.join(coarser)}; {advice}"
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Return header, target and JSON edit of the mag, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         (spec,) = specs
         if self.wanted.category not in (None, "color", "segmentation"):
@@ -92,8 +90,7 @@ class MagPlace:
             before = header_of(like)
             header = derived_header(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
-        place = self if size is None else self._in_new_dataset(size)
-        edit = place._edit(header, spec.box, size)
+        edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
         keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
@@ -166,8 +163,8 @@ class MagPlace:
             )
         return None
 
-    def _in_new_dataset(self, voxel_size_nm: Lengths) -> MagPlace:
-        """Return the place with the JSON of its new dataset, which is published together with the mag."""
+    def _in_new_dataset(self, voxel_size_nm: Lengths) -> MagTarget:
+        """Return the target with the JSON of its new dataset, which is published together with the mag."""
         layer, dataset = self.layer, dirname(self.layer.folder)
         datasource = parse_datasource(format_datasource(new_document(basename(dataset), voxel_size_nm)), f"{dataset}/{FILE_NAME}")
         layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
@@ -176,7 +173,7 @@ class MagPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPlace:
+class LayerTarget:
     """Target of new mags that are computed from a mag of the same layer, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     layer: Image
@@ -189,7 +186,6 @@ class LayerPlace:
         return MAG_1
 
     def url_of(self, folder: str) -> str:
-        """Return the folder of a mag."""
         return folder
 
     def unchanged_levels(self, existing: str) -> str:
@@ -198,7 +194,6 @@ class LayerPlace:
         return ""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
-        """Return headers, targets and JSON edit of the mags, see :class:`wkwdask.model.target_image.TargetImage`."""
         del existing
         assert like is not None
         before = header_of(like)
@@ -224,7 +219,7 @@ class LayerPlace:
             listed = zip(mags, paths, (header.file_len_vx for header in headers), strict=True)
             edit = LayerEdit(dataset, self.layer.name, tuple(listed), is_listed=True)
         level = options.chosen_level
-        is_same = specs[0].is_copy and options.level is None and headers[0] == before.with_block_type(before.block_type)
+        is_same = specs[0].is_copy and options.level is None and headers[0] == before.for_header_file()
         return NewLevels(
             work_folder(self.layer, folders),
             folders,
@@ -256,14 +251,14 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
 
 def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBox) -> TargetArray:
     """Return the target of a mag; with an explicit level, blocks are encoded again instead of copied."""
-    target = wkw_placement(folder, header, options.chosen_level, box)
+    target = wkw_target(folder, header, options.chosen_level, box)
     return target if options.level is None else replace(target, splicer=None)
 
 
-def mag_place(wanted: Destination) -> MagPlace:
-    """Return the place of a new mag, given the destination that a user named."""
+def mag_target(wanted: Destination) -> MagTarget:
+    """Return the target of a new mag, given the destination that a user named."""
     allow_external = wanted.allow_external
-    folder = target_folder(wanted) if wanted.needs_container else local_path(wanted.url)
+    folder = mag_folder(wanted) if wanted.needs_container else local_path(wanted.url)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
     mag = mag_from_name(name)
@@ -273,10 +268,10 @@ def mag_place(wanted: Destination) -> MagPlace:
                 raise ValueError(f"{folder}: is not the folder of a mag; name one, such as {example}")
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         check_inside_dataset(layer, folder)
-        return MagPlace(real_folder(layer, folder), MAG_1, layer, wanted)
+        return MagTarget(real_folder(layer, folder), MAG_1, layer, wanted)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
-        return MagPlace(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
+        return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
     if layer.container.data_format != "wkw":
         what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer have the same format"
@@ -288,7 +283,7 @@ def mag_place(wanted: Destination) -> MagPlace:
     if listed is not None and (is_remote(listed) or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
-    return MagPlace(folder, mag, layer, wanted) if real == folder else MagPlace(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
+    return MagTarget(folder, mag, layer, wanted) if real == folder else MagTarget(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
 
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
@@ -380,7 +375,7 @@ def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders:
                 raise FormatError(f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap")
 
 
-def target_folder(wanted: Destination) -> str:
+def mag_folder(wanted: Destination) -> str:
     """Return the folder of the mag for a destination that is a dataset, a layer or a mag."""
     folder = local_path(wanted.url)
     named = mag_from_name(basename(folder))
