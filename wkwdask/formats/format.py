@@ -93,7 +93,6 @@ class LevelRemoval(MetadataEdit):
     """Keys of the levels."""
 
     def check_writable(self) -> None:
-        """Raise PermissionError if the documents cannot be changed."""
         if files.isdir(self.folder) and not files.is_writable(self.folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.folder)
 

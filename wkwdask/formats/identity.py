@@ -56,7 +56,6 @@ class FileIdentity(ABC):
     whole: ClassVar[str] = "array"
 
     def at(self, store: Store) -> Self:
-        """Return the identity of the array in another folder."""
         return replace(self, store=store)
 
     @property
@@ -80,7 +79,6 @@ class FileIdentity(ABC):
 
     @property
     def path(self) -> str:
-        """Path or URL of the record."""
         return self.records.path_of(self.record_name)
 
     @property
@@ -125,11 +123,9 @@ class JsonIdentity(FileIdentity):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that change when another array takes its place."""
         return (self.record_name, self.text, self.opened)
 
     def is_still_described(self) -> bool:
-        """Return whether the file still has the same relevant keys."""
         document = read_object(self.path)
         return document is not None and canonical_json(document, self.ignored) == self.text
 

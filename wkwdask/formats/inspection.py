@@ -177,11 +177,9 @@ class ArrayCheck:
 
     @property
     def folder(self) -> str:
-        """Folder of the array."""
         return self.array.folder
 
     def check_files(self, files: Sequence[Vec4]) -> Findings:
-        """Check several files, given by their indices in the grid of files."""
         return sum((self._check_file(file) for file in files), Findings())
 
     def _check_file(self, file: Vec4) -> Findings:
@@ -265,23 +263,18 @@ class ArrayScope(LevelScope):
     array: StoredArray
     """Array in absolute voxels."""
     method: str | None
-    """Usual downsampling method for such a level."""
     document: str
-    """File that describes the array."""
 
     @property
     def mag(self) -> Mag | None:  # type: ignore[override]
-        """Mag, None if it has none."""
         return self.level.mag
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Folder of the array."""
         return self.array.folder
 
     @property
     def box(self) -> BoundingBox:  # type: ignore[override]
-        """Bounding box of the array."""
         return self.array.box
 
     @property
@@ -295,15 +288,12 @@ class ArrayScope(LevelScope):
         return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
 
     def files(self) -> Sequence[Any]:
-        """List the stored files by their indices in the grid of files."""
         return sorted(found.file for found in self._listed())
 
     def check(self, *, decode: bool) -> FileCheck:
-        """Return the check of its files."""
         return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
 
     def files_per_task(self) -> int:
-        """Return how many files one task checks."""
         grid = self.array.grid
         return max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (math.prod(grid.file or grid.chunk) * self.array.dtype.itemsize)))
 
@@ -313,7 +303,6 @@ class ArrayScope(LevelScope):
         return self.array.grid.file is not None and self.array.has_shards()
 
     def volume(self) -> StoredArray:
-        """Return the array."""
         return self.array
 
     def shards(self) -> list[Vec3]:
@@ -324,7 +313,6 @@ class ArrayScope(LevelScope):
         return in_frame(self.array, self.array.origin)
 
     def paths_of(self, shard: Vec3) -> list[str]:
-        """Return the paths of all files of a completely stored shard."""
         naming, grid = self.array.naming, self.array.grid
         assert naming is not None
         axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
@@ -333,22 +321,18 @@ class ArrayScope(LevelScope):
         return [self.array.store.path_of(name) for file in places for name in naming.names(file)]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
-        """Return the array that rewrites single shards, in place or in another folder."""
         del box
         array = self.array if folder is None else self.array.at(self.array.store.at(folder))
         return TargetArray(array, self.array.store.at(parts_folder), is_in_place=True)
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the existing files of a shard."""
         paths = set(self.paths_of(shard))
         return [found.file for found in self._listed() if found.entry.path in paths]
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Return whether it is still the array that was opened."""
         return is_document_good and self.array.is_current()
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        """Group faults of files by the shards that they affect."""
         grid = self.array.grid
         found: dict[Vec3, list[Fault]] = {}
         for one in self._listed():

@@ -61,7 +61,6 @@ class Action:
         return f"{self.verb}: {self.path}: {self.why}" + (f" ({self.how})" if self.how else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
         return {"action": self.verb, "path": self.path, "why": self.why, "how": self.how}
 
 

@@ -43,18 +43,7 @@ class ChunkCodec(ABC):
 
     @abstractmethod
     def largest_nbytes(self, shape: Sequence[int]) -> int:
-        """Return the largest valid size of an encoded chunk; larger ones are broken and are not read.
-
-        Parameters
-        ----------
-        shape : sequence of 4 int
-            Shape (c, x, y, z) of the chunk [voxels].
-
-        Returns
-        -------
-        int
-            Size [bytes].
-        """
+        """Return the largest valid size of an encoded chunk of shape (c, x, y, z) [bytes]; larger ones are broken and are not read."""
 
     @abstractmethod
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
@@ -86,36 +75,12 @@ class ChunkCodec(ABC):
 
     @abstractmethod
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk.
-
-        Parameters
-        ----------
-        voxels : ndarray, shape (c, x, y, z)
-            Voxels of a whole chunk, or of the part inside the array if the grid truncates chunks.
-        source : str
-            Path of the file, for errors.
-
-        Returns
-        -------
-        bytes
-        """
+        """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid truncates chunks; ``source`` names the file in errors."""
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
-        """Decode the part of a chunk that lies inside ``out``.
+        """Decode the part of a chunk inside ``out`` (c, x, y, z), where the chunk begins at ``corner``, which may be negative [voxels].
 
-        Parameters
-        ----------
-        data, shape, source, offset
-            See :meth:`decode`.
-        out : ndarray, shape (c, x, y, z)
-            Array of any memory order to write to.
-        corner : sequence of 4 int
-            Position of the chunk in ``out`` [voxels]; may be negative.
-
-        Returns
-        -------
-        bool
-            False if all voxels are zero: then ``out`` may be unchanged.
+        Returns False if all voxels are zero: then ``out`` may be unchanged. The other parameters are those of :meth:`decode`.
         """
         where, part = clip(corner, shape, out.shape)
         voxels = self.decode(data, shape, source, offset)[part]
@@ -129,20 +94,7 @@ class ChunkCodec(ABC):
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
-        """Decode a whole chunk.
-
-        Parameters
-        ----------
-        data, shape, source, offset
-            See :meth:`decode`.
-        memory : ndarray, shape (c, x, y, z)
-            Memory of at least one chunk that may be used.
-
-        Returns
-        -------
-        ndarray or None
-            Voxels, a view of ``memory`` or another array; None if all are zero.
-        """
+        """Decode a whole chunk into ``memory`` (at least one chunk) or into a new array; returns None if all voxels are zero."""
         c, x, y, z = shape
         voxels = memory[:c, :x, :y, :z]
         return voxels if self.decode_into(data, shape, voxels, (0, 0, 0, 0), source, offset) else None
@@ -154,7 +106,7 @@ class ChunkCodec(ABC):
     def encode_batch(
         self, array: npt.NDArray[Any], corners: npt.NDArray[np.int64], shape: Vec3, output: FileBuffer, source: str, *, stores_zeros: bool
     ) -> tuple[npt.NDArray[np.int64], int]:
-        """Encode chunks of an array and append them to a file.
+        """Encode chunks of an array (c, x, y, z) and append them to a file.
 
         Parameters
         ----------

@@ -51,35 +51,28 @@ class ConvertedVolume:
 
     @property
     def num_channels(self) -> int:
-        """Values per voxel."""
         return len(self.channels)
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that identify the volume."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.token
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that identify the content of the volume."""
         return "converted", self.channels, self.dtype.name, self.value_range, *self.source.content_token
 
     def moved(self, shift: Vec3) -> ConvertedVolume:
-        """Return the volume shifted by a vector."""
         return replace(self, source=self.source.moved(shift))
 
     def cropped(self, box: BoundingBox) -> ConvertedVolume:
-        """Return a part of the volume."""
         return replace(self, source=self.source.cropped(box))
 
     @contextmanager
-    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ConvertedVolume]:
-        """Keep decoded pieces of the source, so that each is decoded once."""
-        with self.source.held(reading_shape, scratch) as source:
+    def cached(self, reading_shape: Vec3, scratch: str) -> Iterator[ConvertedVolume]:
+        with self.source.cached(reading_shape, scratch) as source:
             yield replace(self, source=source)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels."""
         wanted = self.channels[first_channel : first_channel + out.shape[0]]
         first, last = min(wanted), max(wanted)
         planes = np.empty((last - first + 1, *out.shape[:0:-1]), self.source.dtype).transpose(0, 3, 2, 1)

@@ -182,7 +182,6 @@ class Fault:
         return f"{self.severity} {self.kind}: {self.path}{place}: {self.found}{expected}{more}: {self.meaning}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
         return {
             "kind": self.kind, "severity": self.severity, "path": self.path, "block": self.block, "voxel": self.voxel, "offset": self.offset,
             "found": self.found, "expected": self.expected, "meaning": self.meaning, "more": self.more,

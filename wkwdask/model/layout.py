@@ -125,7 +125,6 @@ class SingleFiles(ShardLayout):
         return f"{type(self).__name__}()"
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Yield the stored chunks, several files at a time if the store prefers that."""
         store, naming = array.store, array.naming
         assert naming is not None
         every = naming.keys(ranges)
@@ -139,7 +138,6 @@ class SingleFiles(ShardLayout):
                     yield StoredChunk(cell, data, store.path_of(name), 0)
 
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Number chunks in their given order."""
         return np.arange(len(cells), dtype=np.uint64)
 
 
@@ -203,7 +201,6 @@ class Shards(ShardLayout):
         """Estimate the size of the tables of some files with some chunks."""
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Yield the stored chunks, shard by shard."""
         store, naming, grid = array.store, array.naming, array.grid
         assert naming is not None
         for cells in _parts(ranges, grid):

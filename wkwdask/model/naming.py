@@ -40,9 +40,7 @@ class FileVariant(NamedTuple):
     variant: int
     """Index into the names that the file may have."""
     nbytes: int
-    """Size."""
     mtime_ns: int
-    """Modification time [ns]."""
 
 
 class KeyNaming(ABC):
@@ -134,7 +132,6 @@ class GridNaming(KeyNaming):
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
     def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
-        """Yield the stored files of a box, in no order, see :meth:`KeyNaming.list_files`."""
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
             places = (*numbers, 0)

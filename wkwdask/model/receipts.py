@@ -33,13 +33,11 @@ class Receipt:
     path: str | None = None
     """Part file or published file, relative to the target; None if all voxels are zero and nothing is stored."""
     nbytes: int = 0
-    """Bytes stored."""
     voxels: int = 0
     """Number of voxels inside the target's box, including all-zero ones."""
     minimum: float | int | None = None
     """Smallest value, None without voxels."""
     maximum: float | int | None = None
-    """Largest value."""
     nonzero: BoundingBox | None = None
     """Smallest box around all nonzero voxels, None if there are none."""
     part: Vec3 | None = None
@@ -142,7 +140,6 @@ class Stats:
         self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
 
     def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
-        """Return a receipt with the collected statistics."""
         box = self._box if self._box is not None else BoundingBox((0, 0, 0), (0, 0, 0), self._mag)
         return Receipt(shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part)
 

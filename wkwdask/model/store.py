@@ -16,7 +16,6 @@ class FileState(NamedTuple):
     """State of a file, which changes when it is replaced."""
 
     nbytes: int
-    """Size."""
     mtime_ns: int
     """Modification time [ns since the epoch]."""
 
@@ -104,9 +103,7 @@ class NewFiles(Protocol):
     """Many small files that are each published atomically, all of them before :meth:`publish` returns."""
 
     count: int
-    """Number of files so far."""
     nbytes: int
-    """Total size."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file."""

@@ -99,7 +99,6 @@ class StoredArray(RandomAccessVolume):
     fill: int | float = 0
     """Value of missing chunks."""
     lengths_nm: Lengths | None = None
-    """Edge lengths of a voxel [nm]."""
     part: BoundingBox | None = None
     """Bounding box if it is not the whole array."""
     channels: tuple[int, int] | None = None
@@ -109,7 +108,6 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def num_channels(self) -> int:
-        """Values per voxel."""
         return self.grid.size[0] if self.channels is None else self.channels[1]
 
     @property
@@ -119,7 +117,6 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def box(self) -> BoundingBox:
-        """Bounding box [voxels of its mag]."""
         return self.extent if self.part is None else self.part
 
     @property
@@ -129,7 +126,6 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def chunk_shape(self) -> Vec3:
-        """Shape (x, y, z) of a chunk [voxels]."""
         return self.grid.chunk[1:]
 
     @property
@@ -139,23 +135,19 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def name(self) -> str:
-        """Folder or URL."""
         return self.store.url
 
     @property
     def folder(self) -> str:
-        """Folder or URL."""
         return self.store.url
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that identify the array."""
         parts = (self.store.url, self.grid, self.naming, self.layout, self.codec, self.dtype.str, self.fill)
         return (*parts, self.box, self.channels, *self.identity.token)
 
     @property
     def content_token(self) -> tuple[Any, ...]:
-        """Values that identify the content of the array."""
         content = self.identity.content(self.box)
         if content is None:
             return self.token
@@ -163,7 +155,6 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def is_regular(self) -> bool:
-        """Whether shards are cubes with an edge of a power of two, aligned with voxel 0."""
         return self.layout.is_regular and not any(self.grid.origin)
 
     def at(self, store: Store) -> StoredArray:
@@ -175,7 +166,6 @@ class StoredArray(RandomAccessVolume):
         return replace(self, part=box)
 
     def moved(self, shift: Vec3) -> StoredArray:
-        """Return the array shifted by a vector."""
         if shift == (0, 0, 0):
             return self
         return replace(self, grid=replace(self.grid, origin=plus(self.grid.origin, shift)), part=None if self.part is None else moved(self.part, shift))
@@ -291,7 +281,6 @@ class StoredArray(RandomAccessVolume):
         return range(counts[0]), *touched
 
     def is_current(self) -> bool:
-        """Return whether it is still the array that was opened; always True for remote arrays."""
         try:
             self.identity.check(has_absent=True)
         except (MissingError, ReplacedError):

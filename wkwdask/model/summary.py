@@ -22,7 +22,6 @@ class ScaleSummary:
 
     key: str
     folder: str
-    """Folder or URL."""
     mag: Mag | None = None
     """Mag relative to the first scale, None if it has none."""
     resolution: Lengths | None = None
@@ -50,20 +49,15 @@ class VolumeSummary:
     """Summary of an image, one of its levels, or the images of a container."""
 
     path: str
-    """Folder or URL."""
     type: str
     """``"image"`` or ``"segmentation"``."""
     dtype: str
-    """Data type of one channel."""
     num_channels: int
-    """Values per voxel."""
     scales: tuple[ScaleSummary, ...]
     """Levels, finest first, or in the order of the document."""
     format: str
-    """Name of the format."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
         head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
         return {**head, "scales": [_scale_json(scale) for scale in self.scales]}
 

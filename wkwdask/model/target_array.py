@@ -166,7 +166,6 @@ class TargetArray:
 
     @property
     def voxel_nbytes(self) -> int:
-        """Bytes of a voxel with all channels."""
         return self.dtype.itemsize * self.num_channels
 
     @property
@@ -179,7 +178,6 @@ class TargetArray:
         return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
 
     def most_files(self, shards: int, chunks: int) -> int:
-        """Return an upper bound of the number of files."""
         return shards if self.is_sharded else chunks
 
     # -------------------------------------------------------------------------------------------- chunks
@@ -340,7 +338,6 @@ class TargetArray:
         return self.naming.key((0, *shard) if self.is_sharded else self._first_chunk(shard))
 
     def shard_path(self, shard: Vec3) -> str:
-        """Return the path of a shard, or of the first chunk of a group."""
         return self.array.store.path_of(self.shard_key(shard))
 
     @staticmethod
@@ -352,19 +349,16 @@ class TargetArray:
         return f"{self._parts_of(shard)}/z{part[2]}y{part[1]}x{part[0]}.run"
 
     def path_of(self, receipt: Receipt) -> str:
-        """Return the path of a shard or part; for a group of files that of its first chunk."""
         if receipt.part is None or not self.is_sharded:
             return self.shard_path(receipt.shard)
         return self.parts.path_of(self.part_name(receipt.shard, receipt.part))
 
     def new_shard(self, shard: Vec3) -> ShardFile:
-        """Start a shard."""
         layout, store = self.shards, self.array.store
         pieces = FileBuffer(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
         return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
 
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
-        """Write a shard with the chunks of all runs, in ascending order of codes."""
         output = self.new_shard(shard)
         try:
             copy_runs(output, runs, self.shards.cells_per_file(self.array.grid))
@@ -514,7 +508,6 @@ class Writer(ABC):
 
     @property
     def _source(self) -> str:
-        """Name of the shard in errors."""
         return self._target.shard_path(self._shard)
 
     @property
@@ -552,7 +545,6 @@ class PartWriter(Writer):
         self._output = self._pieces = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode and store an array (c, x, y, z) of whole chunks."""
         self.encode(*self._taken(array, topleft))
 
     def encode(self, voxels: npt.NDArray[Any], topleft: Vec3) -> None:
@@ -591,7 +583,6 @@ class ShardWriter(Writer):
         self._is_in_order = True
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode and store an array (c, x, y, z) of whole chunks."""
         voxels, topleft = self._taken(array, topleft)
         codes, corners = self._target.ordered_chunks(voxels.shape[1:], topleft)
         if not len(codes):
@@ -652,7 +643,6 @@ class FilesWriter(Writer):
         self._files = target.array.store.new_files(target.parts.url)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode and store an array (c, x, y, z) of whole chunks."""
         voxels, topleft = self._taken(array, topleft)
         target, (nx, ny, nz) = self._target, self._target.chunk_shape
         for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], target.mag), target.chunk_shape):
@@ -685,7 +675,6 @@ class FilesWriter(Writer):
             self._target.remove_file((0, x, y, z))
 
     def close(self) -> Receipt:
-        """Flush and publish all files, and return the receipt."""
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
         if self._part is None:

@@ -81,12 +81,10 @@ class LevelSpec:
 
     @property
     def voxel_nbytes(self) -> int:
-        """Bytes of a voxel with all channels."""
         return self.dtype.itemsize * self.num_channels
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all voxels."""
         return self.box.volume * self.voxel_nbytes
 
 
@@ -141,11 +139,9 @@ class TargetFolder:
 
     @property
     def mag(self) -> Mag:
-        """Mag that is written."""
         return self.wanted.mag or MAG_1
 
     def url_of(self, folder: str) -> str:
-        """Return the URL of a level."""
         return self.prefix + folder
 
     def unchanged_levels(self, existing: str) -> str:

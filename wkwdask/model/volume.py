@@ -146,12 +146,12 @@ class RandomAccessVolume:
         """Shape (x, y, z) that is best read at once [voxels]."""
         return self.chunk_shape  # type: ignore[attr-defined,no-any-return]
 
-    def with_notes(self, folder: str) -> Self:
-        """Return the source with a folder for notes on missing sections; here nothing is missing."""
+    def with_zero_fill(self, folder: str) -> Self:
+        """Return the source with zeros for sections that cannot be decoded, each noted in a folder; here there are none."""
         del folder
         return self
 
-    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Self]:
+    def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[Self]:
         """Return a context in which decoded parts are cached for reads of some shape; here nothing is cached."""
         del reading_shape, scratch
         return nullcontext(self)
@@ -166,7 +166,6 @@ class PlainVolume:
 
     @property
     def content_token(self) -> Sequence[Any]:
-        """Values that identify the content."""
         return self.token  # type: ignore[attr-defined,no-any-return]
 
     def is_current(self) -> bool:
@@ -174,19 +173,15 @@ class PlainVolume:
         return True
 
     def count_files(self) -> tuple[int, int] | None:
-        """Return None: files are not counted."""
         return None
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Return all cells as occupied."""
         return cell_map(self.box, cell_shape, self.name, fill=True)  # type: ignore[attr-defined]
 
     def stored_states(self) -> States:
-        """Return the states of all files."""
         return self.shard_states(self.box)  # type: ignore[attr-defined,no-any-return]
 
     def moved(self, shift: Vec3) -> Self:
-        """Return the volume shifted by a vector."""
         return replace(self, origin=plus(self.origin, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 

@@ -42,7 +42,7 @@ class ImportSource(Volume, Protocol):
     def cropped(self, box: BoundingBox) -> ImportSource:
         """Return a part of the volume that is small to pickle."""
 
-    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
+    def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
         """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
 
 
@@ -55,7 +55,7 @@ class ConvertSpec(UpsampleSpec):
     plan: SlabPlan
 
     def run(self) -> Result:
-        with self.source.held(self.plan.reading_shape, self.target.folder) as source:
+        with self.source.cached(self.plan.reading_shape, self.target.folder) as source:
             return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
 
 
@@ -160,5 +160,5 @@ def _with_notes(source: Any, folder: str) -> ImportSource:
     """Replace unreadable sections by zeros, with a note about each in a folder."""
     if isinstance(source, ConvertedVolume):
         return replace(source, source=_with_notes(source.source, folder))
-    changed: ImportSource = source.with_notes(folder)
+    changed: ImportSource = source.with_zero_fill(folder)
     return changed

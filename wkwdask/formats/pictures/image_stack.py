@@ -105,12 +105,12 @@ class ImageStack(PlainVolume):
             np.copyto(plane, 0 if pixels is None else pixels[:, :, channels])
         return decoded
 
-    def with_notes(self, folder: str) -> ImageStack:
+    def with_zero_fill(self, folder: str) -> ImageStack:
         """Return a stack whose undecodable sections read as zeros, with a note on each in a folder."""
         return replace(self, notes=folder)
 
     @contextmanager
-    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
+    def cached(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
         """Yield a stack for reads of ``reading_shape`` that decodes each slice once.
 
         If a read covers only a part of what must be decoded together, the other parts wait in a scratch file::
