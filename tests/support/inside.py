@@ -31,7 +31,7 @@ _LIMITS = {
     "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(find_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
-    "pauses": [(remote, "_PAUSES")],  # before a server is asked again
+    "pauses": [(remote, "_RETRY_PAUSES_SECONDS")],  # before a server is asked again
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag

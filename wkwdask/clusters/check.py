@@ -21,6 +21,7 @@ from dask.utils import format_bytes
 
 from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig
 from wkwdask.errors import TaskFailedError, UnsupportedError
+from wkwdask.store.slurm import END_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,10 +50,10 @@ def versions() -> dict[str, str]:
 
 def probe(folder: str, token: str) -> dict[str, Any]:
     """Collect facts about the current node, inside a dask worker or not."""
-    facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_of_worker()}
+    facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_worker_facts()}
     facts["sees"] = wait_for_token(os.path.join(folder, FROM_DRIVER), token)
     facts["writes"] = _written(os.path.join(folder, FROM_WORKER), token)
-    facts["scratch"] = _scratch(facts["scratch_folder"])
+    facts["scratch"] = _scratch_facts(facts["scratch_folder"])
     return facts
 
 
@@ -82,7 +83,7 @@ def _written(path: str, token: str) -> str:
     return ""
 
 
-def _of_worker() -> dict[str, Any]:
+def _worker_facts() -> dict[str, Any]:
     """Return memory and scratch folder of the dask worker; outside one, those of the SLURM job."""
     from distributed import get_worker
 
@@ -103,7 +104,7 @@ def _of_worker() -> dict[str, Any]:
     }
 
 
-def _scratch(folder: str) -> dict[str, Any]:
+def _scratch_facts(folder: str) -> dict[str, Any]:
     """Test a scratch folder: writable, type of file system, free space."""
     problem = _written(os.path.join(folder, f"wkwdask-check-{os.getpid()}"), "")
     if not problem:
@@ -133,7 +134,6 @@ def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
 _LEAST_SCRATCH_NBYTES = 1 << 30
 _LEAST_MEMORY_NBYTES = 1 << 30
 _END_SECONDS = 60.0
-_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +155,17 @@ def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) ->
     if config.kind == "kubernetes":
         raise UnsupportedError(f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}")
     token = uuid4().hex
-    with _own_folder(folder) as place:
+    with _probe_folder(folder) as place:
         with open(os.path.join(place, FROM_DRIVER), "w", encoding="ascii") as file:
             file.write(token)
-        look = _by_script if config.kind in SCRIPT_KINDS else _by_client
+        look = _probe_by_script if config.kind in SCRIPT_KINDS else _probe_by_client
         facts = look(config, place, token, seconds)
         comes_back = wait_for_token(os.path.join(place, FROM_WORKER), token)
     return findings(facts, comes_back=comes_back, folder=folder)
 
 
 @contextmanager
-def _own_folder(folder: str) -> Iterator[str]:
+def _probe_folder(folder: str) -> Iterator[str]:
     place = tempfile.mkdtemp(prefix=".wkwdask-check-", dir=folder)
     os.chmod(place, 0o777 & ~_umask())
     try:
@@ -180,7 +180,7 @@ def _umask() -> int:
     return now
 
 
-def _by_client(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_client(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
     from wkwdask.clusters.connect import cluster
 
     small: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
@@ -199,7 +199,7 @@ def probe_worker(client: Any, place: str, token: str, seconds: float) -> dict[st
     return found
 
 
-def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_script(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
     """Submit the batch script with a small command that probes the node."""
     program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
     output, answer = os.path.join(place, "job.out"), os.path.join(place, "answer.json")
@@ -216,7 +216,7 @@ def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) ->
     try:
         found = _answer(config, job, answer, output, seconds)
         until = time.monotonic() + _END_SECONDS
-        while _state(job) not in (*_ENDED, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
+        while _state(job) not in (*END_STATES, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
             time.sleep(0.2)
         return found
     finally:
@@ -231,7 +231,7 @@ def _answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: 
         with suppress(OSError), open(answer, encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
             return found
-        if state in _ENDED or time.monotonic() > until:
+        if state in END_STATES or time.monotonic() > until:
             with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
                 raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")
             raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is seen in the shared folder")
@@ -246,31 +246,29 @@ def _state(job: str) -> str:
 def findings(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> list[Finding]:
     """Evaluate the facts of a worker."""
     return [
-        Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_of_address(facts["address"], facts["host"])),
-        *_of_versions(facts["versions"]),
-        *_of_folder(facts, comes_back=comes_back, folder=folder),
-        *_of_scratch(facts["scratch"], facts["scratch_folder"]),
-        *_of_memory(facts),
+        Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_check_address(facts["address"], facts["host"])),
+        *_check_versions(facts["versions"]),
+        *_check_shared_folder(facts, comes_back=comes_back, folder=folder),
+        *_check_scratch(facts["scratch"], facts["scratch_folder"]),
+        *_check_memory(facts),
     ]
 
 
-def _of_address(address: str, host: str) -> tuple[bool, str]:
-    import socket
-
+def _check_address(address: str, host: str) -> tuple[bool, str]:
     is_loopback = "://127." in address or "[::1]" in address
     if is_loopback and host != socket.gethostname():
         return False, "it listens on a loopback address, which other machines cannot reach: set interface (ip addr)"
     return True, ""
 
 
-def _of_versions(there: Mapping[str, str]) -> Iterator[Finding]:
+def _check_versions(there: Mapping[str, str]) -> Iterator[Finding]:
     for name, here in versions().items():
         other = there.get(name, "absent")
         found = here if other == here else f"{other}, here {here}"
         yield Finding(name, found, other == here, "" if other == here else "use the same environment on both sides: python, job-script-prologue")
 
 
-def _of_folder(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> Iterator[Finding]:
+def _check_shared_folder(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> Iterator[Finding]:
     seen = facts["sees"]
     yield Finding("shared folder, from here", "seen there" if seen else "not seen there", seen, "" if seen else f"{folder} is not the same on the node")
     writes, remedy = not facts["writes"], facts["writes"] or f"{folder} is not the same on the node"
@@ -278,7 +276,7 @@ def _of_folder(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> It
     yield Finding("shared folder, from there", "seen here" if is_fine else "not seen here" if writes else "not written", is_fine, "" if is_fine else remedy)
 
 
-def _of_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
+def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
     if scratch["problem"]:
         yield Finding("scratch", folder, False, f"{scratch['problem']}: set local-directory")
         return
@@ -292,7 +290,7 @@ def _of_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
         yield Finding("scratch", found, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
 
 
-def _of_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
     limit, spills = facts["memory_limit"], bool(facts["spill"])
     is_fine = not limit or limit >= _LEAST_MEMORY_NBYTES
     yield Finding("memory of a worker", format_bytes(limit) if limit else "no limit", is_fine, "" if is_fine else "less than 1 GiB: raise memory")

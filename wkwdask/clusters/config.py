@@ -116,7 +116,7 @@ _JOBQUEUE = {
     **_keys(_texts, "job-script-prologue job-extra-directives job-directives-skip worker-extra-args", []),
     "scheduler-options": Key(_mapping, {}),
 }
-_OF_CLASS: Mapping[str, Mapping[str, Key]] = {
+_CLASS_KEYS: Mapping[str, Mapping[str, Key]] = {
     "SLURMCluster": {**_keys(_text, "queue account job-mem"), "job-cpu": Key(_count)},
     "PBSCluster": _keys(_text, "queue account resource-spec"),
     "MoabCluster": _keys(_text, "queue account resource-spec"),
@@ -137,13 +137,13 @@ KINDS: Mapping[str, Mapping[str, Key]] = {"local": _LOCAL, "scheduler": _SCHEDUL
 
 def keys_of(kind: str, class_name: Any = None) -> Mapping[str, Key]:
     """Return the keys of a kind; those of a job queue depend on its class."""
-    return {**KINDS[kind], **(_OF_CLASS.get(class_name, {}) if kind == "jobqueue" else {})}
+    return {**KINDS[kind], **(_CLASS_KEYS.get(class_name, {}) if kind == "jobqueue" else {})}
 
 
 def job_keys(class_name: str) -> tuple[str, ...]:
     """List the keys passed unchanged to the class of the queueing system."""
     shared = ("interface", "protocol", "log-directory", "shared-temp-directory", "python", "shebang", "job-name", "job-extra-directives", "job-directives-skip")
-    return (*shared, "walltime", "local-directory", *_OF_CLASS[class_name])
+    return (*shared, "walltime", "local-directory", *_CLASS_KEYS[class_name])
 
 
 def check_values(values: Any, where: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def check_values(values: Any, where: str) -> dict[str, Any]:
         checked["adaptive"] = _checked(checked["adaptive"], ADAPTIVE, "adaptive.", problems)
     problems += _unknown_dask_keys(checked["dask"])
     if not problems:
-        problems += _CONTRADICTIONS[kind](checked)
+        problems += _CROSS_CHECKS[kind](checked)
     if problems:
         raise FormatError("\n".join(f"{where}: {problem}" for problem in problems))
     return checked
@@ -188,13 +188,13 @@ def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
     import dask.config
     import distributed.config  # noqa: F401 - adds its own to the known ones
 
-    known = {name.replace("_", "-") for name, _ in flat(dask.config.merge(*dask.config.defaults))}
-    for name, _ in flat(settings):
+    known = {name.replace("_", "-") for name, _ in flatten(dask.config.merge(*dask.config.defaults))}
+    for name, _ in flatten(settings):
         if name.replace("_", "-") not in known:
             yield f"dask.{name}: unknown setting of dask"
 
 
-def flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of nested sections with their full names.
 
     Examples
@@ -204,22 +204,22 @@ def flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, A
     """
     for name, value in settings.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{before}{name}.")
+            yield from flatten(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
 
 
-def _of_jobqueue(values: Mapping[str, Any]) -> list[str]:
-    problems = _one_of_two(values, "jobs", "adaptive")
+def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
+    problems = _check_one_of_two(values, "jobs", "adaptive")
     if values["processes"] and values["cores"] % values["processes"]:
         problems.append(f"processes: {values['processes']} processes cannot share {values['cores']} cores evenly (cores)")
     adaptive = values["adaptive"]
     if adaptive and adaptive["minimum"] > adaptive["maximum"]:
         problems.append(f"adaptive.minimum: {adaptive['minimum']} is more than the maximum, {adaptive['maximum']}")
-    return [*problems, *_of_lifetime(values)]
+    return [*problems, *_check_lifetime(values)]
 
 
-def _of_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
+def _check_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
     """Check that workers leave before their job ends, which would kill them together with their tasks."""
     lifetime, stagger = values["lifetime"], values["lifetime-stagger"] or 0
     if lifetime is None:
@@ -232,14 +232,14 @@ def _of_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"lifetime: {lifetime:g} s and a stagger of {stagger:g} s are not less than the walltime, {limit} s: make the lifetime shorter"
 
 
-def _one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]:
+def _check_one_of_two(values: Mapping[str, Any], first: str, second: str) -> list[str]:
     if (values[first] is None) != (values[second] is None):
         return []
     return [f"{first}, {second}: set exactly one of the two"]
 
 
-_CONTRADICTIONS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "local": lambda _: [], "scheduler": lambda values: _one_of_two(values, "address", "scheduler-file"), "jobqueue": _of_jobqueue,
+_CROSS_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "local": lambda _: [], "scheduler": lambda values: _check_one_of_two(values, "address", "scheduler-file"), "jobqueue": _check_jobqueue,
 }  # fmt: skip
 
 
@@ -268,7 +268,7 @@ class ClusterConfig:
     @property
     def dask_settings(self) -> dict[str, Any]:
         """Settings of dask by their full names."""
-        return dict(flat(self.values.get("dask", {})))
+        return dict(flatten(self.values.get("dask", {})))
 
 
 def config_folders() -> list[Path]:
@@ -320,7 +320,7 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
     if name.endswith(".json"):
         return _config_of(name, None, {"kind": "scheduler", "scheduler-file": name}, changes)
     path = find_config(name)
-    text = _text_of(path)
+    text = _read_text(path)
     if path.suffix == ".sbatch":
         loaded = ClusterConfig(path.stem, kind_of_script(text, str(path)), path, text=text)
     else:
@@ -335,7 +335,7 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
     return loaded
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

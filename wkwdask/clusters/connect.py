@@ -130,17 +130,17 @@ def cluster(
     """
     chosen = config if config is not None else os.environ.get(CLUSTER_VARIABLE) or None
     if chosen is None:
-        _refuse_without_cluster(report, overrides)
+        _reject_options(report, overrides)
         yield None
         return
     loaded = load_config(chosen, overrides)
     if report is not None:
         _need_bokeh(report)
     with ExitStack() as stack:
-        yield _entered(stack, loaded, report)
+        yield _enter(stack, loaded, report)
 
 
-def _refuse_without_cluster(report: Any, overrides: Mapping[str, Any]) -> None:
+def _reject_options(report: Any, overrides: Mapping[str, Any]) -> None:
     if report is not None:
         raise ValueError(f"{os.fspath(report)}: a performance report needs a dask cluster: name one, such as 'local'")
     if overrides:
@@ -152,11 +152,11 @@ def _need_bokeh(report: Any) -> None:
         raise ModuleNotFoundError(f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip install 'wkwdask[cluster]'", name="bokeh")
 
 
-def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
+def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     """Enter all contexts of a cluster, in the reverse of the order in which they must end."""
     import dask
 
-    starter = _STARTERS.get(config.kind, _not_inside)
+    starter = _STARTERS.get(config.kind, _reject_kind)
     stack.enter_context(sigterm_raises())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
     client = stack.enter_context(starter(config))
@@ -168,7 +168,7 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     return client
 
 
-def _not_inside(config: ClusterConfig) -> AbstractContextManager[Any]:
+def _reject_kind(config: ClusterConfig) -> AbstractContextManager[Any]:
     if config.kind in SCRIPT_KINDS:
         raise UnsupportedError(f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... --cluster {config.name}")
     raise UnsupportedError(f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl apply -f -")

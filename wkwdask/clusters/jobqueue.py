@@ -54,9 +54,9 @@ class ResubmittingAdaptive(Adaptive):
         self._next_check = 0.0
         self._absent_since: dict[str, float] = {}
         self._seen: set[str] = set()
-        self._failed: Counter[str] = Counter()
-        self._refused = 0
-        self._told: set[str] = set()
+        self._num_failed: Counter[str] = Counter()
+        self._num_rejected = 0
+        self._reported_reasons: set[str] = set()
         super().__init__(cluster, **options)
 
     async def adapt(self) -> None:
@@ -66,11 +66,11 @@ class ResubmittingAdaptive(Adaptive):
         try:
             await self._drop_lost_jobs()
             await super().adapt()
-            self._refused = 0
+            self._num_rejected = 0
         except RuntimeError as error:  # dask-jobqueue raises it when the queueing system rejects a job
-            self._refused += 1
-            if self._refused >= _TRIES and not self._workers_here():
-                await self._give_up(f"jobs cannot be submitted: {refusal(error)}")
+            self._num_rejected += 1
+            if self._num_rejected >= _TRIES and not self._workers_here():
+                await self._give_up(f"jobs cannot be submitted: {rejection_message(error)}")
 
     def _workers_here(self) -> set[str]:
         return {str(worker.name) for worker in self._jobs.scheduler.workers.values()}
@@ -88,7 +88,7 @@ class ResubmittingAdaptive(Adaptive):
         states = await self._states()
         if states is None and type(self._jobs).__name__ in _QUEUE_COMMANDS:  # the queue is busy: decide next time
             return
-        self._tell_of_waiting(states or {})
+        self._report_waiting(states or {})
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
         for name in lost:
             job = self._jobs.workers.pop(name)
@@ -96,9 +96,9 @@ class ResubmittingAdaptive(Adaptive):
             self._seen.discard(name)
             await job.close()
             job.status = Status.closed
-        worst = max(lost, key=lambda name: self._failed[name], default=None)
-        if worst is not None and self._failed[worst] >= _TRIES and not self._workers_here():
-            await self._give_up(f"{self._failed[worst]} jobs in a row ended before their worker connected")
+        worst = max(lost, key=lambda name: self._num_failed[name], default=None)
+        if worst is not None and self._num_failed[worst] >= _TRIES and not self._workers_here():
+            await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected")
 
     def _late_jobs(self) -> list[str]:
         """List the jobs that have been without a worker for too long."""
@@ -107,7 +107,7 @@ class ResubmittingAdaptive(Adaptive):
             if self._members(name) & here:
                 self._seen.add(name)
                 self._absent_since.pop(name, None)
-                self._failed.pop(name, None)
+                self._num_failed.pop(name, None)
             else:
                 self._absent_since.setdefault(name, now)
         return [name for name in self._jobs.workers if now - self._absent_since.get(name, now) >= self._lost_after]
@@ -126,15 +126,15 @@ class ResubmittingAdaptive(Adaptive):
         if state == "RUNNING":
             return name in self._seen
         if name not in self._seen and state not in _EXTERNAL_ENDS:  # ended on its own before any worker came: a faulty script, not bad luck
-            self._failed[name] += 1
+            self._num_failed[name] += 1
         return True
 
-    def _tell_of_waiting(self, states: Mapping[str, tuple[str, str]]) -> None:
+    def _report_waiting(self, states: Mapping[str, tuple[str, str]]) -> None:
         """Print why no worker comes. A job that asks for more than its partition offers waits forever."""
         numbers = {job.job_id for job in self._jobs.workers.values()}
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
-        if waiting and not self._workers_here() and set(waiting) != self._told:
-            self._told = set(waiting)
+        if waiting and not self._workers_here() and set(waiting) != self._reported_reasons:
+            self._reported_reasons = set(waiting)
             click.echo(
                 f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
             )
@@ -159,7 +159,7 @@ class ResubmittingAdaptive(Adaptive):
         await self._jobs.scheduler.close(reason="wkwdask-gave-up")
 
 
-def refusal(error: BaseException) -> str:
+def rejection_message(error: BaseException) -> str:
     """Extract the message of the queueing system from an error of dask-jobqueue."""
     text = str(error)
     said = text.partition("stderr:\n")[2].strip() or text
@@ -264,7 +264,7 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
     try:
         cluster.sync(submit)
     except RuntimeError as error:
-        raise TaskFailedError(f"{config.name}: a job was rejected: {refusal(error)}") from error
+        raise TaskFailedError(f"{config.name}: a job was rejected: {rejection_message(error)}") from error
     values = config.values
     options: dict[str, Any] = {"lost_after": values["lost-after"], "queue_check": values["queue-check"], "logs": values["log-directory"] or ""}
     adaptive = values["adaptive"]

@@ -153,7 +153,7 @@ class ReceiptCollector:
                 joins.insert(0, JoinSpec(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))).task())
         return joins
 
-    def is_there(self, result: Result, known: Callable[[str], Result | None]) -> bool:
+    def still_exists(self, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Check that everything an earlier start wrote exists, or the shards it was joined into."""
         return all(self._holds(level, receipt, known) for level, receipt in result.receipts)
 

@@ -252,7 +252,7 @@ class Progress:
     def __enter__(self) -> Self:
         self._write()
         if self._files or not self._is_quiet:
-            self._thread = threading.Thread(target=self._look, name="wkwdask-progress", daemon=True)
+            self._thread = threading.Thread(target=self._display_loop, name="wkwdask-progress", daemon=True)
             self._thread.start()
         return self
 
@@ -313,7 +313,7 @@ class Progress:
             "pid": os.getpid(),
         }
 
-    def _look(self) -> None:
+    def _display_loop(self) -> None:
         """Display the numbers at intervals, in the progress thread."""
         shows = [] if self._is_quiet else [_Periodic(self._draw, _BAR_SECONDS, _PATIENCE_SECONDS) if _is_terminal() else self._periodic(self._print)]
         shows += [self._periodic(self._write)] if self._files else []
@@ -322,7 +322,7 @@ class Progress:
             if self._stop.wait(max(0.0, self._started + due - time.monotonic())):
                 return
             for show in shows:
-                show.look(time.monotonic() - self._started)
+                show.run_if_due(time.monotonic() - self._started)
 
     def _periodic(self, action: Callable[[], None]) -> _Periodic:
         return _Periodic(action, self._interval) if self._interval else _Periodic(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
@@ -358,7 +358,7 @@ class _Periodic:
         self._seconds = seconds
         self._longest = longest
 
-    def look(self, now: float) -> None:
+    def run_if_due(self, now: float) -> None:
         """Run the action if it is due; ``now`` is the time since the start [seconds]."""
         if now >= self.due:
             self._action()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.store.locks import Owner
 
 _LISTED = 20
-_MOST = 1 << 62
+_MAX_NUMBER = 1 << 62
 _STATE_TEXTS = {
     JobState.RUNNING: "running",
     JobState.UNPUBLISHED: "ended during publication; the next job in the layer completes it",
@@ -125,7 +125,7 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     path = abspath(local_path(location_of(url)))
     if not files.isdir(path) and not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
-    return [job for folder in _folders(path) for job in _jobs_in(folder) if _is_about(job, path)]
+    return [job for folder in _folders(path) for job in _jobs_in(folder) if _concerns(job, path)]
 
 
 def _folders(path: str) -> Iterator[str]:
@@ -145,14 +145,14 @@ def _jobs_in(folder: str) -> Iterator[FoundJob]:
             yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
 
 
-def _is_about(job: FoundJob, path: str) -> bool:
+def _concerns(job: FoundJob, path: str) -> bool:
     """Check whether a job writes a path or something in it. A job with unreadable records may."""
     return any(is_below(target, path) for target in job.targets) or (job.state is JobState.REFUSED and is_below(job.root, dirname(path)))
 
 
 def status_of(job: FoundJob) -> JobStatus:
     entries = list(entries_of(read_journal(job.root)).values())
-    begin = _begin(job, entries)
+    begin = _start_time(job, entries)
     present = [entry for entry in entries if _number(entry, "time") >= begin]
     records = read_progress(job.root)
     total = int(_number(records[-1], "total")) if records and job.batch is None else 0
@@ -165,7 +165,7 @@ def status_of(job: FoundJob) -> JobStatus:
         known=len(entries) - len(present),
         total=max(total, len(entries)),
         nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in present),
-        nbytes_out=sum(_stored(entry) for entry in present),
+        nbytes_out=sum(_stored_nbytes(entry) for entry in present),
         seconds=round(max(now - begin, 0.0), 1),
         workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
         failures=tuple(read_failures(job.root)),
@@ -192,13 +192,13 @@ def wait_for_batch(root: str, batch: Batch) -> bool:
     return state == "COMPLETED" and not same
 
 
-def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
+def _start_time(job: FoundJob, entries: list[dict[str, Any]]) -> float:
     """Return when the first task of the current start began; waiting in a queue does not count."""
-    since = job.batch.rounds[-1].time if job.batch is not None else _since(job.owner)
+    since = job.batch.rounds[-1].time if job.batch is not None else _owner_time(job.owner)
     return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
 
 
-def _since(owner: Owner | None) -> float:
+def _owner_time(owner: Owner | None) -> float:
     try:
         return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
     except (ValueError, OverflowError):  # the field is free text for people
@@ -208,10 +208,10 @@ def _since(owner: Owner | None) -> float:
 def _number(entry: dict[str, Any], name: str) -> float:
     """Return a number in an entry, 0 if absent or not plausible."""
     value = entry.get(name)
-    return value if isinstance(value, (int, float)) and abs(value) < _MOST else 0.0
+    return value if isinstance(value, (int, float)) and abs(value) < _MAX_NUMBER else 0.0
 
 
-def _stored(entry: dict[str, Any]) -> int:
+def _stored_nbytes(entry: dict[str, Any]) -> int:
     try:
         return sum(int(_number(receipt, "nbytes")) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
     except (AttributeError, TypeError, ValueError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OPEN_ZIPS = 16
 _MEMORY_NBYTES = 64 << 20  # an unpacked inner zip larger than this goes to a temporary file
 _LOCAL_HEADER_NBYTES = 30  # .ZIP File Format Specification (APPNOTE.TXT), section 4.3.7
-_MOST_RATIO = 200  # blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip bomb
+_MAX_RATIO = 200  # blocks and skeletons compress by about 100 at most; a higher ratio above _MEMORY_NBYTES is a zip bomb
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Zip:
         self._unpacked: Any = None
         self._open = opened = files.open_file(file.path)
         with _reading(file.path):
-            self._zip = zipfile.ZipFile(_Section(opened, 0, opened.nbytes))
+            self._zip = zipfile.ZipFile(_FileSection(opened, 0, opened.nbytes))
             if file.member is not None:
                 self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
         self.index: Any = None
@@ -105,7 +105,7 @@ class Zip:
             # The data follows the local header, whose name and extra field may differ in length from those of the central directory.
             head = self._open.read_some(_LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-            return _Section(self._open, info.header_offset + skipped, info.file_size)
+            return _FileSection(self._open, info.header_offset + skipped, info.file_size)
         self._check_ratio(info)
         self._unpacked = tempfile.SpooledTemporaryFile(max_size=_MEMORY_NBYTES)  # noqa: SIM115 - lives as long as this object
         with self._zip.open(info) as packed:
@@ -124,7 +124,7 @@ class Zip:
 
     def _check_ratio(self, info: zipfile.ZipInfo) -> None:
         """Reject a member whose declared size exceeds any plausible compression ratio."""
-        most = _MEMORY_NBYTES + _MOST_RATIO * info.compress_size
+        most = _MEMORY_NBYTES + _MAX_RATIO * info.compress_size
         if info.file_size > most:
             raise CorruptError(f"{self._file.path}:{info.filename}: unpacks from {info.compress_size} to {info.file_size} bytes, expected at most {most}")
 
@@ -139,7 +139,7 @@ def _reading(name: str) -> Iterator[None]:
             raise MissingError(f"{name}: {error.args[0]}") from None
 
 
-class _Section(io.RawIOBase):
+class _FileSection(io.RawIOBase):
     """Section of an open file, with its own position, which forks do not share."""
 
     def __init__(self, file: files.OpenFile, offset: int, nbytes: int) -> None:

@@ -12,7 +12,7 @@ from wkwdask.store.paths import dirname
 
 LAYOUT = 1
 """Layout version of a job's records and journal. Jobs of another version are rejected."""
-_MOST_NBYTES = 1 << 28
+_MAX_NBYTES = 1 << 28
 
 
 def read_record(path: str) -> dict[str, Any] | None:
@@ -22,8 +22,8 @@ def read_record(path: str) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     with file:
-        if file.nbytes > _MOST_NBYTES:
-            raise CorruptError(f"{path}: expected a file of at most {_MOST_NBYTES} bytes, found {file.nbytes} bytes")
+        if file.nbytes > _MAX_NBYTES:
+            raise CorruptError(f"{path}: expected a file of at most {_MAX_NBYTES} bytes, found {file.nbytes} bytes")
         return parse_object(file.read([(0, file.nbytes)])[0], path)
 
 

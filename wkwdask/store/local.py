@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # O_PATH needs search permission only, not read permission
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # O_NONBLOCK: opening a pipe does not wait for its writer
-ABSENT, UNUSUAL = -1, 0
+ABSENT, OPEN_SEPARATELY = -1, 0
 """Special sizes in a batch read: the file is absent, or must be opened by itself."""
 _AT_FDCWD = -100  # fcntl.h: relative paths start at the current folder
 _RENAME_EXCHANGE = 2  # renameat2(2)
@@ -235,7 +235,7 @@ class LocalFileSystem:
         finally:
             os.close(parent)
         # The folder was replaced during the read, and the files of the old one may be half deleted. Its absent files must be looked up again.
-        return [(place, UNUSUAL if size == ABSENT else size) for place, size in found]
+        return [(place, OPEN_SEPARATELY if size == ABSENT else size) for place, size in found]
 
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path)
@@ -300,11 +300,11 @@ def _read_small(parent: int, name: str, memory: memoryview) -> int:
     except (FileNotFoundError, NotADirectoryError):
         return ABSENT
     except OSError:
-        return UNUSUAL
+        return OPEN_SEPARATELY
     try:
         return os.preadv(file, [memory], 0)
     except OSError:
-        return UNUSUAL
+        return OPEN_SEPARATELY
     finally:
         os.close(file)
 

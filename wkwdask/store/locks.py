@@ -162,7 +162,7 @@ def _process_start(pid: int) -> str:
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
 _BROKEN_SUFFIX = ".wkwdask-broken-lock"
-_OLD_SECONDS = 3600  # an unreadable temporary file older than this belongs to a dead process
+_STALE_SECONDS = 3600  # an unreadable temporary file older than this belongs to a dead process
 GUARD_NAME = ".wkwdask-guard"
 
 
@@ -294,7 +294,7 @@ def _remove_dead_temporaries(lock: str) -> None:
     for path in paths:
         holder = _holder(path)
         with contextlib.suppress(FileNotFoundError):
-            if holder.is_gone() if holder is not None else time.time() - files.stat(path).st_mtime > _OLD_SECONDS:
+            if holder.is_gone() if holder is not None else time.time() - files.stat(path).st_mtime > _STALE_SECONDS:
                 files.unlink(path)
 
 

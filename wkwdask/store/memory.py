@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.store import StoredFile
 
-_MOST_LINKS = 40  # the limit of Linux, path_resolution(7)
+_MAX_LINKS = 40  # the limit of Linux, path_resolution(7)
 _FREE_NBYTES = 1 << 50
 _numbers = itertools.count(1)
 
@@ -353,7 +353,7 @@ class MemoryFileSystem:
                 nodes.append(node)
                 continue
             followed += 1
-            if followed > _MOST_LINKS:
+            if followed > _MAX_LINKS:
                 raise _error(errno.ELOOP, path)
             if is_memory(node.target):
                 names, nodes = [], [self._root]

@@ -41,16 +41,16 @@ class NewFile:
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
         view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
-        with self._named():
+        with self._naming_errors():
             self._output.write(view, offset, flush=self._flush)
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
         """Write the first bytes of an open file, inside the kernel if possible."""
-        with self._named():
+        with self._naming_errors():
             self._output.copy_from(source, nbytes, flush=self._flush)
 
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
+    def _naming_errors(self) -> Iterator[None]:
         """Add the file's name to errors of a full disk or quota."""
         try:
             yield
@@ -201,37 +201,37 @@ class NewFiles:
     def __init__(self, folder: str, temporary_folder: str) -> None:
         self._folder = folder
         self._temporary_folder = temporary_folder
-        self._made = {folder}
-        self._waiting: list[NewFile] = []
+        self._known_folders = {folder}
+        self._pending: list[NewFile] = []
         self.count = 0
         self.nbytes = 0
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self._folder}/{name}"
         parent = dirname(path)
-        if parent not in self._made:
+        if parent not in self._known_folders:
             files.make_folders_below(self._folder, parent)
-            self._made.add(parent)
+            self._known_folders.add(parent)
         file = NewFile(path, self._temporary_folder)
-        self._waiting.append(file)
+        self._pending.append(file)
         file.write(data, 0)
         file.start_writing_back(len(data))
         self.count += 1
         self.nbytes += len(data)
-        if len(self._waiting) >= _OPEN_AT_ONCE:
+        if len(self._pending) >= _OPEN_AT_ONCE:
             self.publish()
 
     def publish(self) -> None:
         """Flush and rename the files written so far."""
         # All flushes come before all renames: with renames in its journal, the file system would commit the journal at every flush.
-        if len(self._waiting) > 1:
+        if len(self._pending) > 1:
             with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
-                for _ in pool.map(NewFile.sync, self._waiting):
+                for _ in pool.map(NewFile.sync, self._pending):
                     pass
-        while self._waiting:
-            self._waiting[0].publish(flush_folder=False)
-            del self._waiting[0]
+        while self._pending:
+            self._pending[0].publish(flush_folder=False)
+            del self._pending[0]
 
     def discard(self) -> None:
-        while self._waiting:
-            self._waiting.pop().discard()
+        while self._pending:
+            self._pending.pop().discard()

@@ -59,20 +59,20 @@ def is_valid_path(text: str) -> bool:
         return False
 
 
-def _cut(path: str) -> tuple[str, str]:
+def _split_prefix(path: str) -> tuple[str, str]:
     """Split a path into the prefix of its file system and the path inside."""
     return (MEMORY, path[len(MEMORY) :]) if is_memory(path) else ("", path)
 
 
-def _inside(path: str) -> str:
+def _path_inside(path: str) -> str:
     """Return the absolute path inside its file system."""
-    root, rest = _cut(path)
+    root, rest = _split_prefix(path)
     return f"/{rest}" if root else os.path.abspath(path)
 
 
 def split(path: str) -> tuple[str, str]:
     """Split a path into folder and name."""
-    root, rest = _cut(path)
+    root, rest = _split_prefix(path)
     folder, name = posixpath.split(rest)
     return root + folder, name
 
@@ -82,7 +82,7 @@ def dirname(path: str) -> str:
 
 
 def basename(path: str) -> str:
-    return posixpath.basename(_cut(path)[1])
+    return posixpath.basename(_split_prefix(path)[1])
 
 
 def splitext(path: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def join(path: str, name: str) -> str:
 
 def normpath(path: str) -> str:
     """Remove empty names, ``.`` and ``..`` from a path."""
-    root, rest = _cut(path)
+    root, rest = _split_prefix(path)
     return root + posixpath.normpath(f"/{rest}").strip("/") if root else posixpath.normpath(path)
 
 
@@ -115,7 +115,7 @@ def is_absolute(path: str) -> bool:
 
 def relpath(path: str, start: str) -> str:
     """Return a path relative to a folder, or the path itself if the two are in different file systems."""
-    return posixpath.relpath(_inside(path), _inside(start)) if is_memory(path) == is_memory(start) else path
+    return posixpath.relpath(_path_inside(path), _path_inside(start)) if is_memory(path) == is_memory(start) else path
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROVENANCE_NAME = ".wkwdask.json"
 PROGRESS_NAME = ".wkwdask-progress.jsonl"
-_BEYOND = 1 << 31  # larger than any coordinate
+_COORDINATE_LIMIT = 1 << 31  # larger than any coordinate
 
 
 def read_provenance(folder: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def read_creation_settings(folder: str) -> dict[str, Any]:
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:
     """Read the box that the job wrote into a mag; None if unknown."""
     numbers = read_provenance(folder).get("box")
-    if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _BEYOND for number in numbers):
+    if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _COORDINATE_LIMIT for number in numbers):
         return None
     return BoundingBox((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]), mag)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 """Package that reads each protocol; fsspec itself reads the others."""
 _CONTACT_SECONDS = 5.0  # timeout of the first request to a server
-_PAUSES = (0.2, 1.0)  # before each retry of a remote read [s]
+_RETRY_PAUSES_SECONDS = (0.2, 1.0)  # before each retry of a remote read [s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +118,31 @@ class RemoteStore:
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
         """Read ranges of files concurrently, with retries; None for each absent file."""
-        found = self._found(paths, starts, stops)
+        found = self._fetch_or_errors(paths, starts, stops)
         refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
-        is_absent = bool(refused) and self.witness is not None and self._gives(*self.witness)
+        is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
         if is_absent and self.witness is not None:
             warn_of_refused(self.witness[0], refused[0], self.witness[1])
         return [None if is_absent and is_refused(data) else _checked(data, path) for path, data in zip(paths, found, strict=True)]
 
-    def _found(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
+    def _fetch_or_errors(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
         """Read ranges of files concurrently; failed reads are returned as exceptions."""
         fs = self.file_system()
         unreached = self.contact(fs, paths[0])
         if unreached is not None:
             return [unreached] * len(paths)
         found = (
-            fs.cat_ranges(paths, list(starts), list(stops), on_error="return") if len(paths) > 1 else [_caught(lambda: _cat(fs, paths[0], starts[0], stops[0]))]
+            fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
+            if len(paths) > 1
+            else [_read_or_error(lambda: _cat(fs, paths[0], starts[0], stops[0]))]
         )
         out: list[bytes | Exception] = []
         for path, start, stop, data in zip(paths, starts, stops, found, strict=True):
-            for pause in _PAUSES:
-                if not _is_passing(data):
+            for pause in _RETRY_PAUSES_SECONDS:
+                if not _is_transient(data):
                     break
                 time.sleep(pause)
-                data = _caught(lambda path=path, start=start, stop=stop: _cat(fs, path, start, stop))  # type: ignore[misc]
+                data = _read_or_error(lambda path=path, start=start, stop=stop: _cat(fs, path, start, stop))  # type: ignore[misc]
             out.append(data)
         return out
 
@@ -148,13 +150,13 @@ class RemoteStore:
         """Check once per process that a server answers; return the error if it does not."""
         # Drivers retry an unreachable server for minutes. The first request therefore has a short timeout.
         server = "/".join(self.url.split("/")[:3])
-        if not getattr(fs, "async_impl", False) or _reached.get(server):
+        if not getattr(fs, "async_impl", False) or _contacted_servers.get(server):
             return None
         end = time.monotonic() + _CONTACT_SECONDS
-        for pause in (*_PAUSES, 0.0):
-            found = _caught(lambda: _cat_within(fs, path, end - time.monotonic()))
+        for pause in (*_RETRY_PAUSES_SECONDS, 0.0):
+            found = _read_or_error(lambda: _cat_within(fs, path, end - time.monotonic()))
             if _is_answer(found):
-                _reached.put(server, True)
+                _contacted_servers.put(server, True)
                 return None
             if time.monotonic() + pause >= end:
                 break
@@ -163,12 +165,12 @@ class RemoteStore:
             return TimeoutError(f"no answer from {server} within {_CONTACT_SECONDS:g} seconds")
         return found if isinstance(found, Exception) else None
 
-    def _gives(self, root: str, name: str) -> bool:
+    def _can_read(self, root: str, name: str) -> bool:
         """Check whether the server still returns a file now, after it has refused another one."""
-        return isinstance(self._found([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
+        return isinstance(self._fetch_or_errors([replace(self, url=root).path_of(name)], [None], [None])[0], bytes)
 
 
-_reached: LruCache[bool] = LruCache(256)
+_contacted_servers: LruCache[bool] = LruCache(256)
 """Servers that have answered in this process."""
 
 
@@ -190,14 +192,14 @@ def _is_answer(found: bytes | Exception) -> bool:
     return not isinstance(found, Exception) or is_status or is_refused(found) or isinstance(found, FileNotFoundError | NotImplementedError | ValueError)
 
 
-def _caught(read: Callable[[], bytes]) -> bytes | Exception:
+def _read_or_error(read: Callable[[], bytes]) -> bytes | Exception:
     try:
         return read()
     except Exception as error:  # drivers raise errors of many libraries
         return error
 
 
-def _is_passing(found: object) -> bool:
+def _is_transient(found: object) -> bool:
     """Check whether a retry may succeed."""
     return (
         isinstance(found, Exception)
@@ -273,7 +275,7 @@ class RemoteFile:
     def __exit__(self, *error: object) -> None: ...
 
 
-_warned: LruCache[bool] = LruCache(1024)
+_warned_locations: LruCache[bool] = LruCache(1024)
 """Locations for which a warning about refused files was issued."""
 
 
@@ -292,8 +294,8 @@ def is_refused(found: object) -> bool:
 
 def warn_of_refused(place: str, path: str, witness: str) -> None:
     """Warn, once per location and process, that refused files are read as absent."""
-    if not _warned.get(place):
-        _warned.put(place, True)
+    if not _warned_locations.get(place):
+        _warned_locations.put(place, True)
         note = f"the server refuses files (403 Forbidden), for example {path}, while {witness} is readable: they are treated as absent, and read as zeros"
         warnings.warn(f"{place}: {note}", AccessWarning, stacklevel=2)
 

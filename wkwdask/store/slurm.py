@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 60
 _POLL_SECONDS = 5.0
-_OVER = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
+END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
+"""States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
 _UNKNOWN = "Invalid job id"
 
 
@@ -65,7 +66,7 @@ class SlurmJob:
         if done.returncode:  # SLURM forgets old jobs (MinJobAge), and never knew jobs of another cluster
             return _UNKNOWN in done.stderr and self.cluster in ("", cluster_name())
         state, restarts = _field(done.stdout, "JobState"), _field(done.stdout, "Restarts")
-        return state in _OVER or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
+        return state in END_STATES or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
 
 
 def cluster_name() -> str:
@@ -81,26 +82,26 @@ def max_array_size() -> int:
 
 def submit_job(script: str, command: Sequence[str], options: Sequence[str], folder: str) -> str:
     """Submit a batch script; return the job id."""
-    printed = _checked("sbatch", "--parsable", f"--chdir={folder}", *options, script, *command)
+    printed = _checked_call("sbatch", "--parsable", f"--chdir={folder}", *options, script, *command)
     return printed.strip().rpartition("\n")[2].partition(";")[0]
 
 
 def release_job(number: str) -> None:
     """Release a job that was submitted with ``--hold``."""
-    _checked("scontrol", "release", number)
+    _checked_call("scontrol", "release", number)
 
 
 def cancel_jobs(numbers: Iterable[str]) -> None:
     """Cancel jobs with all their elements; a job that has ended is not an error."""
     for number in numbers:
-        done = _asked("scancel", number)
+        done = _call("scancel", number)
         if done.returncode and _UNKNOWN not in done.stderr:
             raise BatchError(f"scancel {number}: {done.stderr.strip()}")
 
 
 def count_states(number: str) -> dict[str, int]:
     """Count the elements of a job by state, such as RUNNING; empty if SLURM has forgotten the job."""
-    done = _asked("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
+    done = _call("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
     if done.returncode and _UNKNOWN not in done.stderr:
         raise BatchError(f"squeue: {done.stderr.strip()}")
     states = done.stdout.split()
@@ -109,7 +110,7 @@ def count_states(number: str) -> dict[str, int]:
 
 def is_in_queue(number: str) -> bool:
     """Check whether any element of a job is pending or running."""
-    return not count_states(number).keys() <= _OVER
+    return not count_states(number).keys() <= END_STATES
 
 
 def wait_for_end(number: str) -> str:
@@ -161,14 +162,14 @@ def _field(text: str, name: str) -> str:
     return found[1] if found is not None else ""
 
 
-def _checked(*command: str) -> str:
-    done = _asked(*command)
+def _checked_call(*command: str) -> str:
+    done = _call(*command)
     if done.returncode:
         raise BatchError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 
-def _asked(*command: str) -> subprocess.CompletedProcess[str]:
+def _call(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return _run(*command)
     except FileNotFoundError:

@@ -212,7 +212,7 @@ class PyramidJob:
             if task.spec.first_level:
                 return False
             raise source_changed(task, task.spec.states(), self.source)
-        return self._gathering.is_there(result, known)
+        return self._gathering.still_exists(result, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class RegionJob:
         """Return whether the result of an earlier start is still valid."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
-        return self._gathering.is_there(result, known)
+        return self._gathering.still_exists(result, known)
 
 
 def check_source(task: Task, result: Result) -> None:
