@@ -225,7 +225,7 @@ def test_the_command_prints_what_it_writes(tmp_path):
     with many_regions():
         done = run_here("contrast", tmp_path / "ds", "--write")
     shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"]
-    assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} is written"
+    assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} written"
 
 
 def test_a_box_without_slices(dataset):

@@ -444,7 +444,7 @@ def test_command(dataset):
     assert "--overwrite" in again.stderr
     both = run_here("upsample", dataset, "--resume", "--overwrite")
     assert both.returncode == 2
-    assert "give one of them" in both.stderr
+    assert "use one of them" in both.stderr
 
 
 def test_help_teaches():

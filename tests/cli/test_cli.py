@@ -156,7 +156,7 @@ def test_resume(dataset, call):
     assert "--overwrite" in err
     code, _, err = call(*command, "--resume", "--overwrite")
     assert code == 2
-    assert "--resume goes on with a run, --overwrite starts over: give one of them" in err
+    assert "--resume continues a run, --overwrite discards it: use one of them" in err
 
 
 def test_an_interrupted_run_is_forgotten(dataset, call):
@@ -196,7 +196,7 @@ def test_update(dataset, call, update):
 def test_update_is_not_about_building(dataset, call, more):
     code, _, err = call("pyramid", "--layer", "color", "--update", more, dataset)
     assert code == 1
-    assert "give one or the other" in err
+    assert "use one or the other" in err
 
 
 @pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
@@ -231,7 +231,7 @@ def test_layers(dataset, call):
     assert (mags_of(dataset, "cells"), mags_of(dataset)) == (["1", "16", "2-2-1"],) * 2
     code, _, err = call("pyramid", dataset, "--all-layers", "--layer", "color")
     assert code == 2
-    assert "give --layer or --all-layers" in err
+    assert "use --layer or --all-layers, not both" in err
     code, _, err = call("pyramid", dataset, "--mags", "4")
     assert code == 1
     assert "layer" in err

@@ -56,7 +56,7 @@ def test_the_life_of_a_dataset(tmp_path, dataset):
 
 
 def test_largest_id(dataset):
-    assert call("dataset", "largest-id", dataset.path, "seg", "--dry-run") == f"largest id of seg: {IDS.max()}, the JSON says {IDS.max()}\n"
+    assert call("dataset", "largest-id", dataset.path, "seg", "--dry-run") == f"largest id of seg: {IDS.max()}, in the JSON: {IDS.max()}\n"
     dataset.set_largest_segment_id("seg", None)
     assert dataset.refreshed()["seg"].largest_segment_id is None
     call("dataset", "largest-id", dataset.path, "seg")

@@ -315,7 +315,7 @@ def test_commands(tmp_path):
     assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(Path(name).stem for name in SHIPPED)
     assert command("cluster", "render", "slurm-jobqueue").stdout.rstrip() == render(load_config("slurm-jobqueue")).rstrip()
     both = command("verify", tmp_path, "--cluster", "local", "--scheduler", "tcp://a:1")
-    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
+    assert (both.returncode, "use one of them" in both.stderr) == (2, True)
     unknown = command("verify", tmp_path, "--cluster", "mine")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("error: mine: neither a file nor a known cluster; known clusters: ")

@@ -102,10 +102,10 @@ def test_failures_are_listed(interrupted):
 
 def test_nothing_writes_here(tmp_path):
     shown = _status(tmp_path)
-    assert (shown.returncode, shown.output) == (0, f"{tmp_path}: no job writes here, and none has left a record\n")
+    assert (shown.returncode, shown.output) == (0, f"{tmp_path}: no running job, and no record of an earlier one\n")
 
 
 def test_cancel_of_what_is_no_slurm_job(interrupted):
     result = run_here("cancel", interrupted)
     assert result.returncode == 1
-    assert "no job runs here" in result.output
+    assert "no running job" in result.output

@@ -96,4 +96,4 @@ def test_status_and_cancel(interrupted):
     assert os.listdir(interrupted / "seg") == []
     write(interrupted)
     assert Plug.seen == 8
-    assert "no job runs here" in run_here("cancel", interrupted, "--discard").stderr
+    assert "no running job" in run_here("cancel", interrupted, "--discard").stderr

@@ -66,7 +66,7 @@ def test_a_box_outside_of_an_array_is_an_error_that_names_both(dataset):
     assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
     with pytest.raises(BoundsError, match=r"the box x 100 to 200, y 0 to 40 does not touch the array along x; the array has x 0 to 40, y 0 to 40"):
         array.wkw.crop_nm(x=(100, 200), y=(0, 40))
-    with pytest.raises(BoundsError, match=r"the box z the end to -4 holds nothing"):
+    with pytest.raises(BoundsError, match=r"the box z start to -4 does not touch the array along z"):
         array.wkw.crop_nm(z=(None, -4))
 
 

@@ -86,7 +86,7 @@ def apply(
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     combine : callable
         Function that combines two values to one if there is no target; values come in the order of their bricks.
     token : str, optional

@@ -123,7 +123,7 @@ def convert(
         Treatment of sections that are missing from the numbering, cannot be decoded, or have another size or type: raise an error that names the section, or
         fill it with zeros and name it in the report.
     existing : {"error", "resume", "overwrite"}
-        What to do if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
+        Action if the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it. An export replaces a folder only if an
         export made it.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset, and reading HDF5 data through links, external storage or virtual datasets outside the

@@ -61,7 +61,7 @@ def rechunk(
     bounding_box : BoundingBox, str or sequence, optional
         Part to store: x, y, z, width, height, depth [voxels of mag 1]; needs a target.
     existing : {"error", "resume", "overwrite"}
-        What to do if a mag of the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+        Action if a mag of the target exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     verify : bool, optional
         Read all voxels back and compare them before a mag is published; by default True if mags are replaced in place.
     allow_external : bool
@@ -222,7 +222,7 @@ def copy(
     translate : sequence of 3 int
         Offset added to all positions along x, y, z [voxels of mag 1]; a multiple of each copied mag.
     existing : {"error", "resume", "overwrite"}
-        What to do if a mag of the target exists. An interrupted copy is resumed, except with ``"overwrite"``, which discards it.
+        Action if a mag of the target exists. An interrupted copy is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
         Read all voxels back and compare them before a mag is published.
     allow_external : bool

@@ -420,7 +420,7 @@ def create_dataset(
     name : str, optional
         Name of the dataset, by default that of the folder.
     existing : {"error", "keep"}
-        What to do if the dataset exists; ``"keep"`` opens it if it has the same voxel size.
+        Action if the dataset exists; ``"keep"`` opens it if it has the same voxel size.
 
     Returns
     -------

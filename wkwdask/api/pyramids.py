@@ -73,7 +73,7 @@ def build_pyramid(
     ignore_zero : bool
         Ignore zeros in mode, mean and median: a voxel becomes zero only if its whole window is zero.
     existing : {"error", "resume", "overwrite"}
-        What to do if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
+        Action if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
         ``"overwrite"`` discards it and replaces the mags. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
         repeated after an interruption at any point.
     update : bool or "content"
@@ -232,7 +232,7 @@ def upsample(
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags to build instead of that ladder. Each is built from the source directly, by any factor per axis.
     existing : {"error", "resume", "overwrite"}
-        What to do if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
+        Action if one of the mags exists. ``"resume"`` continues an interrupted job (as ``"error"`` does) and does nothing if the job has finished;
         ``"overwrite"`` discards it and replaces the mags.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.

@@ -74,7 +74,7 @@ def merge(
         one in the JSON; pass a number if the JSON states one that is too small. New ids of the first annotation stay. Those of each further annotation are
         raised by the sum, over the annotations before it, of their largest new id minus the largest id of the base. Other ids and zero stay.
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
+        Action if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
         Read all voxels back and compare them before the mag appears.
     allow_external : bool
@@ -172,7 +172,7 @@ def connected_components(
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 for more than 2^32 - 1 components.
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options
@@ -282,7 +282,7 @@ def remap(
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
+        Action if the mag exists. An interrupted job is resumed, except with ``"overwrite"``, which discards it.
     allow_external : bool
         Allow writing where links lead out of the dataset; refused by default.
     **options

@@ -113,7 +113,7 @@ def to_wkw(
         Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new ``datasource-properties.json``; an existing one must state the same.
     {options}
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists; ``"overwrite"`` replaces it. The same call resumes an interrupted one: its finished files are kept after a check of their
+        Action if the mag exists; ``"overwrite"`` replaces it. The same call resumes an interrupted one: its finished files are kept after a check of their
         size, header and jump table. The same call means the same settings and the same array: equal voxels in memory, a dask graph of the same name, or the
         same ``token``. With ``"resume"``, a dask array is compared by position, shape and type only; its content must be the same.
     token : str, optional
@@ -206,7 +206,7 @@ def create(
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z [nm], for a new dataset or image, as for :func:`to_wkw`.
     existing : {"error", "overwrite"}
-        What to do if the mag exists; ``"overwrite"`` replaces it.
+        Action if the mag exists; ``"overwrite"`` replaces it.
     category : {"color", "segmentation"}, optional
         Category of a layer that the JSON does not list yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
@@ -375,7 +375,7 @@ def to_precomputed(
     region : BoundingBox or pair of corners, optional
         Box of an existing scale to overwrite, as for :func:`to_wkw` [absolute voxels of the scale].
     existing : {"error", "resume", "overwrite"}
-        What to do if the scale exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+        Action if the scale exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     type : {"image", "segmentation"}, optional
         Type of a new volume; by default integers of 32 bits and more in one channel are a segmentation.
     mag : Mag, str or int, optional
@@ -483,7 +483,7 @@ def to_zarr(
     category : {"color", "segmentation"}, optional
         Category of a new image; by default integers of 32 bits and more in one channel are a segmentation.
     existing : {"error", "resume", "overwrite"}
-        What to do if the mag exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
+        Action if the mag exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.
     compute : bool
@@ -580,7 +580,7 @@ def to_n5(
     mag : Mag, str or int, optional
         Voxel size of the dataset as a multiple of that of ``s0``, such as ``"2-2-1"`` for ``s1``; 1 by default.
     existing : {"error", "resume", "overwrite"}
-        What to do if the dataset exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for
+        Action if the dataset exists; ``"overwrite"`` replaces it. ``"resume"`` continues an interrupted call with the same settings, as for
         :func:`to_wkw`.
     token : str, optional
         Name of the array's content; a call with another token does not resume the job.

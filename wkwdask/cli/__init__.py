@@ -1,4 +1,9 @@
-"""The command ``wkwdask``. Commands import what they need when they run, so that the fast ones stay fast."""
+"""The command line ``wkwdask``, one module per group of commands.
+
+A command parses its arguments and calls a function of :mod:`wkwdask`; :mod:`wkwdask.cli.options` adds the options that commands share,
+:mod:`wkwdask.cli.messages` translates argument names in messages, and :mod:`wkwdask.cli.tables` prints tables. Heavy modules are imported inside commands, so
+that ``--help`` and completion stay fast. Nothing imports this folder. Start with :func:`main`.
+"""
 
 from __future__ import annotations
 
@@ -12,69 +17,69 @@ import click
 
 from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations
 from wkwdask.cli.completion import complete_parameters
-from wkwdask.cli.words import learn_options, on_command_line
+from wkwdask.cli.messages import on_command_line, register_options
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="wkwdask")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; works behind a command too.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may also follow the command.")
 def cli(debug: bool) -> None:
-    """Process webKNOSSOS-wrap (WKW) voxel data.
+    """Process WKW, Neuroglancer precomputed, N5 and OME-NGFF voxel volumes.
 
     \b
-    Look at a dataset          wkwdask info DATASET
-    See it                     wkwdask preview DATASET -o picture.png
-    Make its coarser mags      wkwdask pyramid DATASET --layer color
-    Make finer mags            wkwdask upsample DATASET --layer prediction
-    Store it in another way    wkwdask rechunk DATASET --file-len 32
-    Compress it                wkwdask compress DATASET
-    Your own function          wkwdask apply module:function SOURCE TARGET
-    Connected components       wkwdask components SOURCE TARGET
-    Merge, rename segments     wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
-    Measure its labels         wkwdask labels DATASET --color color -o table.csv
-    Set its contrast           wkwdask contrast DATASET --layer color --write
-    Copy it, or a part of it   wkwdask copy DATASET TARGET
+    Show a dataset             wkwdask info DATASET
+    Draw a preview             wkwdask preview DATASET -o picture.png
+    Build coarser mags         wkwdask pyramid DATASET --layer color
+    Build finer mags           wkwdask upsample DATASET --layer prediction
+    Change blocks and files    wkwdask rechunk DATASET --file-len 32
+    Compress mags              wkwdask compress DATASET
+    Apply a function           wkwdask apply module:function SOURCE TARGET
+    Label components           wkwdask components SOURCE TARGET
+    Map segment ids            wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
+    Measure labels             wkwdask labels DATASET --color color -o table.csv
+    Set the contrast           wkwdask contrast DATASET --layer color --write
+    Copy a dataset or a box    wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
-    Remove it                  wkwdask rm DATASET
-    Check it, repair it        wkwdask verify DATASET, wkwdask repair DATASET
-    Compare two of them        wkwdask diff DATASET OTHER
-    Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
-    N5 as Zarr                 wkwdask n5-as-zarr VOLUME.n5
-    Zarr chunks as TIFF files  wkwdask tiff-prefix 256,256 uint16
-    See it as Zarr             wkwdask zarr-view DATASET
-    Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
+    Delete a dataset           wkwdask rm DATASET
+    Check and repair           wkwdask verify DATASET, wkwdask repair DATASET
+    Compare two datasets       wkwdask diff DATASET OTHER
+    Convert images and arrays  wkwdask convert sections/ DATASET --voxel-size 4,4,35
+    Describe N5 as Zarr        wkwdask n5-as-zarr VOLUME.n5
+    Make Zarr chunks TIFF      wkwdask tiff-prefix 256,256 uint16
+    Add Zarr metadata to WKW   wkwdask zarr-view DATASET
+    Edit the JSON              wkwdask dataset rename-layer DATASET OLD NEW
     Run on a cluster           wkwdask cluster list, wkwdask pyramid DATASET --cluster slurm-jobqueue
-    As a SLURM job array       wkwdask submit pyramid DATASET --cluster slurm-array
-    Show progress              wkwdask status DATASET, wkwdask cancel DATASET
-    Try all of it              wkwdask demo
+    Submit a SLURM job array   wkwdask submit pyramid DATASET --cluster slurm-array
+    Show or cancel jobs        wkwdask status DATASET, wkwdask cancel DATASET
+    Make a demo dataset        wkwdask demo
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")  # names of files and texts of records may hold what cannot be encoded
+            stream.reconfigure(errors="backslashreplace")  # file names and texts of records may contain characters that the terminal cannot encode
 
 
 for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster):
     for command in module.COMMANDS:
         cli.add_command(command)
 complete_parameters(cli)
-learn_options(cli)
+register_options(cli)
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning on one line, in place of :func:`warnings.showwarning`, unless the same one was printed before."""
+    """Print a warning on one line, once; replaces :func:`warnings.showwarning`."""
     if str(message) not in shown:
         shown.add(str(message))
         click.echo(on_command_line(f"warning: {message}"), err=True)
 
 
 def main() -> None:
-    """Run the command line: errors become one line on standard error and the exit code 1, or the one that they carry."""
+    """Run the command line. An error is printed as one line on standard error; the exit code is 1, or the ``exit_code`` of the error."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
         with warnings.catch_warnings():
             warnings.showwarning = functools.partial(_show_once, set())
-            code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # what a command exits with comes back as a number
+            code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # an exit code is returned as a number
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)

@@ -1,4 +1,4 @@
-"""The commands that find something out about layers."""
+"""Commands that measure layers: labels, histogram, contrast."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="
 
 @click.command(short_help="Tabulate labels: sizes, boxes, centroids, values of another layer.")
 @click.argument("path")
-@click.option("--layer", help="The layer with the labels; may be omitted where there is one segmentation.")
-@click.option("--mag", help="Its mag. Default: the finest that has files.")
+@click.option("--layer", help="Layer with the labels; may be omitted if there is only one segmentation.")
+@click.option("--mag", help="Mag of the labels. Default: the finest that has files.")
 @click.option("--color", metavar="LAYER", help="Another layer, by name or path: mean, std, min and max inside each label.")
-@click.option("--color-mag", metavar="MAG", help="Its mag. Default: the finest that is not finer than the labels.")
+@click.option("--color-mag", metavar="MAG", help="Mag of the other layer. Default: the finest that is not finer than that of the labels.")
 @box_option
 @click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
-@click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: the largest labels are printed.")
+@click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: print the largest labels.")
 @cluster_options
 def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
 
-    Boxes are half-open, in voxels of mag 1; so are centroids, where the centre of voxel i is (i + 0.5) * mag.
+    Boxes are half-open. Boxes and centroids are in voxels of mag 1; the centre of voxel i is (i + 0.5) * mag.
 
     \b
     Examples:
@@ -59,16 +59,16 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
 
 @click.command(short_help="Count the voxel values of a layer.")
 @click.argument("path")
-@click.option("--layer", help="The layer; may be omitted where there is one color layer.")
-@click.option("--mag", help="The mag. Default: the finest that has files.")
-@click.option("--bins", type=click.IntRange(1), help="Number of bins. Default: every value of 8 and 16 bits, 4096 bins for other types.")
+@click.option("--layer", help="Layer to count; may be omitted if there is only one color layer.")
+@click.option("--mag", help="Mag to count. Default: the finest that has files.")
+@click.option("--bins", type=click.IntRange(1), help="Number of bins. Default: each value of 8 and 16 bits, 4096 bins for other types.")
 @click.option(
     "--range", "limits", metavar="LOW,HIGH", callback=_pair_of("--range"), help="Lower and upper limit of the bins. Default: the minimum and the maximum."
 )
 @box_option
 @click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
-@click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: they are printed.")
+@click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: print them.")
 @cluster_options
 def histogram(path: str, limits: tuple[float, float] | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Count the voxel values of a layer, or of each of its slices, exactly.
@@ -97,9 +97,9 @@ def histogram(path: str, limits: tuple[float, float] | None, output: str | None,
 
 @click.command(short_help="Find a range of values that shows a layer well.")
 @click.argument("path")
-@click.option("--layer", help="The layer; may be omitted where there is one color layer.")
-@click.option("--mag", help="The mag. Default: the finest that has files.")
-@click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", callback=_pair_of("--percentiles"), help="The two percentiles.")
+@click.option("--layer", help="Layer to count; may be omitted if there is only one color layer.")
+@click.option("--mag", help="Mag to count. Default: the finest that has files.")
+@click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", callback=_pair_of("--percentiles"), help="Lower and upper percentile.")
 @box_option
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
@@ -118,7 +118,7 @@ def contrast(path: str, percentiles: tuple[float, float], with_zero: bool, write
         table = wkwdask.contrast(path, percentiles, ignore_zero=not with_zero, write=write, **options)
     click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]
-    click.echo(f"intensityRange {low}, {high}{' is written' if write else ''}")
+    click.echo(f"intensityRange {low}, {high}{' written' if write else ''}")
 
 
 COMMANDS = (labels, histogram, contrast)

@@ -1,4 +1,4 @@
-"""The command that applies a function."""
+"""Command that applies a function."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _parsed_shape = parsed(_box_shape, "expected one or three whole numbers")
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
 @click.option("--halo", metavar="X,Y,Z", callback=_parsed_shape, help="Margin that the function reads around its box [voxels]; one number for all axes.")
-@click.option("--mask", metavar="MAG", help="A mag of any resolution: where it is zero, the result is zero and is not computed.")
+@click.option("--mask", metavar="MAG", help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to compute [voxels of mag 1]; everything else becomes zero.")
-@click.option("--skip-empty", is_flag=True, help="Where the first source is zero, the result is zero and is not computed.")
+@click.option("--skip-empty", is_flag=True, help="Skip boxes in which the first source is zero; their result is zero.")
 @click.option("--chunks", metavar="X,Y,Z", callback=_parsed_shape, help="Box that one call computes [voxels]; one number for all axes.")
-@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="A keyword argument of the function; JSON, else text. Several times for several.")
-@click.option("--dtype", help="Type of the result. Default: as in the first source.")
-@click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
+@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Keyword argument of the function, as JSON or else as text; may be repeated.")
+@click.option("--dtype", help="Data type of the result. Default: that of the first source.")
+@click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Number of channels of the result.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
@@ -44,7 +44,7 @@ _parsed_shape = parsed(_box_shape, "expected one or three whole numbers")
 @external_option
 @runs
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
-    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES; the last path is the TARGET, a mag that is made.
+    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES, and write the mag TARGET, the last path.
 
     The function gets a numpy array (x, y, z) per source and returns one of the same shape. The mag is published when it is complete; the same command
     continues an interrupted run. Boxes in which the function failed are listed.
@@ -57,7 +57,7 @@ def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any
       wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
     """
     called = partial(_found(function), **dict(_argument(text) for text in arguments))
-    called.__name__ = function  # type: ignore[attr-defined]  # what messages call it
+    called.__name__ = function  # type: ignore[attr-defined]  # the name in messages
     target = None if is_reduction else sources[-1]
     urls = sources if is_reduction else sources[:-1]
     if not urls:
@@ -92,7 +92,7 @@ def _found(name: str) -> Any:
 
 
 def _module_of(file: str) -> Any:
-    """Import a file, whatever other modules are called; processes of a cluster get its functions by value."""
+    """Import a file as a module that is not in ``sys.modules``, so that its functions are pickled by value for the processes of a cluster."""
     path = Path(file).resolve()
     if not path.is_file():
         raise click.UsageError(f"{path}: no such file")
@@ -104,7 +104,7 @@ def _module_of(file: str) -> Any:
     try:
         spec.loader.exec_module(module)
     finally:
-        del sys.modules[spec.name]  # what is in no module that can be found goes to other processes by value
+        del sys.modules[spec.name]  # cloudpickle sends functions by value if their module cannot be imported
     return module
 
 

@@ -1,4 +1,4 @@
-"""Commands that check, mend and compare what is stored."""
+"""Commands that verify, repair and compare stored volumes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
+from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import METHODS, cluster_options, external_option, json_option, layers_option, mags_option
-from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _method_option = click.option(
     "--method",
     type=click.Choice(METHODS[1:]),
-    help="Method of coarser mags that do not record it. verify: by default the most common one; repair: their files are rebuilt only with this option.",
+    help="Downsampling method of coarser mags that do not record it. verify: median for images and mode for labels by default; repair: their files are "
+    "rebuilt only with this option.",
 )
 
 
@@ -38,7 +39,7 @@ def _exit(code: int) -> None:
 @click.argument("path")
 @layers_option
 @mags_option
-@click.option("--quick", is_flag=True, help="Headers, jump tables, names and JSON; no block is decoded.")
+@click.option("--quick", is_flag=True, help="Check headers, jump tables, names and JSON only; decode no block.")
 @click.option("--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare.")
 @click.option(
     "--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of the files that --pyramid compares, such as 0.05; the same files in each run."
@@ -104,7 +105,7 @@ def repair(path: str, voxel_size: str | None, as_json: bool, cluster: AbstractCo
     """Repair a dataset, a layer or a mag.
 
     Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
-    What cannot be repaired stays unchanged and is listed, unless an option says otherwise. Exit code 1: an error remains.
+    Without an option, faults that cannot be repaired stay and are listed. Exit code 1: an error remains.
 
     \b
     Examples:
@@ -122,15 +123,15 @@ def repair(path: str, voxel_size: str | None, as_json: bool, cluster: AbstractCo
 @click.command(short_help="Compare two datasets, layers or mags voxel by voxel.")
 @click.argument("first")
 @click.argument("second")
-@click.option("--layer", help="The layer. Default: all that both have.")
-@click.option("--mag", help="The mag. Default: all that both have.")
+@click.option("--layer", help="Layer to compare. Default: all common layers.")
+@click.option("--mag", help="Mag to compare. Default: all common mags.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to compare [voxels of mag 1]. Default: everything.")
 @json_option
 @cluster_options
 def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Compare two datasets, layers or mags voxel by voxel, however each is stored.
 
-    Exit code 0: equal; 1: different; 2: they could not be compared.
+    Exit code 0: equal; 1: different; 2: the comparison failed.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The commands about clusters: show, render and check configurations; hand jobs to SLURM, show and cancel them."""
+"""Commands for clusters: list, render and check configurations; submit jobs to SLURM, show and cancel them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed
 def cluster() -> None:
     """Show, render and check clusters that jobs can run on.
 
-    A cluster is a file of settings, known by its name: copy a shipped one to ~/.config/wkwdask/clusters, change in it what says CHANGE, check it, and give
-    its name to any verb.
+    A cluster is a configuration file with a name. Copy a shipped file to ~/.config/wkwdask/clusters, edit the lines marked CHANGE, check it, and pass its
+    name to any command with --cluster.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def cluster() -> None:
 def list_clusters() -> None:
     """List the named clusters with their kinds and files.
 
-    They are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first of a name counts.
+    Files are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first match of a name is used.
     """
     from wkwdask.clusters.config import known_configs, load_config
     from wkwdask.errors import FormatError
@@ -64,7 +64,7 @@ def list_clusters() -> None:
 @cluster.command(short_help="Print the job script of a cluster.")
 @click.argument("config")
 def render(config: str) -> None:
-    """Print what would be submitted: the script of one job, the batch script, the manifests. Nothing is submitted.
+    """Print the job script, batch script or manifests of a cluster, without submitting them.
 
     \b
     Examples:
@@ -79,12 +79,14 @@ def render(config: str) -> None:
 
 @cluster.command(short_help="Start one worker, check its environment, and stop it.")
 @click.argument("config")
-@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False), help="A folder that workers must see, such as the one with the data.")
-@click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="How long to wait for the worker [s].")
+@click.option(
+    "--folder", required=True, type=click.Path(exists=True, file_okay=False), help="Folder that workers must be able to access, such as that of the data."
+)
+@click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="Maximum time to wait for the worker [s].")
 def check(config: str, folder: str, seconds: float) -> None:
-    """Start one worker, compare its versions with those here, try the shared folder from both sides, look at scratch and memory, and stop everything.
+    """Start one worker, compare its package versions with the local ones, test the shared folder from both sides, check scratch and memory, and stop it.
 
-    Exit code 1: something is wrong.
+    Exit code 1: a check failed.
 
     \b
     Example:
@@ -106,7 +108,7 @@ def check(config: str, folder: str, seconds: float) -> None:
 @click.option("--token", required=True)
 @click.option("--output", required=True)
 def probe(folder: str, token: str, output: str) -> None:
-    """Look around inside a job, on one of its workers where it has some, and write what was found as JSON."""
+    """Collect facts about the environment of a job, on one of its workers if it has any, and write them as JSON."""
     from wkwdask.clusters import check
     from wkwdask.clusters.connect import cluster as connect
     from wkwdask.store import files
@@ -121,21 +123,23 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.command(short_help="Submit a command to SLURM.", context_settings=_VERBATIM)
 @click.argument("verb")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="A batch script: slurm-array, slurm-allocation, or a file of your own.")
-@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: as many as have half an hour of work each.")
-@click.option("--cpus", type=click.IntRange(1), help="Cores of each, and tasks that it runs at once. Default: as the script says, else 1.")
-@click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
-@click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
+@click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="Batch script: slurm-array, slurm-allocation, or your own file.")
+@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: so many that each has half an hour of work.")
+@click.option(
+    "--cpus", type=click.IntRange(1), help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1."
+)
+@click.option("--walltime", metavar="HH:MM:SS", help="Time limit of each element. Default: as in the script, else estimated from the plan.")
+@click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as in the script, else estimated from the plan.")
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
 @click.option("--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded.")
 @click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs.")
 def submit(
     verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any
 ) -> None:  # fmt: skip
-    """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
+    """Submit the command VERB with its ARGUMENTS to SLURM, and print the ids of the jobs.
 
-    With a job array (slurm-array) this machine makes the plan; the elements share the tasks, and a job after them joins, checks and publishes. With an
-    allocation (slurm-allocation) the command, or a Python script, runs in a job with its own dask cluster.
+    With a job array (slurm-array), this machine makes the plan, the elements share the tasks, and a final job joins, checks and publishes the result. With an
+    allocation (slurm-allocation), the command, or a Python script, runs in a job with its own dask cluster.
 
     \b
     Examples:
@@ -153,7 +157,7 @@ def submit(
     logs = abspath(logs)
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"]:
-            raise click.UsageError("--elements, --cpus and --memory are for job arrays; an allocation is as its script says, or --sbatch")
+            raise click.UsageError("--elements, --cpus and --memory are for job arrays; edit the script of an allocation, or use --sbatch")
         asked = [] if walltime is None else [f"--time={walltime}"]
         ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
     elif loaded.kind == "array":
@@ -161,24 +165,24 @@ def submit(
         ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
-            f"--cluster {config}: not a batch script but a cluster of kind {loaded.kind}; type the command itself: wkwdask {verb} ... --cluster {config}"
+            f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
         )
     if not ended:
-        raise click.ClickException(f"wkwdask {verb} did not come to its end: see what its jobs printed, in {logs}")
+        raise click.ClickException(f"wkwdask {verb} did not complete; see the output of its jobs in {logs}")
 
 
 def _check_options(script: str, options: Sequence[str]) -> None:
-    """Make sure that neither the script nor the user sets what is up to this command."""
+    """Raise if the script or the user sets an option of sbatch that this command sets itself."""
     from wkwdask.store.slurm import options_in
 
-    instead = {"array": "--elements says how many elements there are", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
+    instead = {"array": "--elements sets the number of elements", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
     said = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
     for name in instead.keys() & said:
         raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {instead[name]}")
 
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
-    """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
+    """Run a command or Python script in one job with its own dask cluster. Return False if ``wait`` is set and the job failed."""
     from wkwdask.store import files
     from wkwdask.store.slurm import submit_job, wait_for_end
 
@@ -187,12 +191,12 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     files.makedirs(logs)
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
     number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
-    click.echo(f"job {number}; it prints into {logs}/{verb}-{number}.log")
+    click.echo(f"job {number}; output in {logs}/{verb}-{number}.log")
     return not wait or wait_for_end(number) == "COMPLETED"
 
 
 def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
-    """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
+    """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left. Return False if ``wait`` is set and the array failed."""
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
     from wkwdask.runs.batch_file import HandedToSlurm
@@ -211,16 +215,16 @@ def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) ->
 def _describe(handed: HandedToSlurm) -> None:
     last = handed.batch.rounds[-1]
     parent = shlex.quote(dirname(handed.root))
-    click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
-    click.echo(f"array {last.array}, then job {last.finish}; both print into {handed.batch.logs}")
-    click.echo(f"wkwdask status {parent}    shows how far it is; wkwdask cancel {parent} ends it, and what is finished is kept")
+    click.echo(f"{last.tasks:,} tasks: {handed.size}")
+    click.echo(f"array {last.array}, then job {last.finish}; output in {handed.batch.logs}")
+    click.echo(f"wkwdask status {parent}    shows the progress; wkwdask cancel {parent} cancels the jobs and keeps finished work")
 
 
 @click.command("batch-element", hidden=True)
 @click.argument("root")
 @click.argument("number", type=int)
 def batch_element(root: str, number: int) -> None:
-    """Run the share of one element of an array."""
+    """Run the tasks of one element of a job array."""
     from wkwdask.graphs.job_array import element_job
     from wkwdask.graphs.runners import run_job
 
@@ -236,9 +240,10 @@ def batch_element(root: str, number: int) -> None:
 @click.argument("root")
 @click.argument("again")
 def batch_finish(root: str, again: str) -> None:
-    """Finish a job whose array has ended. If the job was published before this start was queued again, continue with the next step after AGAIN.
+    """Finish a job after its array has ended.
 
-    AGAIN, which came with the job, decides what is run: others may write the job's folder.
+    The command to run comes from AGAIN, an argument of this SLURM job, and not from the job's folder, which others may be able to write. If SLURM requeued
+    this job after it had published its result, the folder is gone, and the command continues with its next step.
     """
     from wkwdask.errors import BatchError
     from wkwdask.runs.batch_file import Batch, read_batch
@@ -249,29 +254,29 @@ def batch_finish(root: str, again: str) -> None:
         click.echo(f"{root}: the job is over")
         return
     batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
-    with contextlib.suppress(BatchError):  # only worth a line
+    with contextlib.suppress(BatchError):  # the states are only information
         for last in batch.rounds[-1:]:
             click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")
     _hand_over(batch, _going_on(batch.arguments))
 
 
 def _has_started_before() -> bool:
-    """Tell whether SLURM put this job back into the queue."""
+    """Return whether SLURM requeued this job."""
     return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def _going_on(arguments: Sequence[str]) -> list[str]:
-    """Give the command that goes on with what a command has begun."""
+    """Return the arguments of the command that resumes a command."""
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 
 
 @click.command(short_help="Show the progress of jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-@click.option("--follow", is_flag=True, help="Print again and again until no job is running.")
+@click.option("--follow", is_flag=True, help="Repeat until no job is running.")
 @click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
 def status(path: str, as_json: bool, follow: bool, every: float) -> None:
-    """Show the progress of jobs that write PATH: running, interrupted and finished ones; from any machine that sees the folder.
+    """Show the progress of running, interrupted and finished jobs that write PATH, from any machine that can access the folder.
 
     The exit code is 3 if a job was interrupted or has failed tasks.
 
@@ -290,7 +295,7 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
         if as_json:
             click.echo(json.dumps([one.to_json() for one in shown], indent=2))
         else:
-            click.echo("\n".join(map(str, shown)) or f"{path}: no job writes here, and none has left a record")
+            click.echo("\n".join(map(str, shown)) or f"{path}: no running job, and no record of an earlier one")
         if is_last:
             break
         time.sleep(every)
@@ -300,9 +305,9 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
 
 @click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
-@click.option("--discard", is_flag=True, help="Remove interrupted jobs and the work that they finished.")
+@click.option("--discard", is_flag=True, help="Also remove interrupted jobs and their finished work.")
 def cancel(path: str, discard: bool) -> None:
-    """Cancel the SLURM jobs that write PATH. Finished work is kept, and the same command continues from there, unless --discard removes it.
+    """Cancel the SLURM jobs that write PATH. Finished work is kept for the same command to resume, unless --discard removes it.
 
     \b
     Examples:
@@ -318,11 +323,11 @@ def cancel(path: str, discard: bool) -> None:
     interrupted = [job for job, _ in every if not job.is_running] if discard else []
     if not found and not interrupted:
         left = next((job for job, _ in every if not job.is_running), None)
-        raise click.ClickException(f"{path}: no job runs here" + (f"; {left.owner} was interrupted, and --discard removes it" if left else ""))
+        raise click.ClickException(f"{path}: no running job" + (f"; {left.owner} was interrupted, --discard removes it" if left else ""))
     for job, numbers in found:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
-        cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone
+        cancel_jobs(reversed(numbers))  # the final job first: it would start once the array is gone
         click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
     for job in interrupted:
         discard_interrupted(job.root)

@@ -1,4 +1,4 @@
-"""The commands, each a thin shell around a public function."""
+"""Commands that show a dataset, build its pyramid, draw it, and make a demo dataset."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 import wkwdask
+from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs, storage_options
-from wkwdask.cli.words import on_command_line
 
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
@@ -38,22 +38,22 @@ def info(path: str, as_json: bool) -> None:
         print_any(summary)
 
 
-@click.command(cls=StorageCommand, short_help="Make all coarser mags of layers.")
+@click.command(cls=StorageCommand, short_help="Build all coarser mags of layers.")
 @click.argument("path")
-@click.option("--layer", "layers", multiple=True, help="The layer; several times for several. May be omitted where there is one.")
-@click.option("--all-layers", is_flag=True, help="All layers of the dataset.")
-@click.option("--finest", metavar="MAG", help="The mag to start from. Default: the finest that has files.")
-@click.option("--mags", metavar="MAG,MAG", help="The mags to make, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
-@click.option("--coarsest", metavar="MAG", help="Where the ladder ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
+@click.option("--layer", "layers", multiple=True, help="Layer to process; may be repeated, or omitted if there is only one.")
+@click.option("--all-layers", is_flag=True, help="Process all layers of the dataset.")
+@click.option("--finest", metavar="MAG", help="Mag to start from. Default: the finest that has files.")
+@click.option("--mags", metavar="MAG,MAG", help="Mags to build, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
+@click.option("--coarsest", metavar="MAG", help="Last mag of the ladder, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
 @click.option(
-    "--sampling", type=click.Choice(("anisotropic", "isotropic", "constant_z")), help="Rule of the ladder. Default: anisotropic (towards cubic voxels)."
+    "--sampling", type=click.Choice(("anisotropic", "isotropic", "constant_z")), help="Rule of the ladder. Default: anisotropic (approaches cubic voxels)."
 )
-@click.option("--align-with", metavar="LAYER", help='Follow the mags of this layer; "none" follows none. Default: all other layers.')
+@click.option("--align-with", metavar="LAYER", help='Align the ladder with the mags of this layer, or of none ("none"). Default: all other layers.')
 @click.option(
     "--method",
     type=click.Choice(METHODS),
     default="default",
-    help="How a window is reduced to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
+    help="Reduction of a window to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
@@ -68,9 +68,9 @@ def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, box: str | None, dry_run: bool,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Make all coarser mags of a layer, in one pass over its finest mag.
+    """Build all coarser mags of a layer, in one pass over its finest mag.
 
-    The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
+    The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def pyramid(
       wkwdask pyramid precomputed://neurons
     """
     if all_layers and layers:
-        raise click.UsageError("give --layer or --all-layers")
+        raise click.UsageError("use --layer or --all-layers, not both")
     if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     chosen: list[Any] = _all_layers(path) if all_layers else list(layers)
@@ -94,27 +94,27 @@ def pyramid(
 
 
 def _all_layers(path: str) -> list[str]:
-    """Name the layers of a dataset that can be written."""
+    """Return the names of all layers of a dataset, including invalid ones, which then raise their errors."""
     from wkwdask.formats.opening import find
 
     located = find(path)
     return [*(layer.name for layer in located.layers), *(invalid.name for invalid in located.invalid_layers)]
 
 
-@click.command(cls=StorageCommand, short_help="Make finer mags of a layer from a coarse one.")
+@click.command(cls=StorageCommand, short_help="Upsample a layer to finer mags.")
 @click.argument("path")
-@click.option("--layer", help="The layer. May be omitted where there is one.")
-@click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
-@click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
-@click.option("--mags", metavar="MAG,MAG", help="The mags to make instead of that ladder, such as 1,2-2-1.")
+@click.option("--layer", help="Layer to upsample; may be omitted if there is only one.")
+@click.option("--mag", "source", metavar="MAG", help="Coarse mag to start from. Default: the finest that has files.")
+@click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags of WEBKNOSSOS's ladder above it are built too. Default: 1.")
+@click.option("--mags", metavar="MAG,MAG", help="Mags to build instead of that ladder, such as 1,2-2-1.")
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; discard an interrupted run.")
 @external_option
 @runs
 def upsample(path: str, **options: Any) -> Any:
-    """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
+    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels.
 
-    The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
+    The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
 
     \b
     Examples:
@@ -127,9 +127,9 @@ def upsample(path: str, **options: Any) -> Any:
 
 @click.command(short_help="Draw three orthogonal slices.")
 @click.argument("path")
-@click.option("-o", "--output", default="preview.png", show_default=True, help="The picture to write.")
-@click.option("--layer", help="Draw this layer alone. Default: the first color layer under the first segmentation.")
-@click.option("--mag", help="The mag to draw. Default: one that is just fine enough.")
+@click.option("-o", "--output", default="preview.png", show_default=True, help="File of the picture.")
+@click.option("--layer", help="Draw only this layer. Default: the first color layer under the first segmentation.")
+@click.option("--mag", help="Mag to draw. Default: the coarsest that has a voxel for each pixel.")
 @click.option("--size", type=click.IntRange(32, 8192), default=640, show_default=True, help="Longest edge of the largest panel [pixels].")
 def preview(path: str, output: str, **options: Any) -> None:
     """Draw three orthogonal slices through the middle of a dataset, a layer or a mag.
@@ -167,11 +167,11 @@ def demo(folder: Path, workers: int | None) -> None:
     picture = wkwdask.preview(folder, folder / "preview.png")
     click.echo(
         f"""
-a picture of it:       {picture}
+preview:               {picture}
 open it in Python:     import wkwdask; wkwdask.open("{folder}", layer="color", mag=1)
-look at one slice:     wkwdask.open("{folder}", layer="color")[0, :, :, 96].compute()
-another pyramid:       wkwdask pyramid {folder} --layer color --method mean --overwrite
-what is in there:      wkwdask info {folder}"""
+compute one slice:     wkwdask.open("{folder}", layer="color")[0, :, :, 96].compute()
+build another pyramid: wkwdask pyramid {folder} --layer color --method mean --overwrite
+show its contents:     wkwdask info {folder}"""
     )
 
 

@@ -1,4 +1,4 @@
-"""Completion of paths, layers and mags in bash, zsh and fish, by click."""
+"""Shell completion of paths, layers and mags in bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from wkwdask.model.image import Image
 
 
-_PLACES = ("path", "source", "sources", "first", "base", "target", "other", "second", "folder", "root", "annotations", "mapping")
+_URL_PARAMETERS = ("path", "source", "sources", "first", "base", "target", "other", "second", "folder", "root", "annotations", "mapping")
 
 
-class _Place(click.types.StringParamType):
+class _Url(click.types.StringParamType):
     """A path or URL."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Let the shell complete it as a file."""
+        """Complete the value as a file name."""
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -29,15 +29,15 @@ class _LayerName(click.types.StringParamType):
     """The name of a layer of the dataset that the command names."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """List the layers that begin so."""
+        """Complete names of layers."""
         return [CompletionItem(layer.name, help=layer.category) for layer in _layers(ctx) if layer.name.startswith(incomplete)]
 
 
 class _MagNames(click.types.StringParamType):
-    """Mags of the layer that the command names, with commas between them."""
+    """Mags of the layer that the command names, separated by commas."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """List the mags that begin as the last one."""
+        """Complete the last mag of the list."""
         before, comma, last = incomplete.rpartition(",")
         wanted = ctx.params.get("layer") or ctx.params.get("layers")
         mags = {mag: None for layer in _layers(ctx) if not wanted or layer.name == wanted or layer.name in wanted for mag in layer.mags}
@@ -46,17 +46,18 @@ class _MagNames(click.types.StringParamType):
 
 
 _TYPES = {
-    **dict.fromkeys(_PLACES, _Place()),
+    **dict.fromkeys(_URL_PARAMETERS, _Url()),
     **dict.fromkeys(("layer", "layers", "old", "align_with"), _LayerName()),
     **dict.fromkeys(("mag", "mags", "finest", "coarsest"), _MagNames()),
 }
 
 
 def _layers(ctx: click.Context) -> Iterator[Image]:
-    """Find the layers of what is named so far; whatever is wrong with it, nothing is completed."""
+    """Return the layers of the first path on the command line. Errors are suppressed: completion must not print them."""
     from wkwdask.formats.opening import find
 
-    values = [value for name in _PLACES for value in _several(ctx.params.get(name))] or ctx.args  # where an option still wants its value
+    # click leaves paths in args while an option lacks its value
+    values = [value for name in _URL_PARAMETERS for value in _several(ctx.params.get(name))] or ctx.args
     with contextlib.suppress(Exception):
         yield from find(values[0]).layers
 
@@ -66,7 +67,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def complete_parameters(command: click.Command) -> None:
-    """Give the parameters of a command, and of its commands, the types that complete them, by their names."""
+    """Set the types that complete parameters, by name, in a command and its subcommands."""
     for parameter in command.params:
         flag = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
         found = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(flag)

@@ -1,4 +1,4 @@
-"""Commands that make WKW of other formats, and the other way round, and that show it as another one."""
+"""Commands that convert between formats and describe data as Zarr or TIFF."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers, resume
 @click.command(cls=StorageCommand, short_help="Convert images and arrays to WKW, and back.")
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
-@click.option("--layer", help="The layer of the dataset. Default for a new one: color or segmentation.")
-@click.option("--mag", metavar="MAG", help="The mag that is written, 1 by default, or exported, by default the finest.")
-@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: what the file says, else zyx or czyx.")
+@click.option("--layer", help="Layer of the dataset. Default for a new one: color or segmentation.")
+@click.option("--mag", metavar="MAG", help="Mag to write, 1 by default, or to export, by default the finest.")
+@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: as stated in the file, else zyx or czyx.")
 @click.option("--channels", metavar="N,N", callback=numbers("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
 @click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
 @click.option(
@@ -29,7 +29,10 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers, resume
     help="Values that become the minimum and the maximum of the data type; values between are scaled, others are clipped.",
 )
 @click.option(
-    "--voxel-size", metavar="X,Y,Z", callback=numbers("voxel-size", float), help="Size of a voxel of mag 1, for a new dataset. Default: what the source says."
+    "--voxel-size",
+    metavar="X,Y,Z",
+    callback=numbers("voxel-size", float),
+    help="Size of a voxel of mag 1, for a new dataset. Default: as stated in the source.",
 )
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
 @click.option(
@@ -38,16 +41,24 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers, resume
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
-@click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
+@click.option(
+    "--on-error",
+    type=click.Choice(("fail", "fill")),
+    default="fail",
+    show_default=True,
+    help="Treatment of bad and missing slices: raise an error, or fill with zeros.",
+)
 @storage_options()
 @resume_options("Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option(
-    "--allow-external", is_flag=True, help="Write where paths or links lead out of the dataset; read HDF5 data outside of the file's folder. Default: refused."
+    "--allow-external",
+    is_flag=True,
+    help="Allow writing where paths or links lead out of the dataset, and reading HDF5 data outside the file's folder. Default: refuse.",
 )
 @runs
 def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
-    """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format; export where SOURCE is WKW.
+    """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
     array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
@@ -83,14 +94,14 @@ def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any)
 
 @click.command("zarr-view", short_help="Add Zarr metadata so that zarr-python can read WKW in place.")
 @click.argument("path")
-@click.option("--layer", help="The layer. Default: all.")
-@click.option("--remove", is_flag=True, help="Remove these files.")
+@click.option("--layer", help="Layer to describe. Default: all.")
+@click.option("--remove", is_flag=True, help="Remove the files that this command wrote.")
 @external_option
 def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> None:
-    """Write small zarr.json files beside the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5, no voxel is copied.
+    """Add small zarr.json files to the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5. Voxels are not copied.
 
-    zarr-python and what builds on it (dask, ome-zarr, napari) then read it wherever wkwdask is installed, by its codec "wkw". A zarr.json of something else
-    is never replaced or removed.
+    zarr-python and packages that use it (dask, ome-zarr, napari) can then read the data if wkwdask, with its codec "wkw", is installed. A zarr.json of
+    other software is never replaced or removed.
 
     \b
     Examples:
@@ -102,15 +113,15 @@ def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) 
         click.echo(f"removed {one}" if remove else one)
 
 
-@click.command("n5-as-zarr", short_help="N5 as Zarr v3: print, write or remove its zarr.json files.")
+@click.command("n5-as-zarr", short_help="Describe N5 as Zarr v3: print, write or remove zarr.json files.")
 @click.argument("path")
 @click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
 @click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
 def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
-    """Describe N5 data as Zarr v3, so that zarr-python opens the same files once this package is installed.
+    """Describe N5 data as Zarr v3, so that zarr-python can open the same files if wkwdask is installed.
 
-    Prints the zarr.json of every group and dataset; one of somebody else is never replaced or removed.
+    Prints the zarr.json of each group and dataset. A zarr.json of other software is never replaced or removed.
 
     \b
     Examples:
@@ -129,10 +140,10 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
 @click.argument("shape", callback=numbers("shape", int))
 @click.argument("dtype")
 @click.option(
-    "--byteorder", type=click.Choice(("little", "big")), default="little", show_default=True, help="Byte order, the same as in the array's codec bytes."
+    "--byteorder", type=click.Choice(("little", "big")), default="little", show_default=True, help="Byte order; must be that of the array's codec bytes."
 )
-@click.option("--axes", help="A letter per axis: y, x, s behind them for samples such as RGB, t, z, c before them. Default: yx or zyx.")
-@click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="How the planes of a chunk are described.")
+@click.option("--axes", help="One letter per axis: y, x; after them s for samples such as RGB; before them t, z, c. Default: yx or zyx.")
+@click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="Description of the planes of a chunk.")
 @click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
 def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> None:
     """Print the base64 of a TIFF header for uncompressed chunks of SHAPE, the last axis fastest: the prefix of the codec offset.

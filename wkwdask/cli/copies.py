@@ -1,4 +1,4 @@
-"""Commands that copy, remove, and store in another way what is there."""
+"""Commands that copy, remove, rechunk and compress stored mags."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
+from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import (
     StorageCommand,
     cluster_options,
@@ -21,7 +22,6 @@ from wkwdask.cli.options import (
     storage_options,
     together,
 )
-from wkwdask.cli.words import on_command_line
 from wkwdask.errors import MissingError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Triple(click.ParamType):
     name = "X,Y,Z"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read them."""
+        """Parse three numbers with commas between them."""
         try:
             x, y, z = (int(number) for number in value.split(","))
         except ValueError:
@@ -71,12 +71,12 @@ def copy(path: str, target: str, **options: Any) -> Any:
 @click.argument("path")
 @layers_option
 @mags_option
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; delete nothing.")
+@click.option("--yes", is_flag=True, help="Remove without confirmation.")
 @external_option
 @cluster_options
 def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **chosen: Any) -> None:
-    """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
+    """Delete a dataset, a layer or a mag: its files and its entry in the JSON.
 
     Files that belong to no mag stay. If it is interrupted, the same command deletes the rest.
 
@@ -87,11 +87,11 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
     """
     if dry_run or not yes:
         if not dry_run and not _is_terminal():
-            raise click.UsageError("nobody can be asked here: give --yes to remove without asking, or --dry-run to look")
+            raise click.UsageError("standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed")
         try:
             found = wkwdask.rm(path, **chosen, dry_run=True)
             click.echo(str(found if dry_run else replace(found, note="")))
-        except MissingError:  # of a removal that was interrupted, nothing but its hidden rest may be there
+        except MissingError:  # an interrupted removal may have left only hidden folders, which the removal below deletes
             if dry_run:
                 raise
         if dry_run:
@@ -106,13 +106,13 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-_stores_anew = together(
+_rechunk_options = together(
     click.argument("path"),
     click.argument("target", required=False),
     layers_option,
     mags_option,
     click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to store [voxels of mag 1]; needs a target."),
-    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: if it replaces a mag in place."),
+    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
     resume_options("Replace existing mags of the target; discard an interrupted run."),
     external_option,
     runs,
@@ -120,12 +120,12 @@ _stores_anew = together(
 
 
 @click.command(cls=StorageCommand, short_help="Store mags with other files, blocks or compression.")
-@_stores_anew
+@_rechunk_options
 @storage_options("unchanged")
 def rechunk(path: str, target: str | None, **options: Any) -> Any:
     """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
 
-    A dataset becomes a dataset, a layer a layer, a mag a mag, a precomputed volume one. A mag is published when it is complete. In place, the old mag is
+    TARGET is of the same kind as PATH: a dataset, a layer, a mag or a precomputed volume. A mag is published when it is complete. In place, the old mag is
     kept until all voxels of the new one have been compared with it.
 
     \b
@@ -139,7 +139,7 @@ def rechunk(path: str, target: str | None, **options: Any) -> Any:
 
 
 @click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
-@_stores_anew
+@_rechunk_options
 @storage_options("lz4hc, all else unchanged")
 def compress(path: str, target: str | None, **options: Any) -> Any:
     """Compress mags, in place or at TARGET. Voxel values do not change.

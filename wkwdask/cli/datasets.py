@@ -1,4 +1,4 @@
-"""Commands that make datasets and change what their JSON says."""
+"""Commands that create datasets and edit their JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _CATEGORIES = click.Choice(("color", "segmentation"))
 
 
-@click.group(short_help="Make a dataset; rename, list or take off layers; correct its JSON.")
+@click.group(short_help="Create a dataset; add, rename or remove layers; edit its JSON.")
 def dataset() -> None:
-    """Make a dataset, or change what its datasource-properties.json says.
+    """Create a dataset, or edit its datasource-properties.json.
 
-    The file is changed at once and whole, under a lock that all commands of wkwdask honour (other software does not). Voxels are never changed here, and
-    files are deleted only by remove-layer and remove-mag with --delete-files.
+    Each edit is atomic and holds a lock that serialises processes of wkwdask (other software does not honour it). Voxels are never changed, and files are
+    deleted only by remove-layer and remove-mag with --delete-files.
     """
 
 
@@ -32,14 +32,14 @@ _voxel_size_argument = click.argument("voxel_size", metavar="X,Y,Z", callback=pa
 _unit_option = click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
 
 
-@dataset.command("create", short_help="Make a dataset without layers.")
+@dataset.command("create", short_help="Create a dataset without layers.")
 @click.argument("path")
 @_voxel_size_argument
 @_unit_option
-@click.option("--name", help="Its name. Default: that of the folder.")
-@click.option("--keep", is_flag=True, help="Keep an existing dataset if it has that voxel size.")
+@click.option("--name", help="Name of the dataset. Default: that of the folder.")
+@click.option("--keep", is_flag=True, help="Keep an existing dataset if it has this voxel size.")
 def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep: bool) -> None:
-    """Make a dataset without layers, with voxels of the size X,Y,Z.
+    """Create a dataset without layers, with voxels of size X,Y,Z.
 
     \b
     Example:
@@ -48,13 +48,13 @@ def create(path: str, voxel_size: list[float], unit: str, name: str | None, keep
     click.echo(repr(wkwdask.create_dataset(path, voxel_size, unit=unit, name=name, existing="keep" if keep else "error")))
 
 
-@dataset.command("add-layer", short_help="List a folder with mags that the JSON does not know.")
+@dataset.command("add-layer", short_help="Add a folder with mags to the JSON as a layer.")
 @click.argument("path")
 @click.argument("name")
 @click.option("--category", type=_CATEGORIES, help="Category of the layer. Default: integers of 32 bits and more are a segmentation.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
 def add_layer(path: str, name: str, **options: Any) -> None:
-    """List the folder NAME of a dataset, with all mags in it, as a layer.
+    """Add the folder NAME of a dataset, with all its mags, to the JSON as a layer.
 
     \b
     Example:
@@ -63,11 +63,11 @@ def add_layer(path: str, name: str, **options: Any) -> None:
     click.echo(repr(wkwdask.open_dataset(path).add_layer_from_disk(name, **options)))
 
 
-@dataset.command("add-mags", short_help="List mags of a layer that the JSON does not know.")
+@dataset.command("add-mags", short_help="Add mags in a layer's folder to the JSON.")
 @click.argument("path")
 @click.argument("layer")
 def add_mags(path: str, layer: str) -> None:
-    """List the mags that are in the folder of LAYER and not in the JSON.
+    """Add the mags in the folder of LAYER to the JSON.
 
     \b
     Example:
@@ -76,14 +76,14 @@ def add_mags(path: str, layer: str) -> None:
     click.echo(repr(wkwdask.open_dataset(path).add_mags_from_disk(layer)))
 
 
-@dataset.command("add-ref", short_help="List a layer of another dataset, without a copy.")
+@dataset.command("add-ref", short_help="Add a layer of another dataset by reference.")
 @click.argument("path")
 @click.argument("other")
-@click.option("--name", help="Its name here. Default: the same.")
-@click.option("--relative", is_flag=True, help="Relative paths, so that both datasets can move together. Default: absolute paths.")
+@click.option("--name", help="Name of the layer in PATH. Default: the same.")
+@click.option("--relative", is_flag=True, help="Write relative paths, so that both datasets can be moved together. Default: absolute paths.")
 @click.option("--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset.")
 def add_ref(path: str, other: str, **options: Any) -> None:
-    """List the layer OTHER, such as other-dataset/color, in the dataset PATH; its mags stay where they are.
+    """Add the layer OTHER, such as other-dataset/color, to the dataset PATH by reference. Its mags are not copied or moved.
 
     \b
     Example:
@@ -92,12 +92,12 @@ def add_ref(path: str, other: str, **options: Any) -> None:
     click.echo(repr(wkwdask.open_dataset(path).add_layer_as_ref(other, **options)))
 
 
-@dataset.command("rename-layer", short_help="Give a layer another name.")
+@dataset.command("rename-layer", short_help="Rename a layer.")
 @click.argument("path")
 @click.argument("old")
 @click.argument("new")
 def rename_layer(path: str, old: str, new: str) -> None:
-    """Give the layer OLD, and its folder, the name NEW. If it is interrupted, the same command completes it.
+    """Rename the layer OLD, and its folder, to NEW. If it is interrupted, the same command completes it.
 
     \b
     Example:
@@ -109,11 +109,11 @@ def rename_layer(path: str, old: str, new: str) -> None:
 @dataset.command("remove-layer", short_help="Remove a layer from the JSON; its files stay.")
 @click.argument("path")
 @click.argument("name")
-@click.option("--delete-files", is_flag=True, help="DELETE its mags for good, as rm does.")
+@click.option("--delete-files", is_flag=True, help="DELETE the files of its mags, as rm does.")
 @external_option
 @cluster_options
 def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Remove a layer from the JSON; its files stay, unless they are to be deleted.
+    """Remove a layer from the JSON. Its files stay, unless --delete-files is used.
 
     \b
     Examples:
@@ -128,11 +128,11 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
 @click.argument("path")
 @click.argument("layer")
 @click.argument("mag")
-@click.option("--delete-files", is_flag=True, help="DELETE it for good, as rm does.")
+@click.option("--delete-files", is_flag=True, help="DELETE its files, as rm does.")
 @external_option
 @cluster_options
 def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Remove a mag from the JSON; its files stay, unless they are to be deleted.
+    """Remove a mag from the JSON. Its files stay, unless --delete-files is used.
 
     \b
     Example:
@@ -173,8 +173,8 @@ def bounding_box(path: str, layer: str, box: str) -> None:
 @dataset.command("largest-id", short_help="Store the largest id of a segmentation.")
 @click.argument("path")
 @click.argument("layer")
-@click.option("--id", "value", type=click.IntRange(0), help="The id. Default: it is computed from all voxels of the finest mag.")
-@click.option("--dry-run", is_flag=True, help="Only print it.")
+@click.option("--id", "value", type=click.IntRange(0), help="Id to store. Default: the largest id of the finest mag, computed from all voxels.")
+@click.option("--dry-run", is_flag=True, help="Print the id; do not store it.")
 @cluster_options
 def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> None:
     """Find the largest id of a segmentation and store it in the JSON.
@@ -186,7 +186,7 @@ def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster:
     opened = wkwdask.open_dataset(path)
     with cluster:
         largest = opened[layer].compute_largest_segment_id() if value is None else value
-    click.echo(f"largest id of {layer}: {largest}, the JSON says {opened[layer].largest_segment_id}")
+    click.echo(f"largest id of {layer}: {largest}, in the JSON: {opened[layer].largest_segment_id}")
     if not dry_run:
         opened.set_largest_segment_id(layer, largest)
 

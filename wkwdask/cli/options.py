@@ -1,6 +1,6 @@
-"""Options that several commands have, and what happens around a command: where it runs, and what it prints.
+"""Options that several commands share, and the decorators that run a command on a cluster and print its result.
 
-Storage options are one for each name that the records of the formats have. The help lists them by format.
+Each name of a storage option is one click option, even if several formats have it. The help lists storage options by format.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.words import on_command_line
+from wkwdask.cli.messages import on_command_line
 from wkwdask.formats.registry import storage_records
 from wkwdask.model.options import SHAPE_WORDS, Option, StorageOptions, options_of
 
@@ -26,13 +26,13 @@ _METAVARS = {"block_len": "VOXELS", "file_len": "BLOCKS"}
 external_option = click.option(
     "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
 )
-layers_option = click.option("--layer", multiple=True, callback=lambda *given: given[2] or None, help="The layer; several times for several. Default: all.")
-mags_option = click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
+layers_option = click.option("--layer", multiple=True, callback=lambda *given: given[2] or None, help="Layer to process; may be repeated. Default: all.")
+mags_option = click.option("--mags", metavar="MAG,MAG", help="Mags to process, such as 1,2-2-1. Default: all.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def together(*options: Decorator) -> Decorator:
-    """Make one decorator of several, in the order in which the help lists what they add."""
+    """Combine decorators. The help lists their options in this order."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -43,7 +43,7 @@ def together(*options: Decorator) -> Decorator:
 
 
 def parsed(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
-    """Make the callback of an option whose text is parsed. ``expected`` is what an error says before it names the text."""
+    """Return a callback that parses the text of an option. ``expected`` begins the error message about an invalid text."""
 
     def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
         try:
@@ -55,12 +55,12 @@ def parsed(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
 
 
 def numbers(name: str, number: Callable[[str], Any]) -> Callable[..., Any]:
-    """Make the callback of an option that takes a list of numbers."""
+    """Return a callback that parses a list of numbers."""
     return parsed(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
 
 
 def resume_options(replaced: str) -> Decorator:
-    """Make the two options that say what is done with what is there already. A command gets them as ``existing``."""
+    """Add the options ``--resume`` and ``--overwrite``; the command receives them as ``existing``. ``replaced`` is the help of ``--overwrite``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if it has finished.")
@@ -68,7 +68,7 @@ def resume_options(replaced: str) -> Decorator:
         @functools.wraps(command)
         def run(*args: Any, resume: bool, overwrite: bool, **options: Any) -> Any:
             if resume and overwrite:
-                raise click.UsageError("--resume goes on with a run, --overwrite starts over: give one of them")
+                raise click.UsageError("--resume continues a run, --overwrite discards it: use one of them")
             return command(*args, existing="overwrite" if overwrite else "resume" if resume else "error", **options)
 
         return run
@@ -77,17 +77,17 @@ def resume_options(replaced: str) -> Decorator:
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say where it runs; it gets the argument ``cluster``, to be entered when the work begins."""
+    """Add the options that select a cluster. The command receives ``cluster``, a context manager to enter when the work begins."""
 
     @click.option(
-        "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: what $WKWDASK_CLUSTER says, else this machine's cores."
+        "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: $WKWDASK_CLUSTER, else the cores of this machine."
     )
     @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786.")
-    @click.option("--report", "performance_report", metavar="FILE.html", help="Keep dask's performance report of the run; needs a cluster and bokeh.")
+    @click.option("--report", "performance_report", metavar="FILE.html", help="Save dask's performance report of the run; needs a cluster and bokeh.")
     @functools.wraps(command)
     def run(*args: Any, cluster: str | None, scheduler: str | None, performance_report: str | None, **options: Any) -> Any:
         if cluster is not None and scheduler is not None:
-            raise click.UsageError("--cluster names a configuration, --scheduler an address: give one of them")
+            raise click.UsageError("--cluster names a configuration, --scheduler an address: use one of them")
         from wkwdask.clusters.connect import cluster as run_on
 
         return command(*args, cluster=run_on(cluster or scheduler, report=performance_report), **options)
@@ -96,7 +96,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def runs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say where it runs. It checks what was asked for and returns the call that does the work, whose result is printed."""
+    """Add the options that select a cluster. The command checks its arguments and returns a function; its result is computed on the cluster and printed."""
 
     @cluster_options
     @functools.wraps(command)
@@ -110,7 +110,7 @@ def runs(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Shape(click.ParamType):
-    """Three lengths with commas between them, or a word."""
+    """Three lengths with commas between them, or a word such as ``auto``."""
 
     name = "shape"
 
@@ -125,14 +125,14 @@ class _Shape(click.ParamType):
 
 
 class _StorageOption(click.Option):
-    """An option that a format takes."""
+    """Storage option of a format, which the help lists in the format's section."""
 
 
 class StorageCommand(click.Command):
     """A command with storage options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the options, those of each format by themselves."""
+        """List the general options, then the storage options of each format in its own section."""
         listed = [each.get_help_record(ctx) for each in self.get_params(ctx) if not isinstance(each, _StorageOption)]
         with formatter.section("Options"):
             formatter.write_dl([row for row in listed if row is not None])
@@ -143,7 +143,7 @@ class StorageCommand(click.Command):
 
 
 def storage_options(default: str = "", records: Sequence[type[StorageOptions]] = storage_records()) -> Decorator:
-    """Give a command the options of formats; it gets those that are given. ``default`` says what all others are, where a source is stored already."""
+    """Add the storage options of formats; the command receives those that are set. ``default`` describes the values of all others in the help."""
     found: dict[str, list[Option]] = {}
     for record in records:
         for name, option in options_of(record):
@@ -164,7 +164,7 @@ def storage_options(default: str = "", records: Sequence[type[StorageOptions]] =
 
 
 def _option(name: str, options: Sequence[Option]) -> Decorator:
-    """Make the option of a name that several formats may have."""
+    """Return the click option for a name that several formats may have."""
     if options[0].kind == "flag":
         return click.option(_flag(name), cls=_StorageOption, is_flag=True, default=None)
     return click.option(_flag(name), cls=_StorageOption, type=_type(options), metavar=_metavar(name, options[0]))

@@ -1,4 +1,4 @@
-"""The commands that make segmentations, change their ids, and merge annotations into them."""
+"""Commands that create segmentations, map their ids, and merge annotations into them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAPPED = "Bounding box to map [voxels of mag 1]; everything else becomes zero."
 
 
 def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
-    """Give a command the options of all that read a layer and write ids."""
+    """Add the options of commands that read a layer and write ids."""
     return together(
-        click.option("--layer", help="The layer, where SOURCE is a dataset."),
-        click.option("--mag", help="The mag. Default: the finest."),
+        click.option("--layer", help="Layer of SOURCE, if that is a dataset."),
+        click.option("--mag", help="Mag of SOURCE. Default: the finest."),
         *([] if where is None else [click.option("--where", metavar="X,Y,Z,W,H,D", help=where)]),
         click.option("--dtype", help=dtype),
         storage_options("as in the source, lz4hc if that is raw"),
@@ -34,7 +34,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
 
 def _number(text: str) -> float:
     try:
-        return int(text)  # a float cannot tell ids beyond 2^53 apart
+        return int(text)  # float cannot represent all ids above 2^53
     except ValueError:
         return float(text)
 
@@ -63,12 +63,12 @@ def _limits(text: str) -> Any:
     show_default=True,
     help="Neighbours across faces (6), also edges (18), also corners (26).",
 )
-@click.option("--min-voxels", type=click.IntRange(0), default=0, help="Smaller components become 0.")
-@_makes_segmentation("Type of the ids. Default: uint32, uint64 where there are too many.", _LABELLED)
+@click.option("--min-voxels", type=click.IntRange(0), default=0, help="Minimum size of a component; smaller ones become 0.")
+@_makes_segmentation("Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.", _LABELLED)
 def components(source: str, target: str, connectivity: str, **options: Any) -> Any:
-    """Label the connected components of SOURCE, a mag or layer, as the mag TARGET: each gets one id across all files.
+    """Label the connected components of SOURCE, a mag or layer, as the mag TARGET. Each component gets one id across all files.
 
-    With a threshold, voxels are joined that reach it; without one, neighbours with the same label. If it is interrupted, the same command continues.
+    With --threshold, neighbours that reach it are joined; without it, neighbours with the same label. If it is interrupted, the same command continues.
 
     \b
     Examples:
@@ -86,12 +86,12 @@ def components(source: str, target: str, connectivity: str, **options: Any) -> A
 @click.option(
     "--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="Keep the ids that MAPPING does not name, or set them to zero."
 )
-@_makes_segmentation("Type of the new ids. Default: as in the source.", _MAPPED)
+@_makes_segmentation("Data type of the new ids. Default: that of the source.", _MAPPED)
 def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
-    """Map the ids of SOURCE, a mag or layer, to those that MAPPING names, as the mag TARGET.
+    """Map the ids of SOURCE, a mag or layer, to those in MAPPING, and write the mag TARGET.
 
-    MAPPING is a .csv or .parquet of two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
-    merger-mode annotation (.nml), each tree of which merges the segments under its nodes. If it is interrupted, the same command continues.
+    MAPPING is a .csv or .parquet file with two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
+    merger-mode annotation (.nml), in which each tree merges the segments under its nodes. If it is interrupted, the same command continues.
 
     \b
     Examples:
@@ -106,10 +106,10 @@ def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
 @click.command(cls=StorageCommand, short_help="Remove small segments.")
 @click.argument("source")
 @click.argument("target")
-@click.option("--min-voxels", type=click.IntRange(0), required=True, help="Segments of fewer voxels become 0.")
-@_makes_segmentation("Type of the ids. Default: as in the source.")
+@click.option("--min-voxels", type=click.IntRange(0), required=True, help="Minimum size of a segment; smaller ones become 0.")
+@_makes_segmentation("Data type of the ids. Default: that of the source.")
 def dust(source: str, target: str, **options: Any) -> Any:
-    """Remove the segments of few voxels from SOURCE, a mag or layer, as the mag TARGET; all others keep their ids.
+    """Remove small segments from SOURCE, a mag or layer, and write the mag TARGET. All other segments keep their ids.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def dust(source: str, target: str, **options: Any) -> Any:
 @click.argument("source")
 @click.argument("target")
 @click.option("--mapping", metavar="FILE", help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.")
-@_makes_segmentation("Type of the new ids. Default: as in the source.")
+@_makes_segmentation("Data type of the new ids. Default: that of the source.")
 def renumber(source: str, target: str, **options: Any) -> Any:
     """Renumber the n segments of SOURCE, a mag or layer, to 1 to n in the order of their ids, and write the mag TARGET.
 
@@ -137,11 +137,11 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @click.argument("base")
 @click.argument("annotations", nargs=-1, required=True)
 @click.argument("target")
-@click.option("--layer", help="The layer of BASE. Default: the only one, or the only segmentation.")
-@click.option("--mag", help="The mag. Default: the finest that an annotation holds blocks of.")
-@click.option("--volume-layer", metavar="NAME", help="The volume layer of annotations with several. Default: the one that was made on the layer.")
-@click.option("--relabel", is_flag=True, help="Give the new segments of each annotation unique ids.")
-@click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: the largestSegmentId of its JSON.")
+@click.option("--layer", help="Layer of BASE. Default: the only one, or the only segmentation.")
+@click.option("--mag", help="Mag to merge. Default: the finest for which an annotation stores blocks.")
+@click.option("--volume-layer", metavar="NAME", help="Volume layer of annotations with several. Default: the one created on the layer.")
+@click.option("--relabel", is_flag=True, help="Assign unique ids to the new segments of each annotation.")
+@click.option("--largest-id", type=int, metavar="ID", help="Largest id of BASE, for --relabel. Default: the largestSegmentId in its JSON.")
 @click.option("--verify", is_flag=True, help="Compare all voxels before the mag is published.")
 @storage_options("as in BASE", [WkwOptions])
 @resume_options("Replace an existing mag; discard an interrupted run.")
@@ -150,7 +150,7 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
     """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
 
-    A block stored in an annotation replaces the block of BASE, zeros included. Where several annotations store a block, the last one counts.
+    A block stored in an annotation replaces the block of BASE, including its zeros. If several annotations store a block, the last one wins.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Tables on a terminal or in a log."""
+"""Tables for terminals and logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _console() -> Console:
 
 
 def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, or one paragraph for each row where the table is wider than the terminal."""
+    """Print a table, or one paragraph per row if the table is wider than the terminal."""
     names = (*left, *right)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(names):
@@ -51,7 +51,7 @@ def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], row
 
 
 def _wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Put parts on lines that are not broken within a part; all lines but the first are indented."""
+    """Distribute parts over lines without breaking a part; all lines after the first are indented."""
     lines = [""]
     for part in parts:
         if lines == [""]:
@@ -64,7 +64,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def print_any(summary: DatasetSummary | VolumeSummary) -> None:
-    """Print what is in a dataset or a volume."""
+    """Print the contents of a dataset or volume."""
     if isinstance(summary, VolumeSummary):
         print_volume(summary)
     else:
@@ -72,7 +72,7 @@ def print_any(summary: DatasetSummary | VolumeSummary) -> None:
 
 
 def print_summary(summary: DatasetSummary) -> None:
-    """Print what is in a dataset as a table."""
+    """Print the layers and mags of a dataset as a table."""
     console = _console()
     voxel_size = _lengths(summary.voxel_size_nm, "nm")
     if summary.unit != "nanometer":
@@ -99,7 +99,7 @@ def print_summary(summary: DatasetSummary) -> None:
 
 
 def print_volume(summary: VolumeSummary) -> None:
-    """Print what is in a precomputed volume, or in N5 or Zarr."""
+    """Print the scales of a precomputed volume, N5 or Zarr as a table."""
     console = _console()
     channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
     console.print(f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
@@ -125,7 +125,7 @@ def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
 
 
 def print_verification(report: VerifyReport, limit: int) -> None:
-    """Print what a check found: a table of the mags, then the faults."""
+    """Print the result of a verification: a table of the mags, then the faults."""
     console = _console()
     console.print(f"[bold]{escape(report.path)}[/bold]", soft_wrap=True)
     rows = []

@@ -164,7 +164,7 @@ class WkwAccessor:
             if (low is not None and low >= stop) or (high is not None and high <= start):
                 outside.append(axis)
         if outside:
-            asked = ", ".join(f"{axis} {_text(low)} to {_text(high)}" for axis, (low, high) in ranges.items())
+            asked = ", ".join(f"{axis} {_text(low, 'start')} to {_text(high, 'end')}" for axis, (low, high) in ranges.items())
             there = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
             raise BoundsError(f"the box {asked} does not touch the array along {' and '.join(outside)}; the array has {there} [unit of the coordinates]")
 
@@ -190,8 +190,8 @@ class WkwAccessor:
         return places
 
 
-def _text(bound: float | None) -> str:
-    return "the end" if bound is None else f"{bound:g}"
+def _text(bound: float | None, without: str) -> str:
+    return without if bound is None else f"{bound:g}"
 
 
 class _ArrayVolume:

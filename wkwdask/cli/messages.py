@@ -1,4 +1,4 @@
-"""Messages of the library name arguments of Python; on the command line they name its options."""
+"""Translate messages for the command line: arguments of functions become options, function calls become commands."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; 
 _CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
 
 
-def learn_options(group: click.Group) -> None:
-    """Let messages name the options of the commands of a group."""
+def register_options(group: click.Group) -> None:
+    """Add the options of a group's commands to those that :func:`on_command_line` knows."""
     _GROUPS.append(group)
 
 
 def on_command_line(text: str) -> str:
-    """Name the options of commands where a message names arguments of functions.
+    """Replace the arguments of functions in a message by options of commands.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def _as_option(found: re.Match[str]) -> str:
 
 @functools.cache
 def _options() -> dict[str, str]:
-    """Find the option that stands for each argument: the arguments of commands have the names of those of functions."""
+    """Map argument names to options; parameters of commands have the names of function arguments."""
     found = {"bounding_box": "--box"}
     for command in (command for group in _GROUPS for command in _commands(group)):
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
