@@ -1,4 +1,4 @@
-"""A format of its own, as another package could add it: ``toy.json`` lists levels, each a folder of raw chunks that are named by their places."""
+"""Complete example of a format, as another package can add it: ``toy.json`` lists the levels of an image; a level is a folder of raw chunks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ FILE_NAME, LEVEL_NAME, URL_NAME = "toy.json", "level.json", UrlName(("toy://",),
 @dataclass(frozen=True, slots=True)
 class ToyOptions(StorageOptions):
     name, title = "toy", "Toy"
-    chunk_shape: tuple[int, int, int] | None = shape("A chunk [voxels].", (64, 64, 64))
+    chunk_shape: tuple[int, int, int] | None = shape("Shape of a chunk [voxels].", (64, 64, 64))
     compression: str | None = choice("Compression of chunks.", ("raw", "gzip"), "raw")
 
 
 @dataclass(frozen=True, slots=True)
 class RawCodec(ChunkCodec):
-    """Values with the channel fastest, then x, in little-endian order, perhaps compressed."""
+    """Little-endian values, channels fastest, then x, optionally compressed."""
 
     dtype: np.dtype[Any]
     compression: str = "raw"
@@ -65,21 +65,21 @@ class RawCodec(ChunkCodec):
         return data if self.compression == "raw" else zlib.compress(data)
 
 
-def toy_array(folder: str, mag: Mag, said: dict[str, Any], *, is_new: bool = False, **others: Any) -> StoredArray:
-    """Describe the array in a folder, which starts at voxel 0."""
+def toy_array(folder: str, mag: Mag, document: dict[str, Any], *, is_new: bool = False, **others: Any) -> StoredArray:
+    """Return the array in a folder, with its first voxel at 0, from the document of its level."""
     store = open_store(folder)
     with reading(f"{folder}/{LEVEL_NAME}", "level"):
-        dtype, size, chunk = np.dtype(said["dtype"]), tuple(said["size"]), tuple(said["chunk"])
+        dtype, size, chunk = np.dtype(document["dtype"]), tuple(document["size"]), tuple(document["chunk"])
         grid = ChunkGrid(size, chunk, chunk, grouped_unit(size, chunk, dtype.itemsize), truncates=True)
-    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else read_record_state(store, LEVEL_NAME), canonical_json(said))
+    identity = JsonIdentity(store, LEVEL_NAME, None if is_new else read_record_state(store, LEVEL_NAME), canonical_json(document))
     return StoredArray(
-        store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, said["compression"]), dtype, identity, mag, **others
+        store, grid, GridNaming("xyz", "", ".", suffix=".raw"), SingleFiles(), RawCodec(dtype, document["compression"]), dtype, identity, mag, **others
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ToyEdit(LevelRemoval):
-    """What ``toy.json`` is to forget, and to say once levels are there."""
+    """Edit of ``toy.json`` that removes levels, or adds new ones once they are published."""
 
     kind: ClassVar[str] = "toy"
     levels: Sequence[dict[str, Any]] = ()
@@ -89,14 +89,14 @@ class ToyEdit(LevelRemoval):
         path = f"{self.folder}/{FILE_NAME}"
         update_json(path, lambda: read_record(path), self._changed, json.dumps, self.new)
 
-    def _changed(self, said: dict[str, Any]) -> dict[str, Any]:
-        kept = [level for level in said["levels"] if level["name"] not in self.keys]
-        return {**said, "levels": sorted([*kept, *self.levels], key=lambda level: level["mag"])}
+    def _changed(self, document: dict[str, Any]) -> dict[str, Any]:
+        kept = [level for level in document["levels"] if level["name"] not in self.keys]
+        return {**document, "levels": sorted([*kept, *self.levels], key=lambda level: level["mag"])}
 
 
 @dataclass(frozen=True, slots=True)
-class ToyPlace(TargetFolder):
-    """A folder in which levels are or will be."""
+class ToyTarget(TargetFolder):
+    """Folder of levels, existing or new."""
 
     prefix: ClassVar[str] = "toy://"
 
@@ -106,18 +106,18 @@ class ToyPlace(TargetFolder):
         chunk, compression = found.chunk_shape, found.compression or like.codec.compression
         folders, targets, levels = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs), [], []
         for spec, folder in zip(specs, folders, strict=True):
-            said = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk], "compression": compression}
-            array = toy_array(folder, spec.box.mag, said, is_new=True).moved(spec.box.topleft)
-            targets.append(TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(said).encode()),)))
+            document = {"dtype": spec.dtype.name, "size": [spec.num_channels, *spec.box.size], "chunk": [spec.num_channels, *chunk], "compression": compression}
+            array = toy_array(folder, spec.box.mag, document, is_new=True).moved(spec.box.topleft)
+            targets.append(TargetArray(array, array.store, ((LEVEL_NAME, json.dumps(document).encode()),)))
             levels.append({"name": spec.box.mag.name, "mag": list(spec.box.mag.factors), "offset": list(spec.box.topleft)})
-        size = self.wanted.required_voxel_size_nm or self.wanted.source_voxel_size_nm
-        new = {"category": self.wanted.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}
+        size = self.destination.required_voxel_size_nm or self.destination.source_voxel_size_nm
+        new = {"category": self.destination.category or "color", "voxel_size_nm": None if size is None else list(size), "levels": []}
         edit = ToyEdit(self.folder, [level["name"] for level in levels], levels, new)
         return NewLevels(self.folder, folders, tuple(targets), {"chunk": list(chunk), "compression": compression, "levels": levels}, edit)
 
 
 class ToyFormat(ArrayFormat):
-    """A folder with ``toy.json``, or one of its levels."""
+    """Format of folders with ``toy.json``, and of their levels."""
 
     name, url_name, options, edits, removal, image_files = "toy", URL_NAME, ToyOptions, (ToyEdit,), ToyEdit, (FILE_NAME,)
     level_record, level_entries = LEVEL_NAME, r".*\.raw"
@@ -129,21 +129,21 @@ class ToyFormat(ArrayFormat):
         folder, key = URL_NAME.location(url), None
         if not files.isfile(f"{folder}/{FILE_NAME}"):
             folder, key = dirname(folder), basename(folder)
-        said, levels = read_record(f"{folder}/{FILE_NAME}"), []
-        if said is None:
+        document, levels = read_record(f"{folder}/{FILE_NAME}"), []
+        if document is None:
             raise MissingError(f"{folder}: no {FILE_NAME} here")
-        for level in said["levels"]:
+        for level in document["levels"]:
             mag, path = Mag.parse(level["mag"]), f"{folder}/{level['name']}"
-            size = said["voxel_size_nm"]
+            size = document["voxel_size_nm"]
             array = toy_array(path, mag, read_record(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
             levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
-        return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, said["category"]),))
+        return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, document["category"]),))
 
-    def target(self, wanted):
-        return ToyPlace(files.realpath(URL_NAME.location(wanted.url)), wanted)
+    def target(self, destination):
+        return ToyTarget(files.realpath(URL_NAME.location(destination.url)), destination)
 
     def target_in(self, image, *, allow_external):
-        return ToyPlace(image.folder, Destination(image.folder, category=image.category, source_voxel_size_nm=image.voxel_size_nm))
+        return ToyTarget(image.folder, Destination(image.folder, category=image.category, source_voxel_size_nm=image.voxel_size_nm))
 
 
 FORMAT = ToyFormat()

@@ -158,7 +158,7 @@ def _store_anew(
     from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
     moves = find()
-    in_place = [move for move in moves if move.wanted is None]
+    in_place = [move for move in moves if move.destination is None]
     for move in in_place:
         parent, folder = its_format.job_folders(move.image, move.level)
         finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))

@@ -150,7 +150,7 @@ def save(
         is_room = not wanted.needs_container and coordinates.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
         place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or coordinates.category, is_empty_folder=is_room))
         if size is None and coordinates.lengths_nm is not None:
-            place = replace(place, wanted=replace(place.wanted, coordinate_voxel_size_nm=ratio_of(coordinates.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
+            place = replace(place, destination=replace(place.destination, coordinate_voxel_size_nm=ratio_of(coordinates.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
         staged, notes = lay_out_write(place, coordinates.offset, content, options, existing, command)
         for note in notes:
             warnings.warn(note, ViewerWarning, stacklevel=3)

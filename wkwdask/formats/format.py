@@ -164,9 +164,9 @@ class ArrayFormat:
         """Return whether the URL of a target names the format."""
         return self.url_name.is_in(url)
 
-    def target(self, wanted: Destination) -> TargetImage:
+    def target(self, destination: Destination) -> TargetImage:
         """Return the image at a destination, new or existing; raises ExistsError, FormatError or MissingError."""
-        raise UnsupportedError(f"{wanted.url}: {self.name} is read-only")
+        raise UnsupportedError(f"{destination.url}: {self.name} is read-only")
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         """Return an existing image as the target of levels that are computed from one of its levels."""
@@ -188,10 +188,10 @@ class ArrayFormat:
         if folder is None or folder == files.realpath(image.folder):
             return [LevelCopy(image, level) for level in chosen]
         together = tuple(level.mag for level in chosen if level.mag is not None)
-        wanted = Destination(
+        destination = Destination(
             f"{self.name}://{folder}", all_mags=together, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True
         )  # fmt: skip
-        return [LevelCopy(image, level, replace(wanted, mag=level.mag)) for level in chosen]
+        return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in chosen]
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
         """Return the names of the layers that a copy of the whole takes, None for all."""

@@ -133,9 +133,9 @@ def format_of_target(url: object) -> ArrayFormat:
     return next((one for one in formats() if one.names_target(url)), default_format())
 
 
-def target_for(wanted: Destination) -> TargetImage:
+def target_for(destination: Destination) -> TargetImage:
     """Return the image, new or existing, at a destination."""
-    return format_of_target(wanted.url).target(wanted)
+    return format_of_target(destination.url).target(destination)
 
 
 def target_in(image: Image, allow_external: bool) -> TargetImage:

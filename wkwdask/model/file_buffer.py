@@ -53,7 +53,7 @@ class FileBuffer:
         return self._file
 
     def reserve(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
-        """Return memory for the next ``wanted`` bytes, or fewer but at least ``least``; :meth:`advance` reports how many were filled."""
+        """Return memory for the next ``destination`` bytes, or fewer but at least ``least``; :meth:`advance` reports how many were filled."""
         least = wanted if least is None else least
         if self._used + least > self._memory.size:
             self.flush()

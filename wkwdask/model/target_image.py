@@ -94,7 +94,7 @@ class LevelCopy:
 
     image: Image
     level: Level
-    wanted: Destination | None = None
+    destination: Destination | None = None
     """Destination, None if the level is replaced in place."""
 
 
@@ -135,11 +135,11 @@ class TargetFolder:
     """URL prefix of the format."""
     folder: str
     """Folder of the levels, or of the only level."""
-    wanted: Destination
+    destination: Destination
 
     @property
     def mag(self) -> Mag:
-        return self.wanted.mag or MAG_1
+        return self.destination.mag or MAG_1
 
     def url_of(self, folder: str) -> str:
         return self.prefix + folder
@@ -154,7 +154,7 @@ class TargetImage(Protocol):
     """Existing or new image to which levels are written."""
 
     @property
-    def wanted(self) -> Destination:
+    def destination(self) -> Destination:
         """Request of the user."""
 
     @property

@@ -171,14 +171,14 @@ def lay_out_copy(place: TargetImage, copy: CopySource, options: Any, existing: s
 def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
     """Plan one level that is stored again; None where it is stored like that already, in its own place."""
     check_existing(existing)
-    in_place = move.wanted is None
+    in_place = move.destination is None
     if in_place and options.box is not None:
         raise ValueError("a bounding box in place would lose all voxels outside of it: name another target")
     whole = move.level.open()
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
     volume = translated(source, options.translate, "translate", "copied")
-    place = its_format.target_in(move.image, allow_external=options.allow_external) if move.wanted is None else _place(its_format, move, options)
+    place = its_format.target_in(move.image, allow_external=options.allow_external) if move.destination is None else _place(its_format, move, options)
     spec = LevelSpec.like(volume, is_copy=True)
     levels = place.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
     if in_place and levels.is_unchanged and its_format.is_uniform(source):
@@ -203,12 +203,12 @@ def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: Rec
 
 def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) -> TargetImage:
     """Return the place of the copy, whose image shows as much as the old one."""
-    assert move.wanted is not None
+    assert move.destination is not None
     record, box = getattr(move.image.container, "record", None), None
     if record is not None:
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
-    return its_format.target(replace(move.wanted, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
+    return its_format.target(replace(move.destination, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
 
 
 def _check_apart(folder: str, source: str) -> None:

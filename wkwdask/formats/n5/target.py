@@ -258,20 +258,20 @@ class N5Target(TargetFolder):
 
     def _relative_mag(self, mag: Mag) -> Mag:
         """Return a mag relative to the finest mag of the group."""
-        finest = self.wanted.all_mags[0] if self.wanted.all_mags else MAG_1
+        finest = self.destination.all_mags[0] if self.destination.all_mags else MAG_1
         if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True)):
             raise MissingError(f"{self.folder}: mag {mag} is not a multiple of mag {finest} along all axes; mag= selects other mags")
         return Mag.parse(finest.step_to(mag))
 
     def _base_lengths(self) -> Lengths | None:
         """Return the voxel size of the finest level: as given by the user, else by the source, else by the group."""
-        size = _base_voxel_size(self.wanted)
+        size = _base_voxel_size(self.destination)
         return size or (None if self.group is None else _stored_voxel_size(self.group))
 
 
-def _base_voxel_size(wanted: Destination) -> Lengths | None:
-    size = wanted.required_voxel_size_nm or wanted.source_voxel_size_nm
-    return size if size is None or not wanted.all_mags else lengths_in(wanted.all_mags[0], size)
+def _base_voxel_size(destination: Destination) -> Lengths | None:
+    size = destination.required_voxel_size_nm or destination.source_voxel_size_nm
+    return size if size is None or not destination.all_mags else lengths_in(destination.all_mags[0], size)
 
 
 def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
@@ -292,15 +292,15 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
     return dataset
 
 
-def n5_target(wanted: Destination) -> N5Target:
+def n5_target(destination: Destination) -> N5Target:
     """Inspect the surroundings of a dataset to write: the named folder itself, or a level of it if the levels of an image are written."""
-    folder = _local_folder(wanted.url)
-    if wanted.names_image and not wanted.all_mags and wanted.mag not in (None, MAG_1):
-        raise ValueError(f"{wanted.url} gets its finest level of images: mag= is not for it")
-    if not wanted.names_image:
-        return _place_in(folder, wanted, ())
-    number = wanted.all_mags.index(wanted.mag or MAG_1) if wanted.all_mags else 0
-    return _place_in(f"{folder}/s{number}", wanted, tuple(_other_levels(folder, wanted)))
+    folder = _local_folder(destination.url)
+    if destination.names_image and not destination.all_mags and destination.mag not in (None, MAG_1):
+        raise ValueError(f"{destination.url} gets its finest level of images: mag= is not for it")
+    if not destination.names_image:
+        return _place_in(folder, destination, ())
+    number = destination.all_mags.index(destination.mag or MAG_1) if destination.all_mags else 0
+    return _place_in(f"{folder}/s{number}", destination, tuple(_other_levels(folder, destination)))
 
 
 def target_beside(image: Image) -> N5Target:
@@ -308,12 +308,12 @@ def target_beside(image: Image) -> N5Target:
     levels = {level.mag: level.key for level in image.levels if level.mag is not None and not level.problem}
     if "" in levels.values():
         raise UnsupportedError(f"{image.folder}: is a single N5 dataset, and levels need a group: write it as {image.folder}/s0")
-    wanted = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
-    place = _place_in(f"{_local_folder(image.folder)}/s0", wanted, ())
+    destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
+    place = _place_in(f"{_local_folder(image.folder)}/s0", destination, ())
     return replace(place, folder=dirname(place.folder), levels=levels)
 
 
-def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Target:
+def _place_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
         if holds_wkw(path):
@@ -327,7 +327,7 @@ def _place_in(folder: str, wanted: Destination, others: tuple[str, ...]) -> N5Ta
             root = above
         above = dirname(above)
     group = dirname(folder) if is_level and (root is None or root != folder) else None
-    return N5Target(folder, wanted, root or group or folder, group, others)
+    return N5Target(folder, destination, root or group or folder, group, others)
 
 
 def _local_folder(url: str) -> str:
@@ -348,11 +348,11 @@ def _stored_voxel_size(group: str) -> Lengths | None:
     return voxel_lengths_nm(level_attributes(own, document, "s0"), "xyz")
 
 
-def _other_levels(group: str, wanted: Destination) -> list[str]:
+def _other_levels(group: str, destination: Destination) -> list[str]:
     """Return the existing levels of a group that a write of its first levels leaves unchanged; raises ExistsError if their voxel size differs."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
-    others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(wanted.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
-    before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(wanted)
+    others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(destination.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
+    before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(destination)
     if others and not (before is None and lengths is None) and (before is None or lengths is None or not np.allclose(before, lengths, rtol=1e-6)):
         what = f"holds {', '.join(others)} too, for a voxel size of {before} nm in s0, got {lengths} nm"
         raise ExistsError(f"{group}: {what}: choose another group, or remove this one first")

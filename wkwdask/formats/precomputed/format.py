@@ -57,8 +57,8 @@ class PrecomputedFormat(ArrayFormat):
         info, levels = image.details.info, sorted(image.selected, key=lambda level: int(level.details.index))
         return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels), image.format)
 
-    def target(self, wanted: Destination) -> TargetImage:
-        return target_volume(wanted)
+    def target(self, destination: Destination) -> TargetImage:
+        return target_volume(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external

@@ -77,7 +77,7 @@ class TargetVolume(TargetFolder):
     def _type(self, spec: LevelSpec) -> VolumeInfo:
         """Return type, data type and channels of the volume, and check that existing scales agree."""
         native = spec.dtype.newbyteorder("=")
-        kind = None if self.wanted.category is None else VOLUME_TYPES.get(self.wanted.category, self.wanted.category)
+        kind = None if self.destination.category is None else VOLUME_TYPES.get(self.destination.category, self.destination.category)
         if kind not in (None, *VOLUME_TYPES.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
@@ -107,9 +107,9 @@ class TargetVolume(TargetFolder):
 
     def _resolution(self, mag: Mag) -> Lengths:
         """Return the edge lengths of a voxel of a new scale [nm]."""
-        size = self.wanted.required_voxel_size_nm or self.wanted.source_voxel_size_nm
+        size = self.destination.required_voxel_size_nm or self.destination.source_voxel_size_nm
         lengths = None if size is None else lengths_in(mag, size)
-        if self.wanted.all_mags and lengths is not None:
+        if self.destination.all_mags and lengths is not None:
             return lengths
         if self.info is None or not self.info.scales:
             if mag != MAG_1:
@@ -118,7 +118,7 @@ class TargetVolume(TargetFolder):
                 raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
             return lengths
         resolution = self._resolution_of(mag, self.info)
-        if self.wanted.required_voxel_size_nm is not None and not same_resolution(resolution, lengths_in(mag, self.wanted.required_voxel_size_nm)):
+        if self.destination.required_voxel_size_nm is not None and not same_resolution(resolution, lengths_in(mag, self.destination.required_voxel_size_nm)):
             raise ValueError(
                 f"{self.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths} nm; mag= writes a coarser scale"
             )

@@ -96,8 +96,8 @@ class WebknossosFormat(ArrayFormat):
     def source_of(self, image: Image) -> str:
         return image.folder
 
-    def target(self, wanted: Destination) -> TargetImage:
-        return mag_target(wanted)
+    def target(self, destination: Destination) -> TargetImage:
+        return mag_target(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         return LayerTarget(image, Destination(image.folder, allow_external=allow_external))
@@ -271,7 +271,7 @@ def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
 
 def _other_voxel_sizes(moves: Sequence[LevelCopy]) -> Iterator[str]:
     """Yield notes on target datasets with another voxel size."""
-    for folder in {dirname(dirname(move.wanted.url)) for move in moves if move.wanted is not None}:
+    for folder in {dirname(dirname(move.destination.url)) for move in moves if move.destination is not None}:
         there, here = read_datasource(folder), moves[0].image.container.datasource
         if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
             yield f"voxels of {folder} are {there.voxel_size_nm} nm, the copied ones {here.voxel_size_nm} nm"

@@ -47,7 +47,7 @@ class MagTarget:
     mag: Mag
     layer: Image
     """Layer of the mag, with its record if the JSON of the dataset lists it."""
-    wanted: Destination
+    destination: Destination
     """Destination and options given by the user."""
     named: str = ""
     """Folder as the user named it, if links lead elsewhere."""
@@ -74,8 +74,8 @@ class MagTarget:
     def new_levels(self, specs: Sequence[LevelSpec], options: WkwOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
         (spec,) = specs
-        if self.wanted.category not in (None, "color", "segmentation"):
-            raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
+        if self.destination.category not in (None, "color", "segmentation"):
+            raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
         if min(spec.box.topleft) < 0:
             raise BoundsError(
                 f"{self.folder}: starts at voxel {spec.box.topleft}, but WKW has no voxels below 0: move it with offset=, or exclude that part "
@@ -91,14 +91,14 @@ class MagTarget:
             header = derived_header(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
         edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
-        keeps = self.wanted.keeps_files and _shows_no_more(edit, spec.box)
+        keeps = self.destination.keeps_files and _shows_no_more(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=storage_text([header], options.chosen_level))
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies another one inherits its attributes."""
-        layer, wanted = self.layer, self.wanted
+        layer, wanted = self.layer, self.destination
         dataset, record = layer.container.dataset_folder, layer.container.record
         source = None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
         if dataset is None:
@@ -131,7 +131,7 @@ class MagTarget:
 
     def _size_of_new_dataset(self) -> Lengths | None:
         """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
-        wanted = self.wanted
+        wanted = self.destination
         if not wanted.needs_container and wanted.voxel_size_nm is None:
             return None if wanted.coordinate_voxel_size_nm is None else self._size_of_array(wanted.coordinate_voxel_size_nm)
         if not wanted.needs_container and not self._is_named_as_mag:
@@ -153,7 +153,7 @@ class MagTarget:
         """Return the voxel size of a dataset to create for an array with coordinates; None if it is not created."""
         datasource = self.layer.container.datasource
         if datasource is None:
-            return size if self.wanted.is_empty_folder and self._is_named_as_mag else None
+            return size if self.destination.is_empty_folder and self._is_named_as_mag else None
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
             here, there = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
@@ -177,7 +177,7 @@ class LayerTarget:
     """Target of new mags that are computed from a mag of the same layer, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     layer: Image
-    wanted: Destination
+    destination: Destination
     """Destination and options given by the user."""
 
     @property

@@ -103,23 +103,23 @@ class NgffTarget(TargetFolder):
 
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
-        if self.wanted.category not in (None, "color", "segmentation"):
-            raise ValueError(f'category must be "color" or "segmentation", got {self.wanted.category!r}')
+        if self.destination.category not in (None, "color", "segmentation"):
+            raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
         sizes = self._voxel_sizes()
-        size = self.wanted.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.wanted.source_voxel_size_nm
+        size = self.destination.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.destination.source_voxel_size_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
         version = self._version(options)
         first = specs[0]
         dtype = _checked_dtype(first.dtype)
-        is_label = self.wanted.category == "segmentation" if self.wanted.category else holds_ids(dtype, first.num_channels)
+        is_label = self.destination.category == "segmentation" if self.destination.category else holds_ids(dtype, first.num_channels)
         levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
         folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
         options = _with_defaults_from(options, like)
         encodings = [_choose_encoding(spec, options, version, is_label=is_label) for spec in specs]
         targets = tuple(_placement(*one) for one in zip(folders, specs, encodings, strict=True))
         edit = self._edit(first, levels, version, is_label=is_label)
-        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.wanted.all_mags, *(spec.box.mag for spec in specs))})
+        self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
         of_arrays = [_journal_settings(*one) for one in zip(specs, encodings, strict=True)]
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
         for name in of_arrays[0]:
@@ -129,11 +129,11 @@ class NgffTarget(TargetFolder):
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
         """Warn if a label image ends up with another number of levels than its image, which the specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
-        if basename(above) != LABELS or (self.wanted.all_mags and self.wanted.all_mags[-1] not in mags):
+        if basename(above) != LABELS or (self.destination.all_mags and self.destination.all_mags[-1] not in mags):
             return ()
         image = read_image(dirname(above))
-        own = {mag.name for mag in (*self.wanted.all_mags, *mags)} | {entry["path"] for entry in self._entries}
-        if image is None or not self.wanted.all_mags or len(image[1]["datasets"]) == len(own):
+        own = {mag.name for mag in (*self.destination.all_mags, *mags)} | {entry["path"] for entry in self._entries}
+        if image is None or not self.destination.all_mags or len(image[1]["datasets"]) == len(own):
             return ()
         return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
 
@@ -274,9 +274,9 @@ def names_zarr_image(url: object) -> bool:
     return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
 
 
-def ngff_target(wanted: Destination) -> NgffTarget:
+def ngff_target(destination: Destination) -> NgffTarget:
     """Inspect the folder of an image to write; raises ExistsError if something else is stored there."""
-    text = wanted.url.removeprefix(PREFIX)
+    text = destination.url.removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
     folder = files.realpath(local_path(text))
@@ -296,4 +296,4 @@ def ngff_target(wanted: Destination) -> NgffTarget:
         if other is not None:
             raise ExistsError(f"{folder}: holds something else than an image ({other})")
     version, image = found or (None, None)
-    return NgffTarget(folder, wanted, image, version)
+    return NgffTarget(folder, destination, image, version)

@@ -13,7 +13,7 @@ _SLOTS = 4096  # ids cached by ``map_ids``: a table of millions of ids does not 
 
 @helper
 def _first_not_less(keys: Any, wanted: Any) -> Any:
-    """Return the index of the first of ascending keys that is not less than ``wanted``."""
+    """Return the index of the first of ascending keys that is not less than ``destination``."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2

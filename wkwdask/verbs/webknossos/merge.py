@@ -52,8 +52,8 @@ class Merge:
     @property
     def target(self) -> str:
         """Folder of the result."""
-        assert self.move.wanted is not None
-        return self.move.wanted.url
+        assert self.move.destination is not None
+        return self.move.destination.url
 
     @property
     def note(self) -> str:
