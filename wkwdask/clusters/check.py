@@ -141,9 +141,7 @@ class Finding:
     """Result of one check."""
 
     what: str
-    """Subject of the check."""
     found: str
-    """Observation."""
     is_fine: bool
     """Whether the observation is as required."""
     remedy: str = ""
@@ -190,7 +188,6 @@ def _probe_by_client(config: ClusterConfig, place: str, token: str, seconds: flo
 
 
 def probe_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
-    """Run the probe on one worker of a cluster."""
     try:
         client.wait_for_workers(1, timeout=seconds)
     except TimeoutError:

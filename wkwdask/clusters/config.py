@@ -25,8 +25,6 @@ _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Key of a configuration."""
-
     read: Callable[[Any], Any]
     """Converts the value; raises ValueError with the expected kind of value."""
     default: Any = None
@@ -267,7 +265,6 @@ class ClusterConfig:
 
     @property
     def dask_settings(self) -> dict[str, Any]:
-        """Settings of dask by their full names."""
         return dict(flatten(self.values.get("dask", {})))
 
 
@@ -310,7 +307,6 @@ def find_config(name: str) -> Path:
 
 
 def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Read and check a configuration."""
     changes = {name.replace("_", "-"): value for name, value in (overrides or {}).items()}
     if not isinstance(config, str | os.PathLike):
         return _config_of("cluster", None, {**config}, changes)

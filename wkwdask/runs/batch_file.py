@@ -34,13 +34,10 @@ class Round:
     """One job array, and the dependent job that follows it."""
 
     array: str
-    """Id of the array."""
     finish: str
     """Id of the dependent job."""
     tasks: int
-    """Number of tasks."""
     elements: int
-    """Number of array elements."""
     journaled: int
     """Tasks in the journals before."""
     time: float
@@ -54,15 +51,12 @@ class Batch:
     arguments: tuple[str, ...]
     """Command line, without the program name."""
     folder: str
-    """Working directory of the command."""
+    """Working directory."""
     script: str
     """Text of the batch script, which ends by running its arguments."""
     logs: str
-    """Folder for the output of the jobs."""
     size: ArraySize = field(default_factory=ArraySize)
-    """Size requested by the user."""
     options: tuple[str, ...] = ()
-    """Further options of ``sbatch``."""
     rounds: tuple[Round, ...] = ()
 
     @property
@@ -103,7 +97,6 @@ def read_batch(root: str) -> Batch | None:
 
 
 def write_batch(root: str, batch: Batch) -> None:
-    """Publish the batch record of a job."""
     publish_bytes(f"{root}/{BATCH_NAME}", format_job_record(batch.to_json()))
 
 

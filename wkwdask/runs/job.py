@@ -22,8 +22,6 @@ _IMPORTLIB = str(Path(importlib.__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of a task."""
-
     receipts: tuple[tuple[int, Receipt], ...]
     """Index of the target, and receipt, for each shard or part written."""
     sources: int = 0
@@ -88,7 +86,6 @@ def voxel_nbytes(volume: Volume | TargetArray, box: BoundingBox) -> int:
 
 
 def run_task(task: Task) -> Result:
-    """Run a task; its errors name the task."""
     try:
         return task.run()
     except Exception as error:

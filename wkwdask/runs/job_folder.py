@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewMag:
-    """Mag that a job builds."""
-
     staged: str
     """Name of its folder in the job folder."""
     folder: str
@@ -62,7 +60,6 @@ class Publisher:
     """Publication of the mags in a job folder."""
 
     paths: RecordPaths
-    """Job folder, and the paths that its records may name."""
 
     @property
     def is_prepared(self) -> bool:
@@ -75,22 +72,22 @@ class Publisher:
 
     def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
         """Complete the mags, flush them, and write the publish record."""
-        # The mark distinguishes this publication from an earlier one of the same job: a mag whose provenance carries it is already in its final place.
-        mark = secrets.token_hex(8)
+        # A mag whose provenance carries this id is already in its final place, so a repeated publish() skips it.
+        publication_id = secrets.token_hex(8)
         for mag in mags:
             staged = f"{self.paths.root}/{mag.staged}"
-            write_provenance(staged, {"job": job, "publication": mark, **provenance, **({} if mag.box is None else {"box": mag.box})})
+            write_provenance(staged, {"job": job, "publication": publication_id, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in files.walk(staged, topdown=False):
                 files.fsync(folder)  # data files were flushed when they were written; this flushes their names, before the record promises them
         listed = [(mag.staged, mag.folder) for mag in mags]
-        publish_bytes(self._record, format_publication(self.paths, job, mark, listed, edit))
+        publish_bytes(self._record, format_publication(self.paths, job, publication_id, listed, edit))
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
         # Each step can be repeated, and the order leaves a readable dataset after a crash at any point:
         #
-        #   1. exchange each staged mag with its final folder   the mark in the provenance tells which are done
+        #   1. exchange each staged mag with its final folder   the id in the provenance tells which are done
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet
         #   3. unlink plan.json                                 the folder now holds the old mags and must not look resumable
         #   4. delete the job folder, publish.json included     until here the next job repeats from 1
@@ -253,15 +250,15 @@ class JobFolder:
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; return the provenance of the mags if that completed an equal job."""
-        # Locks are taken in sorted order, so that two jobs on the same mags cannot each hold one and fail on the other. The lock is ours before the dead
-        # job is completed or removed, so no third job sees the mag unlocked in between.
+        # Locks are taken in sorted order, so that two jobs on the same mags cannot each hold one and fail on the other. A dead job is completed or removed
+        # only after its lock was taken over, so no third job sees the mag unlocked in between.
         finished: set[str] = set()
         for target in sorted(self.targets):
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
-            gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
-            for job in gone:  # killed before they created their folder, or after they deleted it
+            dead = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
+            for job in dead:  # killed before they created their folder, or after they deleted it
                 if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
@@ -274,8 +271,9 @@ class JobFolder:
         """Complete or remove a dead job; return it if its mags are published."""
         # A dead job is in one of three states:
         #   publish record         publication began: complete it
-        #   journal, no record     resumable: leave it if it concerns other shards, refuse unless existing="overwrite" if it concerns ours
-        #   neither                nothing of value: delete it
+        #   journal, no record     resumable: keep it if it writes other mags or shards; otherwise raise an error, unless existing="overwrite" or the job
+        #                          resumes only on request, and then delete it
+        #   neither                no finished work: delete it
         root = job_root(parent, job)
         check_records(self._paths(root))
         targets = targets_of(root)
@@ -293,11 +291,11 @@ class JobFolder:
                 )
         files.remove_tree(root)
         release_locks_of(job, targets)
-        made = any(read_provenance(target).get("job") == job for target in self.targets)
-        return {job} if made else set()  # True if it was killed between publishing its mags and releasing its locks
+        is_published = any(read_provenance(target).get("job") == job for target in self.targets)
+        return {job} if is_published else set()  # it may have been killed between publishing its mags and releasing its locks
 
     def _clean_up(self, existing: str) -> set[str]:
-        """End dead jobs without locks; return those that were completed."""
+        """End the other dead jobs in the layer; return those that were completed."""
         finished: set[str] = set()
         for root, job in job_folders(self.parent):
             if job == self.owner.job:

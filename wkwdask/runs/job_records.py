@@ -38,12 +38,9 @@ _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterruptedJob:
-    """Interrupted job that can resume."""
-
     job: str
     root: str
     targets: tuple[str, ...]
-    """Folders that it publishes."""
     settings: dict[str, Any]
     plan: dict[str, Any]
     """Decisions of its first start."""
@@ -116,7 +113,7 @@ def check_records(paths: RecordPaths) -> None:
 
 
 def job_owner(root: str) -> Owner | None:
-    """Read the owner of a job; None if it cannot be read."""
+    """Read the owner of a job; None if absent or unreadable."""
     try:
         return read_owner(f"{root}/{OWNER_NAME}")
     except LockedError:

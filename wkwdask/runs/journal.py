@@ -146,7 +146,6 @@ def entry_of(key: str, result: Result) -> dict[str, Any]:
 
 
 def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
-    """Iterate over the keys of the tasks in a journal."""
     return (key for key, _, _ in _keyed(lines))
 
 

@@ -110,8 +110,6 @@ class BrickWriter:
 
 @dataclass(frozen=True, slots=True)
 class JoinSpec:
-    """Join of the parts of one shard."""
-
     target: TargetArray
     level: int
     """Index of the mag in the job."""
@@ -126,7 +124,6 @@ class JoinSpec:
 
 
 def join_key(level: int, shard: Vec3) -> str:
-    """Return the journal key of a join."""
     return "join {} {},{},{}".format(level, *shard)
 
 
@@ -187,7 +184,7 @@ class ScratchPiece:
     part: Vec3
     box: BoundingBox
     channels: tuple[int, int]
-    """Channels, half-open."""
+    """Half-open."""
     path: str
     offset: int
     """Offset in the scratch file [bytes]."""
@@ -213,7 +210,6 @@ def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingB
 
 
 def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Read the voxels of a piece."""
     with files.open_stream(piece.path) as file:
         file.seek(piece.offset)
         data = file.read(piece.nbytes)

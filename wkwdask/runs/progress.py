@@ -36,8 +36,6 @@ _FAR = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failed task."""
-
     task: str
     """Journal key."""
     name: str
@@ -172,7 +170,6 @@ def format_line(record: dict[str, Any]) -> str:
 
 
 def describe_count(record: dict[str, Any]) -> str:
-    """Format the number of finished tasks."""
     return f"{record['done'] + record['known']}/{record['total']} tasks"
 
 
@@ -196,8 +193,6 @@ def _clock(seconds: float) -> str:
 
 
 class Bar:
-    """Progress bar on the terminal, removed at the end."""
-
     def __init__(self, title: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -270,7 +265,6 @@ class Progress:
             file.close()
 
     def count(self, job: Job, result: Result) -> None:
-        """Count a finished task of a job."""
         self._done += 1
         self._nbytes_in += result.nbytes_in
         for _, receipt in result.receipts:
@@ -293,11 +287,9 @@ class Progress:
         self._total, self._known = total, known
 
     def advance(self) -> None:
-        """Count one finished task without a result."""
         self._done += 1
 
     def record(self) -> dict[str, Any]:
-        """Return the current numbers."""
         return {
             "time": round(time.time(), 1),
             "title": self._title,
@@ -350,8 +342,6 @@ class Progress:
 
 
 class _Periodic:
-    """Action repeated at intervals."""
-
     def __init__(self, action: Callable[[], None], seconds: float, first: float | None = None, longest: float | None = None) -> None:
         self.due = seconds if first is None else first
         self._action = action

@@ -80,7 +80,6 @@ class StagedMags:
 
     @property
     def root(self) -> str:
-        """Folder of the job."""
         return job_root(self.parent, self.owner.job)
 
     def check_free(self) -> None:
@@ -167,7 +166,6 @@ class StagedMags:
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
     def num_done(self) -> int:
-        """Count the journal entries of an interrupted start."""
         return sum(1 for _ in read_journal(self.root))
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
@@ -217,7 +215,6 @@ class StagedMags:
         return self.edit.with_maxima(maxima, is_new_content=self.voxel_provenance is None and is_occupied(self.folders[0]))
 
     def discard(self) -> None:
-        """End the job without publishing."""
         self._job_folder().discard()
 
     def suspend(self, error: BaseException) -> None:
@@ -314,7 +311,6 @@ class Draft:
     owner: Owner
     parent: str
     folders: tuple[str, ...]
-    """Final folder of each mag."""
     settings: dict[str, Any]
     existing: str
     before: dict[str, Any] | None
@@ -322,11 +318,9 @@ class Draft:
 
     @property
     def root(self) -> str:
-        """Folder of the job."""
         return job_root(self.parent, self.owner.job)
 
     def staged(self, name: str) -> str:
-        """Return the folder in which a mag is built."""
         return f"{self.root}/{name}"
 
     def shape(self, name: str = "region") -> Vec3 | None:
@@ -338,7 +332,6 @@ class Draft:
         return None if self.before is None else [vec3(shape) for shape in self.before["regions"]]
 
     def mags(self, targets: Sequence[TargetArray], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
-        """Return the staged mags."""
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts over')
         options.setdefault("existing", self.existing)
@@ -367,7 +360,6 @@ def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any]
 
 
 def check_existing(existing: str) -> None:
-    """Check the value of the option ``existing``."""
     if existing not in EXISTING:
         raise ValueError(f"existing must be {' or '.join(map(repr, EXISTING))}, got {existing!r}")
 

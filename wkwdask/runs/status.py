@@ -220,8 +220,6 @@ def _stored_nbytes(entry: dict[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """Job whose mags are published."""
-
     command: str
     report: Report
 

@@ -39,7 +39,6 @@ class ArchiveFile:
 
     @property
     def name(self) -> str:
-        """Name for error messages."""
         return self.path if self.member is None else f"{self.path}:{self.member}"
 
     @property
@@ -80,8 +79,6 @@ class Folder:
 
 
 class Zip:
-    """Files in a zip."""
-
     def __init__(self, file: ArchiveFile) -> None:
         self._file = file
         self._unpacked: Any = None

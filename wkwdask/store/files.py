@@ -58,7 +58,6 @@ def open_file(path: str) -> OpenFile:
 
 
 def open_stream(path: str) -> BinaryIO:
-    """Open a file as a binary stream."""
     return MEMORY_FILES.open_stream(path) if is_memory(path) else open(path, "rb")
 
 
@@ -85,7 +84,6 @@ def map_array(path: str, dtype: npt.DTypeLike, offset: int, shape: tuple[int, ..
 
 
 def has_magic(path: str) -> bool:
-    """Check whether a path contains wildcards."""
     return glob.has_magic(path)
 
 
@@ -257,7 +255,6 @@ def count_tree(folder: str) -> tuple[int, int]:
 
 
 def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
-    """Open a file for writing, creating it if absent."""
     return _system(path).create(path, exclusive=exclusive, append=append)
 
 
@@ -276,7 +273,6 @@ def mkdir(path: str) -> None:
 
 
 def makedirs(path: str) -> None:
-    """Create a folder and its parents, if absent."""
     try:
         mkdir(path)
     except FileNotFoundError:
@@ -330,7 +326,6 @@ def inherit_permissions(path: str, like: os.stat_result) -> None:
 
 
 def fsync(path: str) -> None:
-    """Flush a file, or the renames in a folder, to disk."""
     _system(path).fsync(path)
 
 

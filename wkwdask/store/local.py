@@ -94,13 +94,10 @@ class OpenFile(ABC):
         self.close()
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the file; calling it again has no effect."""
+    def close(self) -> None: ...
 
 
 class LocalFile(OpenFile):
-    """Local file open for reading."""
-
     __slots__ = ("_fd",)
 
     def __init__(self, path: str, fd: int) -> None:
@@ -135,8 +132,6 @@ class LocalFile(OpenFile):
 
 
 class LocalOutput:
-    """Local file open for writing."""
-
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
@@ -189,7 +184,6 @@ class LocalOutput:
         os.fsync(self._fd)
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
     def set_permissions(self, like: os.stat_result) -> None:
@@ -199,7 +193,6 @@ class LocalOutput:
         return os.fstat(self._fd)
 
     def close(self) -> None:
-        """Close the file; calling it again has no effect."""
         # Forget the number before closing it: after a Ctrl-C between the two, a second close would hit another file that reuses the number.
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -207,8 +200,6 @@ class LocalOutput:
 
 
 class LocalFileSystem:
-    """File system of the machine."""
-
     def open(self, path: str) -> LocalFile:
         file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # O_NONBLOCK: opening a pipe does not wait for its writer
         if not stat.S_ISREG(file.status.st_mode):

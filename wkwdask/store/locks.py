@@ -74,12 +74,11 @@ class Owner:
         return replace(self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch))
 
     def to_json(self, folder: str) -> dict[str, Any]:
-        """Return the record for a lock or a job folder inside ``folder``."""
         return {**asdict(self), "folder": files.realpath(folder)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
-        """Parse the record of a lock or a job folder found in ``folder``."""
+        """Parse an owner record found in ``folder``, which may be a copy of another folder."""
         texts = {name: text for name, text in value.items() if name != "pid"}
         if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
             raise ValueError("expected the process or job that owns a lock")
@@ -183,8 +182,6 @@ class ShardBox:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Lock file on a mag."""
-
     path: str
     owner: Owner
     region: ShardBox | None
@@ -380,7 +377,6 @@ def read_owner(path: str) -> Owner | None:
 
 
 def write_owner(path: str, owner: Owner) -> None:
-    """Publish the owner record of a job folder."""
     publish_bytes(path, _format_lock(owner, path))
 
 

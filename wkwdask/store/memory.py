@@ -35,8 +35,6 @@ _numbers = itertools.count(1)
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """File, folder or symbolic link."""
-
     mode: int
     data: bytearray = field(default_factory=bytearray)
     children: dict[str, _Node] = field(default_factory=dict)
@@ -58,8 +56,6 @@ class _Node:
 
 
 class MemoryFile(OpenFile):
-    """Memory file open for reading."""
-
     __slots__ = ("_node",)
 
     def __init__(self, path: str, node: _Node) -> None:
@@ -82,8 +78,6 @@ class MemoryFile(OpenFile):
 
 
 class MemoryOutput:
-    """Memory file open for writing."""
-
     def __init__(self, node: _Node) -> None:
         self._node = node
 
@@ -328,7 +322,7 @@ class MemoryFileSystem:
         return node
 
     def _place(self, path: str) -> tuple[_Node, str]:
-        """Return the folder that holds a name, and the name."""
+        """Return the parent folder of a path, and the name."""
         *above, name = _names(path) or [""]
         node = self._find(MEMORY + "/".join(above))
         if not node.is_folder:

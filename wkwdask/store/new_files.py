@@ -45,7 +45,6 @@ class NewFile:
             self._output.write(view, offset, flush=self._flush)
 
     def copy_from(self, source: StoredFile, nbytes: int) -> None:
-        """Write the first bytes of an open file, inside the kernel if possible."""
         with self._naming_errors():
             self._output.copy_from(source, nbytes, flush=self._flush)
 
@@ -64,7 +63,6 @@ class NewFile:
         return files.open_file(self._temporary)
 
     def start_writing_back(self, nbytes: int) -> None:
-        """Start writing the first bytes to disk; the file is flushed later, together with others."""
         self._output.start_writing_back(nbytes)
 
     def sync(self) -> None:
@@ -74,7 +72,6 @@ class NewFile:
             self._flush = False
 
     def set_nbytes(self, nbytes: int) -> None:
-        """Set the length; bytes never written are zero."""
         self._output.set_nbytes(nbytes)
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:

@@ -60,7 +60,6 @@ FILE_RECORD_COLUMNS = 6
 
 
 def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
-    """Publish the file record of a mag."""
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
     publish_bytes(f"{folder}/{FILE_RECORD_NAME}", memory.getvalue())

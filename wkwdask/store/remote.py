@@ -228,8 +228,6 @@ def _checked(found: bytes | Exception, path: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """File of a remote store."""
-
     store: RemoteStore
     name: str
 

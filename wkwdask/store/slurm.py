@@ -70,7 +70,7 @@ class SlurmJob:
 
 
 def cluster_name() -> str:
-    """Return the name of the cluster of this machine; empty without one."""
+    """Name of the cluster of this machine; empty without one."""
     return _setting("ClusterName")
 
 
@@ -87,7 +87,6 @@ def submit_job(script: str, command: Sequence[str], options: Sequence[str], fold
 
 
 def release_job(number: str) -> None:
-    """Release a job that was submitted with ``--hold``."""
     _checked_call("scontrol", "release", number)
 
 

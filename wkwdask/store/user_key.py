@@ -55,7 +55,7 @@ def _make(path: str) -> None:
 
 
 def signature(key: bytes, what: str, data: bytes) -> str:
-    """Sign bytes together with a name that says what they are."""
+    """Sign data together with a name for its purpose."""
     name = what.encode(errors="surrogateescape")
     return hmac.new(key, b"%d %s%s" % (len(name), name, data), hashlib.sha256).hexdigest()
 
