@@ -148,6 +148,7 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
         if volume_layer is not None:
             raise ValueError(f"{file.name}: is a single volume layer without a name; leave volume_layer= out")
         return file, ""
+    # An export with several volume layers: the one drawn on the target layer is used unless the user names another.
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
     note = ""
     if len(inner) > 1 or (inner and volume_layer is not None):

@@ -263,11 +263,11 @@ def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagR
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the entry of a layer in a document."""
     entries = document.get("dataLayers")
-    named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    for entry in named:
+    objects = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    for entry in objects:
         if entry.get("name") == name:
             return entry
-    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, named))) or 'none'}")
+    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, objects))) or 'none'}")
 
 
 def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
@@ -287,10 +287,10 @@ def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
 
 def without_box_and_mags(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a broken layer's entry without box and mags, which can be restored from its files."""
-    kept = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
-    if kept.get("category") not in ("color", "segmentation"):
-        kept.pop("category", None)
-    return kept
+    rest = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
+    if rest.get("category") not in ("color", "segmentation"):
+        rest.pop("category", None)
+    return rest
 
 
 def _mag_keys(entry: dict[str, Any]) -> tuple[str, str]:

@@ -235,6 +235,7 @@ class WebknossosFormat(ArrayFormat):
         return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
 
     def clear(self, folder: str) -> None:
+        # Checked again under the lock: another job may add a layer in the meantime.
         path = f"{folder}/{FILE_NAME}"
         if not files.exists(path) or not self.is_bare(folder):
             return

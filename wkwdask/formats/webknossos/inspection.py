@@ -402,6 +402,7 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     votes = Counter(header_votes(folder, listing))
     if not votes:
         return header
+    # A header.wkw written by hand or by another job is more likely wrong than most of the data files, which readers decode by their own headers.
     (most, count), total = votes.most_common(1)[0], votes.total()
     if header is None:
         return most if 2 * count > total else None

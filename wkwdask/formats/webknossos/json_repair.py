@@ -145,6 +145,8 @@ class JsonRepair(DocumentRepair):
         if "scale" not in head and size is None:
             self.left.append(Unrepaired(fault, "the voxel size is in no file: pass voxel_size= in nanometres"))
             return True
+        # Valid fields and layers of the old document stay. A broken layer is restored from its files, and keeps its other fields. A broken entry
+        # without files stays unchanged, because nothing better is known.
         document = {**new_document(basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
         restored = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]

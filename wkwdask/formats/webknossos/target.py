@@ -114,6 +114,7 @@ class MagTarget:
                 f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
                 f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
             )
+        # The box of the layer changes only if the new mag extends beyond it: other mags stay visible where they have voxels.
         if has_others and record.bounding_box.in_mag(self.mag).contains(box):
             return edit
         if record is not None:
@@ -122,12 +123,12 @@ class MagTarget:
             if source is None or wanted.image.name != layer.name:
                 check_layer_name(layer.name)
             category = wanted.category or (source.category if source is not None else default_category(header))
-        shown, attributes = box.in_mag(MAG_1), {}
+        layer_box, attributes = box.in_mag(MAG_1), {}
         if source is not None and wanted.image_box is not None:
-            shown, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
+            layer_box, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
         if has_others:
-            shown = record.bounding_box.union(shown)
-        return replace(edit, new_layer=NewLayer(category, shown, elements, header.num_channels), attributes=attributes)
+            layer_box = record.bounding_box.union(layer_box)
+        return replace(edit, new_layer=NewLayer(category, layer_box, elements, header.num_channels), attributes=attributes)
 
     def _size_of_new_dataset(self) -> Lengths | None:
         """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
@@ -136,6 +137,7 @@ class MagTarget:
             return None if wanted.coordinate_voxel_size_nm is None else self._size_of_array(wanted.coordinate_voxel_size_nm)
         if not wanted.needs_container and not self._is_named_as_mag:
             raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
+        # An explicit voxel size must match an existing dataset. Without one, a new dataset takes that of the source.
         given = wanted.required_voxel_size_nm if wanted.needs_container else wanted.voxel_size_nm
         dataset = dirname(dirname(self.named or self.folder))
         datasource = read_datasource(dataset)
@@ -354,8 +356,8 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
     listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
     if listed is not None and files.realpath(layer.mags[mag]) == files.realpath(folder):
         return listed
-    named = f"{dataset}/{layer.name}/{basename(folder)}"
-    inside = [path for path in (folder, named) if outside_of(layer, path) is None or (path == named and files.realpath(path) == files.realpath(folder))]
+    default = f"{dataset}/{layer.name}/{basename(folder)}"
+    inside = [path for path in (folder, default) if outside_of(layer, path) is None or (path == default and files.realpath(path) == files.realpath(folder))]
     return f"./{relpath(inside[0], dataset)}" if inside else folder
 
 
@@ -378,10 +380,10 @@ def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders:
 def mag_folder(wanted: Destination) -> str:
     """Return the folder of the mag for a destination that is a dataset, a layer or a mag."""
     folder = local_path(wanted.url)
-    named = mag_from_name(basename(folder))
-    if wanted.layer is None and named is not None and read_datasource(folder) is None:
-        if wanted.mag is not None and wanted.mag != named:
-            raise ValueError(f"{folder}: is mag {named}, but the voxels to write are mag {wanted.mag}")
+    mag = mag_from_name(basename(folder))
+    if wanted.layer is None and mag is not None and read_datasource(folder) is None:
+        if wanted.mag is not None and wanted.mag != mag:
+            raise ValueError(f"{folder}: is mag {mag}, but the voxels to write are mag {wanted.mag}")
         return folder
     name = (wanted.mag or MAG_1).name
     if wanted.layer is not None:

@@ -95,9 +95,9 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     bounds = np.frombuffer(raw, "<u8", count + 1)
     if bounds[0] < header.smallest_data_offset:
         raise CorruptError(f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table")
-    falling = np.flatnonzero(bounds[1:] < bounds[:-1])
-    if falling.size:
-        at = int(falling[0])
+    decreasing = np.flatnonzero(bounds[1:] < bounds[:-1])
+    if decreasing.size:
+        at = int(decreasing[0])
         raise CorruptError(
             f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: "
             f"jump table decreases: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"

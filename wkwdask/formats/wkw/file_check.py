@@ -294,6 +294,7 @@ class _FileCheck:
         if not header.is_compressed:  # only blocks that end within the file
             count = min(count, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
         lost, first_lost = header.blocks_per_file - count, count
+        # Only one page of the jump table is in memory at a time, for files of any size.
         for first, bounds in self._pages(header, count):
             verdicts = classify_bounds(bounds, header, self._nbytes)
             if end > self._nbytes:  # a truncated file: report all blocks past its end as one fault
@@ -334,6 +335,7 @@ class _FileCheck:
     def _decode_good(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_good: npt.NDArray[np.bool_]) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
+        # LZ4 never exceeds its bound: a longer entry is a wrong boundary, and must not allocate its size.
         too_long = is_good & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
             self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
@@ -372,7 +374,7 @@ class _FileCheck:
 
     def _add_broken(self, header: WkwHeader, row: npt.NDArray[np.int64], nbytes: int, memory: npt.NDArray[np.uint8]) -> None:
         stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
-        if nbytes < 0:
+        if nbytes < 0:  # a block larger than expected fails like a broken one: decode it with more room to tell them apart
             nbytes = decoded_nbytes(stored, 4 * header.block_nbytes)
         kind = "block.undecodable" if nbytes < 0 else "block.too_few" if nbytes < header.block_nbytes else "block.too_many"
         found = f"{row[SIZE]} stored bytes are not an LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"

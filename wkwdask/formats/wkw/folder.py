@@ -110,10 +110,10 @@ def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     """Return the box of a mag that no dataset lists: the box of its record, grown around files outside of it, or the extent of its files."""
-    stored, kept = files_extent(folder, header, mag), read_box(folder, mag)
-    if kept is None:
-        return stored
-    return kept if kept.aligned((header.file_len_vx,) * 3).contains(stored) else kept.union(stored)
+    extent, recorded = files_extent(folder, header, mag), read_box(folder, mag)
+    if recorded is None:
+        return extent
+    return recorded if recorded.aligned((header.file_len_vx,) * 3).contains(extent) else recorded.union(extent)
 
 
 def files_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
@@ -158,19 +158,19 @@ def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) 
         faults.append(Fault("folder.unreadable", folder, os.strerror(error.errno or 0)))
         return
     for entry in entries:
-        named = _NAMES[depth].fullmatch(entry.name)
-        if named is None:
+        match = _NAMES[depth].fullmatch(entry.name)
+        if match is None:
             fault = _name_fault(entry, depth)
             if fault is not None:
                 faults.append(fault)
         elif depth == 2:
-            yield int(named[1]), above[1], above[0]
+            yield int(match[1]), above[1], above[0]
         else:
             fault = _folder_fault(entry.path)
             if fault is not None:
                 faults.append(fault)
             else:
-                yield from _walk(entry.path, depth + 1, (*above, int(named[1])), faults)
+                yield from _walk(entry.path, depth + 1, (*above, int(match[1])), faults)
 
 
 def _folder_fault(path: str) -> Fault | None:

@@ -201,11 +201,11 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
     """Create the header of a mag whose source is not stored as WKW."""
     block_len = options.block_len_or(_BLOCK_LEN)
     file_len = options.file_len_of(block_len)
-    made = make_header(
+    header = make_header(
         spec.dtype, spec.num_channels, block_len=block_len, file_len=file_len or 1, block_type=BlockType.parse(options.compression or "lz4hc"),
         any_length=options.any_length,
     )  # fmt: skip
-    return made if file_len is not None else _with_suitable_file_len(made, spec.box)
+    return header if file_len is not None else _with_suitable_file_len(header, spec.box)
 
 
 def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
@@ -242,8 +242,8 @@ def largest_file_len(before: WkwHeader, *, is_finer: bool) -> int:
 def _with_lengths(before: WkwHeader, lengths: tuple[int, int | None], block_type: BlockType, box: BoundingBox, largest: int) -> WkwHeader:
     block_len, file_len = lengths
     is_unchanged = (block_len, file_len or before.file_len) == (before.block_len, before.file_len)
-    made = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_unchanged)
-    return made if file_len is not None else _with_suitable_file_len(made, box, largest)
+    header = make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len or 1, block_type=block_type, any_length=is_unchanged)
+    return header if file_len is not None else _with_suitable_file_len(header, box, largest)
 
 
 def _with_suitable_file_len(header: WkwHeader, box: BoundingBox, largest: int = LARGEST_FILE_LEN) -> WkwHeader:

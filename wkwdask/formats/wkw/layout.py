@@ -233,6 +233,7 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
         reading.absent[index[1], index[2]] = path
         reading.zeros.add(cube_table(corner), edge)
         return 0
+    # Pages are cubes of at most 32^3 blocks: visit those that the array covers, and read their covered blocks in one call each.
     step = header.block_len
     page_len = min(header.file_len, PAGE_LEN)
     page_edge = page_len * step

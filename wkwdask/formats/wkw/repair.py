@@ -40,19 +40,20 @@ if TYPE_CHECKING:
 def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
     """Rewrite a file from its decodable blocks, replace it atomically, and return size and modification time [ns]."""
     path = files.realpath(file_path(check.folder, shard))
-    sound = check.intact_blocks(shard, header)
-    num_blocks = len(sound.bounds)
-    if sound.header is None or not sound.num_intact:
+    blocks = check.intact_blocks(shard, header)
+    num_blocks = len(blocks.bounds)
+    if blocks.header is None or not blocks.num_intact:
         raise CorruptError(f"{path}: no block can be decoded")
-    if sound.num_intact < num_blocks and not salvage:
-        raise CorruptError(f"{path}: {num_blocks - sound.num_intact} of its {num_blocks} blocks are broken")
-    source, bounds = _with_spare(sound, spare, shard)
+    if blocks.num_intact < num_blocks and not salvage:
+        raise CorruptError(f"{path}: {num_blocks - blocks.num_intact} of its {num_blocks} blocks are broken")
+    source, bounds = _with_spare(blocks, spare, shard)
     paths = (path, "" if spare is None else file_path(spare.folder, shard))
-    file = _write_blocks(path, sound.header.for_data_file(), source, bounds, paths)
+    file = _write_blocks(path, blocks.header.for_data_file(), source, bounds, paths)
     try:
+        # The old file is kept aside before the new one replaces it, so that no crash loses the blocks that could not be decoded.
         if salvage:
             lost = int((source == _NOWHERE).sum())
-            text = f"{why}\n{num_blocks - sound.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
+            text = f"{why}\n{num_blocks - blocks.num_intact} of its {num_blocks} blocks were broken, {lost} of them became zeros."
             quarantine(path, check.folder, file_path("", shard).lstrip("/"), text, keep=True)
     except BaseException:
         file.discard()
@@ -85,12 +86,12 @@ def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], b
 _OWN, _SPARE, _NOWHERE = range(3)  # origin of a block
 
 
-def _with_spare(sound: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _with_spare(blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Choose the origin of each block (the file, the spare file or nowhere) and its boundaries there."""
-    source, bounds = np.where(sound.bounds[:, 1] > 0, _OWN, _NOWHERE), sound.bounds.copy()
+    source, bounds = np.where(blocks.bounds[:, 1] > 0, _OWN, _NOWHERE), blocks.bounds.copy()
     if spare is not None and files.exists(file_path(spare.folder, shard)):
         other = spare.intact_blocks(shard)
-        if other.header is not None and sound.header is not None and other.header.is_compressed == sound.header.is_compressed:
+        if other.header is not None and blocks.header is not None and other.header.is_compressed == blocks.header.is_compressed:
             fills = (source == _NOWHERE) & (other.bounds[:, 1] > 0)
             source[fills], bounds[fills] = _SPARE, other.bounds[fills]
     return source, bounds
@@ -105,6 +106,7 @@ def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Itera
         yield int(source[first]), start, int(bounds[end - 1, 1]) - start, end - first
 
 
+# Kinds of faults after which other headers are tried: the file's own header is invalid, or valid but contradicts header.wkw.
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 
@@ -126,9 +128,9 @@ class WkwRepair:
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
             for header in self._headers(shard):
-                sound = self.check.intact_blocks(shard, header)
-                if sound.is_whole:
-                    return header, sound.num_intact
+                blocks = self.check.intact_blocks(shard, header)
+                if blocks.is_whole:
+                    return header, blocks.num_intact
             return None, 0
         return None, self.check.intact_blocks(shard).num_intact
 
@@ -142,21 +144,23 @@ class WkwRepair:
 
     def _headers(self, shard: Vec3) -> Iterator[WkwHeader]:
         """Yield candidate headers under which a wrong guess cannot parse."""
+        # LZ4 blocks of one header fail to decode under another one that has other block sizes or counts, so each candidate proves itself. Raw blocks
+        # always decode: there, only the size of the file tells the headers apart.
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
         nbytes = files.getsize(file_path(self.check.folder, shard))
         for block_type in (mag.block_type, BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW):
             header = mag.with_block_type(block_type).for_data_file()
-            if own is None or (_is_other(own, header) if header.is_compressed else _fits_alone(own, header, nbytes)):
+            if own is None or (_is_incompatible(own, header) if header.is_compressed else _fits_only(own, header, nbytes)):
                 yield header
 
 
-def _is_other(own: WkwHeader, header: WkwHeader) -> bool:
+def _is_incompatible(own: WkwHeader, header: WkwHeader) -> bool:
     """Check whether blocks that decode under one header cannot decode under the other."""
     return (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
 
 
-def _fits_alone(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
+def _fits_only(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
     """Check whether a raw file has exactly the size that the mag's header implies, and not the size that its own header implies."""
     return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
 

@@ -88,7 +88,7 @@ class WkwFile:
                 memory, found.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
                 first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
             )  # fmt: skip
-            if decoded.broken >= 0:
+            if decoded.broken >= 0:  # the call stopped at this block
                 found_nbytes = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
                 where, size = self._where(found, page, first + decoded.broken)
                 raise CorruptError(f"{where}: {size} stored bytes {found_nbytes}, expected {header.block_nbytes} decoded bytes")
@@ -180,10 +180,11 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
             raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
         raise CorruptError(f"{path}: not a regular file")
+    # A rename onto the path changes the inode, a rewrite in place the time or size: either way, the cached jump table is stale.
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
-    kept = _open_files.get(path)
-    if kept is not None and kept[0] == signature and (kept[1].mag_header is mag_header or kept[1].mag_header == mag_header):
-        return kept[1]
+    cached = _open_files.get(path)
+    if cached is not None and cached[0] == signature and (cached[1].mag_header is mag_header or cached[1].mag_header == mag_header):
+        return cached[1]
     file = WkwFile(files.open_file(path), mag_header)
     _open_files.put(path, (signature, file))
     return file
@@ -249,14 +250,14 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
         index, start, size = np.split(np.array(found, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
         table[:, X : Z + 1] = index * header.block_len - reading.topleft
-        absent, sound = size[:, 0] == ABSENT, _find_blocks(table, start, size, header, memory)
-        decoded, broken = _decode(memory, table[sound], header, reading)
+        absent, is_valid = size[:, 0] == ABSENT, _find_blocks(table, start, size, header, memory)
+        decoded, broken = _decode(memory, table[is_valid], header, reading)
         nonzero += decoded
         if absent.any():
             reading.has_absent = True
             reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
             reading.zeros.add(table[absent], header.block_len)
-        for x, y, z in broken + index[~sound & ~absent].tolist():  # after the batch, because read_one uses the same buffer
+        for x, y, z in broken + index[~is_valid & ~absent].tolist():  # after the batch, because read_one uses the same buffer
             nonzero += read_one(reading, (x, y, z))
     return nonzero
 
@@ -291,8 +292,8 @@ def _find_blocks(
     end = end if header.is_compressed else offset + header.block_nbytes
     table[:, OFFSET], table[:, SIZE], table[:, START] = offset, end - offset, start[:, 0] + offset
     is_inside = (size[:, 0] >= table_end) & (offset >= table_end) & (offset <= end) & (end <= size[:, 0])
-    sound: npt.NDArray[np.bool_] = is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
-    return sound
+    is_valid: npt.NDArray[np.bool_] = is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
+    return is_valid
 
 
 def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: BoxRead) -> tuple[int, list[list[int]]]:
