@@ -214,7 +214,7 @@ def test_another_mag_and_another_name(dataset, tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged", mag="2-2-1"), put(whole(dataset, mag="2-2-1"), INSIDE))
     wkwdask.merge(dataset / "seg" / "2-2-1", path, dataset / "corrected" / "2-2-1")
     np.testing.assert_array_equal(whole(dataset, "corrected", "2-2-1"), whole(tmp_path / "merged", mag="2-2-1"))
-    with pytest.raises(MissingError, match="no blocks of mag 1, but of 2-2-1"):
+    with pytest.raises(MissingError, match="no blocks of mag 1; there are blocks of 2-2-1"):
         wkwdask.merge(dataset, path, tmp_path / "other", layer="seg", mag=1)
     with pytest.raises(MissingError, match="has no mag 4"):
         wkwdask.merge(dataset, write_annotation(tmp_path / "coarse.zip", {"4": BLOCKS}), tmp_path / "other", layer="seg")

@@ -224,7 +224,7 @@ def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     """Return one mag of an annotation, or None if the annotation has no blocks at all."""
     found = next((mag for mag in mags if mag.mag == wanted), None)
     if found is None and mags:
-        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}, but of {', '.join(str(mag.mag) for mag in mags)}")
+        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}")
     return found
 
 

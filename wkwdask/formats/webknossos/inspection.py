@@ -186,7 +186,7 @@ class LayerScope(inspection.LayerScope):
         outside = self.nonzero_outside(found)
         if outside is not None:
             box = self.record.bounding_box
-            yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"voxels that are not zero in {outside} too")
+            yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"nonzero voxels in {outside}")
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ class _FileCheck:
         if header.smallest_data_offset <= end < self._nbytes:
             self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
         if self._check.decode and not self._nonzero and not self._faults:
-            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, no voxel that is not zero"))
+            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, all voxels are zero"))
 
     def _check_places(self, header: WkwHeader, end: int) -> None:
         """Check the boundaries of every block, and decode blocks whose boundaries are valid."""
@@ -308,7 +308,7 @@ class _FileCheck:
             if self._check.decode:
                 self._decode_good(header, first, bounds.astype(np.int64), verdicts == GOOD)
         if lost:
-            found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end beyond"
+            found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end past the end of the file"
             self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
 
     def _end(self, header: WkwHeader) -> int:

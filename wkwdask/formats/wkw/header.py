@@ -139,7 +139,7 @@ def make_header(
             raise ValueError(f"{what} must be a power of two in 1..{limit}, got {value}")
     if not 1 <= num_channels * voxel_type.dtype.itemsize <= MAX_VOXEL_NBYTES:
         most = MAX_VOXEL_NBYTES // voxel_type.dtype.itemsize
-        raise ValueError(f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} fits 1..{most} channels, got {num_channels}")
+        raise ValueError(f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} allows 1..{most} channels, got {num_channels}")
     header = WkwHeader(block_len, file_len, block_type, voxel_type, num_channels)
     _check_lz4_limit(header, "new mag")
     return header

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WkwSplicer:
-    """Splicer between WKW mags with the same blocks, a :class:`wkwdask.model.target_array.Splicer`."""
+    """Copy of stored blocks between WKW mags, a :class:`wkwdask.model.target_array.Splicer`."""
 
     def can_splice(self, source: Any, target: TargetArray) -> bool:
         """Check whether blocks can be copied: same voxel type, block length and block type, and a shift by whole blocks."""
@@ -69,6 +69,8 @@ _OUTSIDE, _CUT, _INSIDE = range(3)  # position of a block: outside the box (zero
 
 
 class _Splice:
+    """Construction of one target file. Blocks are written in Morton order; ``_next`` is the code of the next one."""
+
     def __init__(self, source: Stored, target: TargetArray, shard: Vec3) -> None:
         self._source, self._target, self._shard = source, target, shard
         self._stored: StoredArray = _stored(source)
@@ -125,7 +127,7 @@ class _Splice:
         _, cubes = morton.ordered_box((0, 0, 0), (per_file,) * 3)
         for cube in (cubes + np.multiply(self._shard, per_file)).tolist():
             self._copy_cube((cube[0], cube[1], cube[2]), edge)
-        if self._absent:
+        if self._absent:  # absent files are zeros only while the mag is in place and no link is broken
             self._stored.identity.check(has_absent=True)
             check_links_of(self._absent)
 
@@ -143,6 +145,7 @@ class _Splice:
             return
         first_code = int(morton.encode([n * edge % self._before.file_len for n in before])[0])
         bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
+        # Each file is encoded as its own header says: other software may have left raw files in a compressed mag, whose blocks are encoded again.
         whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._header.is_compressed else _CUT
         for first, last, kind in self._runs(cube, edge, inside, annotated, whole):
             if kind == _OUTSIDE:
@@ -190,7 +193,7 @@ class _Splice:
 
     def _put_stored(self, file: WkwFile, bounds: npt.NDArray[np.int64]) -> None:
         """Copy stored blocks byte for byte."""
-        if not self._has_voxels:
+        if not self._has_voxels:  # a file of zeros is not written, so look for the first block with voxels
             self._has_voxels = not file.is_all_zero(bounds, layout_of(self._target.array).zero)
         codes = self._begin(len(bounds) - 1)
         self._file.buffer.copy(file.file, int(bounds[0]), int(bounds[-1] - bounds[0]))
