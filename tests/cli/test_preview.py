@@ -97,7 +97,7 @@ def _huge(folder, kind):
             (folder / "4_4_4" / chunk_name(scale, cell)).write_bytes(data)
             return
         chunk = chunk_id(scale, cell)
-        shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
+        shard = int(scale.sharding.locate(np.array([chunk], np.uint64))[0][0])
         write_shard(folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding)
 
 

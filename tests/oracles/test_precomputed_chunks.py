@@ -58,7 +58,7 @@ def write_volume(folder, scale, array, kind="image"):
     pack = compress_gzip if scale.sharding.data_encoding == "gzip" else bytes
     by_id = {chunk_id(scale, cell): pack(data) for cell, data in chunks.items()}
     ids = np.array(sorted(by_id), np.uint64)
-    shards = scale.sharding.places(ids)[0]
+    shards = scale.sharding.locate(ids)[0]
     for shard in np.unique(shards).tolist():
         members = {chunk: by_id[chunk] for chunk in ids[shards == shard].tolist()}
         (folder / scale.key / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard(members, scale.sharding)))

@@ -68,7 +68,7 @@ def write_scale(folder, scale, array, suffix="", pack=lambda data: data):
     shards = {}
     for cell, data in encoded_chunks(scale, array):
         chunk = chunk_id(scale, cell)
-        shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
+        shard = int(scale.sharding.locate(np.array([chunk], np.uint64))[0][0])
         shards.setdefault(shard, {})[chunk] = compress_gzip(data) if scale.sharding.data_encoding == "gzip" else data
     for shard, chunks in shards.items():
         write_shard(place / scale.sharding.shard_name(shard), chunks, scale.sharding)
@@ -133,7 +133,7 @@ def split_shard(path, sharding):
 def assemble_shard(chunks, sharding):
     """Put a shard together, in memory."""
     ids = np.array(sorted(chunks), np.uint64)
-    minishards = sharding.places(ids)[1]
+    minishards = sharding.locate(ids)[1]
     starts = np.zeros(1 << sharding.minishard_bits, np.uint64)
     ends = starts.copy()
     pieces = [b""]

@@ -95,7 +95,7 @@ def with_chunk(change):
     def damage(path):
         chunks = read_shard(path, RAW)
         ids = np.array(sorted(chunks), np.uint64)
-        minishards = RAW.places(ids)[1]
+        minishards = RAW.locate(ids)[1]
         ids, minishards = change(ids, minishards)
         parts = [[(int(chunk), chunks.get(int(chunk), bytes(1))) for chunk in ids[minishards == minishard]] for minishard in range(2)]
         write_minishards(path, parts)

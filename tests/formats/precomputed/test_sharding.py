@@ -62,7 +62,7 @@ EXAMPLE_SHARDS = (
 @pytest.mark.parametrize("shard", [0, 1])
 def test_worked_example_written(shard):
     ids = np.array(sorted(EXAMPLE_CHUNKS), np.uint64)
-    members = ids[EXAMPLE.places(ids)[0] == shard].tolist()
+    members = ids[EXAMPLE.locate(ids)[0] == shard].tolist()
     assert b"".join(assemble_shard({chunk: EXAMPLE_CHUNKS[chunk] for chunk in members}, EXAMPLE)) == EXAMPLE_SHARDS[shard]
     assert len(EXAMPLE_SHARDS[shard]) == (132, 82)[shard]
     assert EXAMPLE.shard_name(shard) == f"{shard}.shard"
@@ -106,7 +106,7 @@ def _shardings(draw, largest=6):
 @given(_shardings(), st.dictionaries(st.integers(0, 2**64 - 1), st.binary(max_size=5), max_size=12))
 def test_round_trip(sharding, chunks):
     ids = np.array(sorted(chunks), np.uint64)
-    shards, minishards = sharding.places(ids)
+    shards, minishards = sharding.locate(ids)
     assert (minishards < 1 << sharding.minishard_bits).all()
     assert (shards < 1 << sharding.shard_bits).all()
     for shard in np.unique(shards).tolist():
@@ -116,9 +116,9 @@ def test_round_trip(sharding, chunks):
 
 def test_places_of_wide_bits():
     ids = np.array([2**64 - 1, 5], np.uint64)
-    assert [column.tolist() for column in Sharding(64, 0, 0).places(ids)] == [[0, 0], [0, 0]]
-    assert [column.tolist() for column in Sharding(0, 0, 64).places(ids)] == [[2**64 - 1, 5], [0, 0]]
-    assert [column.tolist() for column in Sharding(0, 32, 32).places(ids)] == [[2**32 - 1, 0], [2**32 - 1, 5]]
+    assert [column.tolist() for column in Sharding(64, 0, 0).locate(ids)] == [[0, 0], [0, 0]]
+    assert [column.tolist() for column in Sharding(0, 0, 64).locate(ids)] == [[2**64 - 1, 5], [0, 0]]
+    assert [column.tolist() for column in Sharding(0, 32, 32).locate(ids)] == [[2**32 - 1, 0], [2**32 - 1, 5]]
 
 
 def test_names():
@@ -247,7 +247,7 @@ def test_shards_are_boxes(grid, target):
     sharding = sharding_for(grid, 1, target_shard_nbytes=target)
     box = np.array(sharding.shard_cells(grid))
     cells = np.array(np.meshgrid(*(np.arange(n) for n in grid), indexing="ij")).reshape(3, -1).T
-    shards = sharding.places(encode(cells, grid))[0]
+    shards = sharding.locate(encode(cells, grid))[0]
     boxes = {tuple(cell) for cell in (cells // box).tolist()}
     assert len(boxes) == len(np.unique(shards))
     for one in boxes:

@@ -13,7 +13,7 @@ from support.precomputed_volumes import assemble_shard, chunk_id
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.array import description_of, target_scale
+from wkwdask.formats.precomputed.array import scale_identity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding
@@ -81,8 +81,8 @@ def expected_shard(target, shard, array):
         box = cell_box(cell, CHUNK, target.box).intersection(target.box)
         voxels = cut(array, box)
         if voxels.any():
-            chunks[chunk_id(description_of(target.array).scale, cell)] = target.array.codec.encode(voxels, "f")
-    return b"".join(assemble_shard(chunks, description_of(target.array).scale.sharding))
+            chunks[chunk_id(scale_identity(target.array).scale, cell)] = target.array.codec.encode(voxels, "f")
+    return b"".join(assemble_shard(chunks, scale_identity(target.array).scale.sharding))
 
 
 def bricks_of(target, shard):

@@ -19,7 +19,7 @@ from wkwdask.formats.n5.attributes import (
     parse_dataset,
     place_levels,
 )
-from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
+from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_folder
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
@@ -47,7 +47,7 @@ _MAX_GROUPS = 100_000
 def is_n5(path: str) -> bool:
     """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
+    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_folder(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 
 _MAX_LINKS = 64
-_PATTERN = re.compile(r"%\d*b")
-"""Placeholder for a block number in the sources of an unlimited virtual dataset (``H5Pset_virtual``)."""
+_PATTERN = re.compile(r"%\d*b")  # placeholder for a block number in the sources of an unlimited virtual dataset (`H5Pset_virtual`)
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
@@ -54,11 +53,10 @@ def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
 
 
 class _LinkResolver:
-    """Resolver of names in HDF5 files that rejects data outside of a folder.
+    """Resolver of names in HDF5 files that rejects data outside of a folder."""
 
-    A crafted file must not make wkwdask read files that its user did not name. HDF5 leads to other files in three ways: external links,
-    external storage, and virtual datasets. The library follows all of them silently, so each is checked first.
-    """
+    # A crafted file must not make wkwdask read files that its user did not name. HDF5 leads to other files in three ways: external links,
+    # external storage, and virtual datasets. The library follows all of them silently, so each is checked first.
 
     def __init__(self, folder: str, *, allow_external: bool) -> None:
         self._folder, self._allow_external = folder, allow_external
@@ -103,14 +101,14 @@ class _LinkResolver:
 
     def _check_external(self, data: Any, path: str) -> None:
         """Check the files of external storage. HDF5 resolves their names against the current folder."""
-        left = data.size * data.dtype.itemsize
-        for name, offset, most in data.external or ():
+        remaining = data.size * data.dtype.itemsize
+        for name, offset, max_nbytes in data.external or ():
             other = self._allowed(path, abspath(name), f"external storage of {data.name}")
             files.check_regular(other)
-            needed, stored = min(left, most), max(0, files.getsize(other) - offset)
+            needed, stored = min(remaining, max_nbytes), max(0, files.getsize(other) - offset)
             if stored < needed:
                 raise TruncatedError(f"{other}: has {stored} bytes from byte {offset}, and {path}:{data.name} needs {needed}")
-            left -= needed
+            remaining -= needed
 
     def _check_virtual(self, data: Any, path: str) -> None:
         """Check the source datasets of a virtual dataset."""
@@ -140,24 +138,17 @@ _open_files: LruCache[Any] = LruCache(4)
 class ArrayRef:
     """Reference to an array in a file; small to pickle."""
 
-    kind: str
-    """``"bytes"`` or ``"hdf5"``."""
+    kind: str  # "bytes" or "hdf5"
     path: str
-    key: str
-    """Name of the dataset, ``""`` for bytes."""
+    key: str  # name of the dataset, "" for bytes
     shape: tuple[int, ...]
-    dtype: str
-    """Stored type with its byte order."""
-    chunks: tuple[int, ...]
-    """Shape that is decoded together."""
-    offset: int = 0
-    """First byte in the file, for bytes."""
-    stamp: tuple[int, int] = (0, 0)
-    """Size [bytes] and time of modification [ns] of the file."""
+    dtype: str  # stored type with its byte order
+    chunks: tuple[int, ...]  # shape that is decoded together
+    offset: int = 0  # first byte in the file, for bytes
+    stamp: tuple[int, int] = (0, 0)  # size [bytes] and time of modification [ns] of the file
 
     @property
     def name(self) -> str:
-        """Name in error messages."""
         return f"{self.path}:/{self.key}" if self.kind == "hdf5" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
@@ -186,15 +177,12 @@ def _opened(ref: ArrayRef) -> Any:
 
 
 def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
-    """Read a box of an array in C order, with one read for each index of the axes before the last two.
-
-    Each read covers whole consecutive rows, since many small reads are slower; the columns of the box are then cut out::
-
-        . . . . . . .
-        r r X X X r r    X: in the box
-        r r X X X r r    r: read and dropped
-        . . . . . . .
-    """
+    """Read a box of an array in C order, with one read for each index of the axes before the last two."""
+    # Each read covers whole consecutive rows, since many small reads are slower; the columns of the box are then cut out:
+    #     . . . . . . .
+    #     r r X X X r r    X: in the box
+    #     r r X X X r r    r: read and dropped
+    #     . . . . . . .
     dtype = np.dtype(ref.dtype)
     lengths = [part.stop - part.start for part in where]
     axis = max(0, len(where) - 2)
@@ -219,15 +207,10 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ArrayVolume(PlainVolume, RandomAccessVolume):
-    """Volume of an array with named axes."""
-
     ref: ArrayRef
-    axes: str
-    """A letter of ``c``, ``z``, ``y``, ``x`` for each axis; ``-`` for an axis of length 1 without meaning."""
-    origin: Vec3
-    """Absolute voxel of element 0."""
-    box: BoundingBox
-    """Part of the array [voxels of its mag]."""
+    axes: str  # a letter of `c`, `z`, `y`, `x` for each axis; `-` for an axis of length 1 without meaning
+    origin: Vec3  # absolute voxel of element 0
+    box: BoundingBox  # part of the array [voxels of its mag]
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -35,20 +35,13 @@ _UNBOUNDED = 1 << 40  # wider than any section
 
 @dataclass(frozen=True, slots=True)
 class ImageStack(PlainVolume):
-    """Volume of a stack of images."""
-
     name: str
     slices: tuple[Slice, ...]
-    """Slices along z."""
     format: PixelFormat
-    origin: Vec3
-    """Absolute voxel of the first pixel of the first slice."""
-    box: BoundingBox
-    """Part of the stack [voxels of its mag]."""
-    tile_shape: tuple[int, int]
-    """Smallest box that can be decoded along x, y [pixels]."""
-    notes: str | None = None
-    """Folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error."""
+    origin: Vec3  # absolute voxel of the first pixel of the first slice
+    box: BoundingBox  # part of the stack [voxels of its mag]
+    tile_shape: tuple[int, int]  # smallest box that can be decoded along x, y [pixels]
+    notes: str | None = None  # folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -111,14 +104,11 @@ class ImageStack(PlainVolume):
 
     @contextmanager
     def cached(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
-        """Yield a stack for reads of ``reading_shape`` that decodes each slice once.
-
-        If a read covers only a part of what must be decoded together, the other parts wait in a scratch file::
-
-            decoded: +-------+-------+        reads: (0, 0) now
-                     | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
-                     +-------+-------+
-        """
+        """Yield a stack for reads of ``reading_shape`` that decodes each slice once."""
+        # If a read covers only a part of what must be decoded together, the other parts wait in a scratch file:
+        #     decoded: +-------+-------+        reads: (0, 0) now
+        #              | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
+        #              +-------+-------+
         cells = cell_range(self.box, reading_shape)
         is_cut = any(len(r) > 1 and tile_shape > edge for r, tile_shape, edge in zip(cells[:2], self.tile_shape, reading_shape[:2], strict=True))
         if not is_cut:
@@ -151,10 +141,8 @@ class ImageStack(PlainVolume):
 class _ScratchStack(ImageStack):
     """Stack whose slices are decoded whole on the first read, and kept in a scratch file, cut into the cells of later reads."""
 
-    cell_shape: tuple[int, int]
-    """Shape of one read along x, y [voxels]."""
-    parts: Scratch
-    """Cells by (z, x, y); (z,) marks a slice as decoded."""
+    cell_shape: tuple[int, int]  # shape of one read along x, y [voxels]
+    parts: Scratch  # cells by (z, x, y); (z,) marks a slice as decoded
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))

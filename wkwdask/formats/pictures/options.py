@@ -10,8 +10,6 @@ from wkwdask.model.options import StorageOptions, choice
 
 @dataclass(frozen=True, slots=True)
 class TiffOptions(StorageOptions):
-    """Storage of sections as TIFF."""
-
     name: ClassVar[str] = "an export"
     title: ClassVar[str] = "TIFF"
 

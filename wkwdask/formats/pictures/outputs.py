@@ -47,15 +47,11 @@ class ExportedArray:
     """Geometry and type of an exported mag."""
 
     box: BoundingBox
-    """Exported voxels [of the mag]."""
     num_channels: int
     dtype: np.dtype[Any]
     chunk_shape: Vec3
-    """Chunk of the source [voxels]."""
     shard_shape: Vec3
-    """Shard of the source [voxels]."""
     voxel_size_nm: tuple[float, float, float] | None
-    """Edge lengths of a voxel of the mag [nm]."""
 
     @property
     def voxel_nbytes(self) -> int:
@@ -85,8 +81,7 @@ class Output(ABC):
 
     path: str
     spec: ExportedArray
-    note: ClassVar[str] = ""
-    """Advice for the user, shown in the plan."""
+    note: ClassVar[str] = ""  # advice for the user, shown in the plan
 
     @property
     @abstractmethod
@@ -116,8 +111,6 @@ def read_box(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class NpyOutput(Output):
-    """A ``.npy`` file."""
-
     @property
     def cell_shape(self) -> Vec3:
         # Whole rows, so that each section of a cell is one contiguous range of the file.
@@ -296,13 +289,10 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
 
 
 def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yield the sections of a slab, (c, y, x) with their z, and read each chunk once.
-
-    A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file::
-
-        strip 0 | z 0  z 1  z 2 ...        written row by row,
-        strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z
-    """
+    """Yield the sections of a slab, (c, y, x) with their z, and read each chunk once."""
+    # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
+    #     strip 0 | z 0  z 1  z 2 ...        written row by row,
+    #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     if slab.volume * voxel_nbytes <= SLAB_NBYTES:
         array = read_box(source, slab).transpose(3, 0, 2, 1)

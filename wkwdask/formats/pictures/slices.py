@@ -19,14 +19,11 @@ class Page:
     """One image in a file."""
 
     path: str
-    offset: int = 0
-    """Offset of the directory (IFD) of a TIFF page [bytes]."""
-    number: int | None = None
-    """Number of the page, None if the file has only one."""
+    offset: int = 0  # offset of the directory (IFD) of a TIFF page [bytes]
+    number: int | None = None  # number of the page, None if the file has only one
 
     @property
     def name(self) -> str:
-        """Name in error messages."""
         return self.path if self.number is None else f"{self.path}: page {self.number}"
 
 
@@ -37,8 +34,7 @@ class PixelFormat:
     width: int
     height: int
     num_channels: int
-    dtype: str
-    """Type of one channel in native byte order."""
+    dtype: str  # type of one channel in native byte order
 
     def __str__(self) -> str:
         channels = "" if self.num_channels == 1 else f" in {self.num_channels} channels"
@@ -49,17 +45,13 @@ class PixelFormat:
 class Slice:
     """One section of a stack: one image, or one for each channel."""
 
-    pages: tuple[Page, ...]
-    """Empty if the section is missing."""
-    format: PixelFormat | None = None
-    """None if the header cannot be read; ``problem`` then states why."""
-    tile_shape: tuple[int, int] = (0, 0)
-    """Smallest box that can be decoded along x, y [pixels]."""
+    pages: tuple[Page, ...]  # empty if the section is missing
+    format: PixelFormat | None = None  # None if the header cannot be read; `problem` then states why
+    tile_shape: tuple[int, int] = (0, 0)  # smallest box that can be decoded along x, y [pixels]
     problem: str = ""
 
     @property
     def name(self) -> str:
-        """Name in error messages."""
         return self.pages[0].name if self.pages else "a missing section"
 
 

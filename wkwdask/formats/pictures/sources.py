@@ -56,25 +56,19 @@ class PlainSource:
     """Opened stack of images or array."""
 
     volume: ImageStack | ArrayVolume | StoredArray
-    voxel_size_nm: Lengths | None = None
-    """Edge lengths of a voxel along x, y, z [nm], None if the source does not state them."""
-    notes: tuple[str, ...] = ()
-    """Remarks for the user, such as filled sections."""
+    voxel_size_nm: Lengths | None = None  # edge lengths of a voxel along x, y, z [nm], None if the source does not state them
+    notes: tuple[str, ...] = ()  # remarks for the user, such as filled sections
 
 
 @dataclass(frozen=True, slots=True)
 class PlainOptions:
     """Position of a plain source, and treatment of what it does not state."""
 
-    corner: Vec3
-    """Absolute voxel of the first voxel of the source."""
+    corner: Vec3  # absolute voxel of the first voxel of the source
     mag: Mag
-    axes: str | None = None
-    """Order of the axes, None to take it from the source."""
-    fill: bool = False
-    """Replace bad and missing slices by zeros."""
-    allow_external: bool = False
-    """Read HDF5 data outside of the folder of the file."""
+    axes: str | None = None  # order of the axes, None to take it from the source
+    fill: bool = False  # replace bad and missing slices by zeros
+    allow_external: bool = False  # read HDF5 data outside of the folder of the file
 
 
 def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions) -> PlainSource:
@@ -212,7 +206,6 @@ def missing_numbers(paths: Sequence[str]) -> list[int]:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Format numbers, consecutive ones as a range."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     text = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])

@@ -199,10 +199,8 @@ def series_of(tiff: Any, path: str) -> list[Any]:
 
 
 def series_axes(series: Any, path: str, axes: str | None) -> str:
-    """Return the axes of a TIFF series as letters of c, z, y, x, and ``-`` for axes of length 1 without meaning.
-
-    tifffile's letters are S (samples), I (image sequence) and Q (unknown), besides those of OME.
-    """
+    """Return the axes of a TIFF series as letters of c, z, y, x, and ``-`` for axes of length 1 without meaning."""
+    # tifffile's letters are S (samples), I (image sequence) and Q (unknown), besides those of OME.
     if axes is not None:
         if len(axes) != len(series.shape):
             raise ValueError(f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}")
@@ -220,13 +218,10 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
 
 
 def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
-    """Return the slices of consecutive series: number pages in an array of their outer axes, and bring z to the front, then c.
-
-    For axes ``czyx`` of 2 channels and 3 sections::
-
-        pages:  c0z0 c0z1 c0z2 c1z0 c1z1 c1z2
-        slices: (c0z0, c1z0), (c0z1, c1z1), (c0z2, c1z2)
-    """
+    """Return the slices of consecutive series: number pages in an array of their outer axes, and bring z to the front, then c."""
+    # For axes `czyx` of 2 channels and 3 sections:
+    #     pages:  c0z0 c0z1 c0z2 c1z0 c1z1 c1z2
+    #     slices: (c0z0, c1z0), (c0z1, c1z1), (c0z2, c1z2)
     first = series[0]
     letters = series_axes(first, path, axes)
     pages = [page for one in series for page in one.pages]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.formats.identity import FileIdentity, RecordState, read_record_state
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.info_file import info_of
+from wkwdask.formats.precomputed.info_file import cached_info
 from wkwdask.formats.precomputed.layouts import PrecomputedShards, SpanFiles
 from wkwdask.formats.precomputed.naming import ShardNaming, SpanNaming
 from wkwdask.geometry.mag import vec3
@@ -18,8 +18,6 @@ from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleDescription(FileIdentity):
+class ScaleIdentity(FileIdentity):
     """A scale and the ``info`` of its volume."""
 
     volume: Store
@@ -57,7 +55,7 @@ class ScaleDescription(FileIdentity):
     def is_still_described(self) -> bool:
         """Check whether ``info`` still lists this scale unchanged; other scales may be added or removed."""
         now = read_record_state(self.store, self.record_name, self.volume)
-        info = None if now is None else info_of(self.volume, now.record)
+        info = None if now is None else cached_info(self.volume, now.record)
         if info is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
         chunk = self.scale.chunk_size
@@ -80,7 +78,7 @@ def target_scale(store: Store, volume: Store, scale: Scale, codec: PrecomputedCo
 
 def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, mag: Mag, opened: RecordState | None) -> StoredArray:
     sharding, channels = scale.sharding, codec.num_channels
-    size, chunk = _with(channels, scale.size), _with(channels, scale.chunk_size)
+    size, chunk = (channels, *scale.size), (channels, *scale.chunk_size)
     naming: KeyNaming
     layout: ShardLayout
     if sharding is None:
@@ -92,18 +90,14 @@ def _array(store: Store, volume: Store, scale: Scale, codec: PrecomputedCodec, m
         # and the unit of work is the whole grid, rounded up to powers of two.
         cells = sharding.shard_cells(scale.grid)
         unit = times(cells or vec3([1 << (n - 1).bit_length() for n in scale.grid]), scale.chunk_size)
-        file = None if cells is None else _with(channels, unit)
+        file = None if cells is None else (channels, *unit)
         naming, layout = ShardNaming(sharding, scale.grid), PrecomputedShards(sharding, scale.grid)
         codec = replace(codec, packing="chunk" if sharding.data_encoding == "gzip" else "")
     grid = ChunkGrid(size, chunk, file, unit, scale.voxel_offset, truncates=True)
-    identity = ScaleDescription(store, FILE_NAME, opened, volume, scale, codec.dtype, channels)
+    identity = ScaleIdentity(store, FILE_NAME, opened, volume, scale, codec.dtype, channels)
     return StoredArray(store, grid, naming, layout, codec, codec.dtype, identity, mag, lengths_nm=scale.resolution)
 
 
-def _with(channels: int, lengths: Sequence[int]) -> Vec4:
-    return channels, lengths[0], lengths[1], lengths[2]
-
-
-def description_of(array: StoredArray) -> ScaleDescription:
-    assert isinstance(array.identity, ScaleDescription)
+def scale_identity(array: StoredArray) -> ScaleIdentity:
+    assert isinstance(array.identity, ScaleIdentity)
     return array.identity

@@ -75,8 +75,8 @@ def decode_into(data: bytes, shapes: BlockShapes, out: npt.NDArray[Any], corner:
 
 def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
     shape = (array.shape[1], array.shape[2], array.shape[3])
-    most = len(array) * (1 + segmentation_blocks.max_words(shape, block_size, array.itemsize))
-    words = np.empty(most, np.uint32)
+    max_words = len(array) * (1 + segmentation_blocks.max_words(shape, block_size, array.itemsize))
+    words = np.empty(max_words, np.uint32)
     end = len(array)
     for channel, voxels in enumerate(array):
         words[channel] = end

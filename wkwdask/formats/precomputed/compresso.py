@@ -90,6 +90,6 @@ def _parse_header(data: bytes, where: str) -> tuple[bool, int, Vec3, Vec3, Vec3,
 
 def _index_nbytes(shape: Vec3) -> int:
     """Return the length of the index at the end of a stream: two numbers for each z plane, which only partial decoding needs."""
-    most = 2 * shape[0] * shape[1]
-    width = 1 if most < 0xFF else 2 if most < 0xFFFF else 4 if most < 0xFFFFFFFF else 8
+    max_value = 2 * shape[0] * shape[1]
+    width = 1 if max_value < 0xFF else 2 if max_value < 0xFFFF else 4 if max_value < 0xFFFFFFFF else 8
     return 2 * shape[2] * width

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class PrecomputedFormat(ArrayFormat):
-    """Format of a precomputed volume; a path may also name one scale of a volume."""
-
     name = "precomputed"
     data_format = "neuroglancerPrecomputed"
     options = PrecomputedOptions
@@ -74,7 +72,6 @@ class PrecomputedFormat(ArrayFormat):
         return inspect_volume(url, mags)
 
     def is_level_folder(self, folder: str) -> bool:
-        """Check whether a folder holds nothing but one scale: chunks or shards, records, leftover files."""
         return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:

@@ -90,7 +90,7 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
     return bytes(encoded)
 
 
-def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
+def image_shape(shape: Vec3, max_side: int, what: str) -> tuple[int, int]:
     """Choose width and height of an image that holds a chunk.
 
     Examples
@@ -100,13 +100,13 @@ def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
     """
     x, y, z = shape
     for width, height in ((x, y * z), (x * y, z)):
-        if max(width, height) <= most:
+        if max(width, height) <= max_side:
             return width, height
     total = x * y * z
     for width in range(int(total**0.5) + 1, 0, -1):
-        if total % width == 0 and total // width <= most:
+        if total % width == 0 and total // width <= max_side:
             return width, total // width
-    raise FormatError(f"{what}: no image with sides of at most {most} pixels holds a chunk of {shape} voxels: choose another chunk size")
+    raise FormatError(f"{what}: no image with sides of at most {max_side} pixels holds a chunk of {shape} voxels: choose another chunk size")
 
 
 def _max_png_nbytes(nbytes: int, height: int) -> int:
@@ -163,7 +163,6 @@ class _BitReader:
         self._left = 8 * min(len(data), 256)
 
     def take(self, count: int) -> int:
-        """Read an unsigned number of ``count`` bits."""
         if count > self._left:
             raise TruncatedError("a JPEG XL image is cut off in its header")
         value = self._value & ((1 << count) - 1)

@@ -44,37 +44,25 @@ _MAX_MAG_POWER = 30
 class Scale:
     """One resolution of a volume, stored in one chunk size."""
 
-    key: str
-    """Folder, relative to the volume."""
+    key: str  # folder, relative to the volume
     size: Vec3
-    """Voxels along x, y, z."""
-    voxel_offset: Vec3
-    """First absolute voxel of the scale; may be negative."""
+    voxel_offset: Vec3  # first absolute voxel of the scale; may be negative
     chunk_size: Vec3
-    """Voxels of a chunk along x, y, z."""
-    resolution: Lengths
-    """Edge lengths of a voxel [nm]."""
+    resolution: Lengths  # edge lengths of a voxel [nm]
     encoding: str
-    sharding: Sharding | None = None
-    """None if each chunk is a file."""
-    block_size: Vec3 | None = None
-    """``compressed_segmentation_block_size``, None for other encodings."""
+    sharding: Sharding | None = None  # None if each chunk is a file
+    block_size: Vec3 | None = None  # `compressed_segmentation_block_size`, None for other encodings
     hidden: bool = False
     chunk_sizes: tuple[Vec3, ...] = ()
-    """All chunk sizes in which the scale is stored."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Encoder options that the JSON states, see ``ENCODER_OPTIONS``."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The JSON object of the scale."""
-    index: int = field(default=0, compare=False)
-    """Index in the ``scales`` of the JSON."""
+    index: int = field(default=0, compare=False)  # index in the `scales` of the JSON
 
     @property
     def grid(self) -> Vec3:
         return ceil_divide(self.size, self.chunk_size)
 
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
-        """Return the scale as stored in another of its chunk sizes."""
         chosen = vec3(chunk_size, "chunk_size")
         stored = self.chunk_sizes or (self.chunk_size,)
         if chosen not in stored:
@@ -86,35 +74,25 @@ class Scale:
 class UnusableScale:
     """A scale with invalid or unsupported JSON."""
 
-    index: int
-    """Index in the ``scales`` of the JSON."""
-    key: str
-    """Key, or JSON path if the key is invalid."""
-    problem: str
-    """Path of the file, then all problems with their JSON paths."""
-    resolution: Lengths | None = None
-    """Edge lengths of a voxel [nm], None if invalid."""
-    is_unsupported: bool = False
-    """True if the JSON is valid but uses something that is not implemented."""
+    index: int  # index in the `scales` of the JSON
+    key: str  # key, or JSON path if the key is invalid
+    problem: str  # path of the file, then all problems with their JSON paths
+    resolution: Lengths | None = None  # edge lengths of a voxel [nm], None if invalid
+    is_unsupported: bool = False  # true if the JSON is valid but uses something that is not implemented
     entry: Any = field(default=None, repr=False, compare=False)
-    """The JSON value of the scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeInfo:
     """Content of an ``info`` file."""
 
-    type: str
-    """``"image"`` or ``"segmentation"``."""
+    type: str  # "image" or "segmentation"
     dtype: np.dtype[Any]
     num_channels: int
-    scales: tuple[Scale, ...] = ()
-    """Valid scales in the order of the JSON, each with its first chunk size."""
+    scales: tuple[Scale, ...] = ()  # valid scales in the order of the JSON, each with its first chunk size
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The whole JSON."""
     unusable: tuple[UnusableScale, ...] = ()
-    redirect: str | None = None
-    """URL or relative path of the actual volume; all other fields are then meaningless."""
+    redirect: str | None = None  # URL or relative path of the actual volume; all other fields are then meaningless
 
 
 def default_key(resolution: Sequence[float]) -> str:
@@ -207,10 +185,10 @@ def _can_be_path(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:
-    if isinstance(value, list) and len(value) == 3 and all(_is_whole(item) and item >= least for item in value):
+def _triple(value: Any, path: str, minimum: int, problems: Problems) -> Vec3:
+    if isinstance(value, list) and len(value) == 3 and all(_is_whole(item) and item >= minimum for item in value):
         return int(value[0]), int(value[1]), int(value[2])
-    problems.add(path, "three whole numbers" + (f" of {least} to 2^53" if least > 0 else " of at most 2^53"), value)
+    problems.add(path, "three whole numbers" + (f" of {minimum} to 2^53" if minimum > 0 else " of at most 2^53"), value)
     return 1, 1, 1
 
 
@@ -229,7 +207,6 @@ def _encoding(value: Any, path: str, problems: Problems, missing: Problems) -> s
 
 
 def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding | None, voxel_nbytes: int, path: str, problems: Problems) -> None:
-    """Check the constraints between several fields."""
     if sharding is not None and len(chunk_sizes) > 1:
         problems.add(f"{path}.chunk_sizes", "one chunk size, since the scale is sharded", [list(chunk) for chunk in chunk_sizes])
     for index, chunk in enumerate(chunk_sizes):

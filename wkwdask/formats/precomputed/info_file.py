@@ -29,7 +29,7 @@ _MAX_INFO_NBYTES = 64 << 20
 _infos: LruCache[VolumeInfo] = LruCache(16)
 
 
-def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
+def cached_info(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
     """Return the ``info`` of a local volume, cached for each state (inode, time, size) of the file."""
     key = (store.url, state)
     info = _infos.get(key)
@@ -73,12 +73,9 @@ class InfoEdit(MetadataEdit):
     kind: ClassVar[str] = "precomputed info"
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
-    scales: tuple[Scale, ...]
-    """Scales to add; existing scales with their keys are replaced."""
-    new: dict[str, Any]
-    """JSON of a new ``info`` without scales, used if there is none yet."""
-    provenance: dict[str, Any]
-    """JSON of a new ``provenance`` file, used if there is none yet."""
+    scales: tuple[Scale, ...]  # scales to add; existing scales with their keys are replaced
+    new: dict[str, Any]  # JSON of a new `info` without scales, used if there is none yet
+    provenance: dict[str, Any]  # JSON of a new `provenance` file, used if there is none yet
 
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
@@ -118,8 +115,6 @@ class InfoEdit(MetadataEdit):
 
 
 class InfoRemoval(LevelRemoval):
-    """Removal of scales from ``info``."""
-
     __slots__ = ()
     kind = "removal of precomputed scales"
 

@@ -39,11 +39,9 @@ if TYPE_CHECKING:
 
 
 def list_scale(array: StoredArray, others: Sequence[StoredArray]) -> tuple[list[Any], list[Fault]]:
-    """List the files of a scale, and faults of names that do not belong there.
-
-    Unsharded files are pairs of a chunk's cell and the index of its suffix in ``SUFFIXES``; shards are their numbers. ``others`` are the same scale in other
-    chunk sizes, whose files share the folder.
-    """
+    """List the files of a scale, and faults of names that do not belong there."""
+    # Unsharded files are pairs of a chunk's cell and the index of its suffix in `SUFFIXES`; shards are their numbers. `others` are the same scale in other
+    # chunk sizes, whose files share the folder.
     folder, naming = array.folder, array.naming
     if files.islink(folder) and not files.exists(folder):
         return [], [Fault("folder.dangling", folder, f"a symbolic link to {files.readlink(folder)}", "a folder")]
@@ -98,7 +96,6 @@ class PrecomputedCheck(ArrayCheck):
     """Check of the files of one scale; small to pickle."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        """Check files as :func:`list_scale` lists them."""
         return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
@@ -167,8 +164,6 @@ def _file_size(path: str) -> int | Fault | None:
 
 
 class _ShardCheck:
-    """Check of one shard, minishard by minishard."""
-
     def __init__(self, check: PrecomputedCheck, shard: OpenShard, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number
         self._faults = FaultList()
@@ -221,7 +216,7 @@ class _ShardCheck:
         outside = (places >= np.array(grid)).any(axis=1)
         if bits < compressed_morton.MAX_BITS:
             outside |= ids >> np.uint64(bits) > 0
-        shards, minishards = sharding.places(ids)
+        shards, minishards = sharding.locate(ids)
         misplaced = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
         for n in np.flatnonzero(outside).tolist():
             self._note("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
@@ -260,7 +255,6 @@ class ScaleScope(ArrayScope):
 
     title: str
     found: Sequence[Any]
-    """Files, as :func:`list_scale` lists them."""
 
     @property
     def name(self) -> str:

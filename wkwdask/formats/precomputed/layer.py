@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
-from wkwdask.formats.precomputed.array import description_of, scale_array
+from wkwdask.formats.precomputed.array import scale_array, scale_identity
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, mag_of, with_scales
 from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
 from wkwdask.formats.publication import read_publication
@@ -35,13 +35,10 @@ if TYPE_CHECKING:
 
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
-    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and ``info`` still describes the old ones.
-
-    Publication has two steps, and a reader may come between them::
-
-        1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)
-        2. update info
-    """
+    """Raise ReplacedError while a job replaces a scale: its folder then holds new files, and ``info`` still describes the old ones."""
+    # Publication has two steps, and a reader may come between them:
+    #     1. swap the folders of the old and the new scale   (without an atomic exchange: two renames, the folder is briefly missing)
+    #     2. update info
     real = files.realpath(folder)
     for root, _ in job_folders(files.realpath(volume)):
         publication = read_publication(RecordPaths(root))
@@ -68,8 +65,7 @@ class VolumeSource:
 
     store: Store
     info: VolumeInfo
-    chunk_size: Vec3 | None = None
-    """Chunk size to read if there are several; None for the first of each scale."""
+    chunk_size: Vec3 | None = None  # chunk size to read if there are several; None for the first of each scale
 
     def image(self, key: str | None = None) -> Image:
         """Return the volume as an image; ``key`` selects one scale."""
@@ -95,9 +91,9 @@ class VolumeSource:
             array = scale_array(self.store, self.info, scale, mag or MAG_1)
         except CorruptError as error:
             raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
-        if description_of(array).opened is not None:
+        if scale_identity(array).opened is not None:
             check_published(self.store.url, array.folder, self.info)
-            if not description_of(array).is_still_described():
+            if not scale_identity(array).is_still_described():
                 raise ReplacedError(f"{array.folder}: {FILE_NAME} describes another scale since it was read; open it again")
         return array
 
@@ -148,14 +144,14 @@ def is_volume(path: str) -> bool:
     return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or enclosing_volume(path) is not None
 
 
-def is_wkw_itself(path: str) -> bool:
+def is_wkw_folder(path: str) -> bool:
     """Check whether a folder is a WKW mag, or a dataset with its JSON."""
     return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
 
 def holds_wkw(path: str) -> bool:
     """Check whether a folder is a WKW dataset, layer or mag."""
-    if is_wkw_itself(path):
+    if is_wkw_folder(path):
         return True
     try:
         with files.scandir(path) as entries:

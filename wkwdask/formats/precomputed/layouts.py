@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from wkwdask.model.layout import ChunkSource
     from wkwdask.model.store import Store, StoredFile
 
-_MAX_BUFFER_NBYTES = 1 << 32  # output buffer for Brotli and Zstandard streams, which import_extra not state their length
+_MAX_BUFFER_NBYTES = 1 << 32  # output buffer for Brotli and Zstandard streams, which need not state their length
 _PAGE_ENTRIES = 1024  # entries of a shard index that are read together
 _TABLE_CACHE_NBYTES = 64 << 20
 
 _tables: LruCache[npt.NDArray[np.uint64]] = LruCache(_TABLE_CACHE_NBYTES, lambda table: table.nbytes + 256)
-_suffixes: LruCache[str] = LruCache(1024)
-"""Suffix of the chunk that was found last in each folder: all chunks of a folder usually share it."""
+_suffixes: LruCache[str] = LruCache(1024)  # suffix of the chunk that was found last in each folder: all chunks of a folder usually share it
 
 
 # ------------------------------------------------------------------------------------------------ chunks that are files
@@ -75,11 +74,11 @@ class SpanFiles(SingleFiles):
         store, naming, codec = array.store, array.naming, array.codec
         assert isinstance(naming, SpanNaming)
         assert isinstance(codec, PrecomputedCodec)
-        every = naming.stems(ranges)
+        stems = naming.stems(ranges)
         largest = codec.largest_nbytes(array.grid.chunk)
-        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
-        while some := list(islice(every, at_once)):
-            for (cell, _), (name, data) in zip(some, _read_files(store, [stem for _, stem in some], largest), strict=True):
+        batch_size = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
+        while batch := list(islice(stems, batch_size)):
+            for (cell, _), (name, data) in zip(batch, _read_files(store, [stem for _, stem in batch], largest), strict=True):
                 if data is not None:
                     path = store.path_of(name)
                     yield StoredChunk(cell, decompress_file(data, name, path, largest, codec, array.grid.shape_at(cell)), path, 0)
@@ -177,9 +176,9 @@ class OpenShard:
         if not len(table):
             return None
         start, stop = table[place].tolist()
-        most = self.data_nbytes
-        if start > stop or (start < stop and most is not None and stop > most):
-            available = "" if most is None else f" of the {most} bytes behind the shard index"
+        limit = self.data_nbytes
+        if start > stop or (start < stop and limit is not None and stop > limit):
+            available = "" if limit is None else f" of the {limit} bytes behind the shard index"
             where = f"{self.index_file.name}: byte {INDEX_ENTRY_NBYTES * minishard}"
             raise CorruptError(f"{where}: the shard index places the index of minishard {minishard} from {start} to {stop}{available}")
         return start, stop
@@ -210,13 +209,13 @@ class OpenShard:
 
     def read_minishard(self, minishard: int, where: tuple[int, int]) -> npt.NDArray[np.uint64]:
         offset, is_gzip = self.first_byte + where[0], self.layout.sharding.minishard_index_encoding == "gzip"
-        most = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
-        if not is_gzip and where[1] - where[0] > most:
-            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {where[1] - where[0]} bytes, expected at most {most}")
+        limit = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
+        if not is_gzip and where[1] - where[0] > limit:
+            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {where[1] - where[0]} bytes, expected at most {limit}")
         found = self.read([(offset, self.first_byte + where[1])])
         if found is None:
             raise MissingError(f"{self.name}: not found, though its shard index exists")
-        raw = decompress_gzip(found[0], most, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else found[0]
+        raw = decompress_gzip(found[0], limit, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else found[0]
         return np.stack(parse_minishard_index(raw, f"{self.name}: minishard {minishard}", offset, self.data_nbytes))
 
 
@@ -252,7 +251,7 @@ class PrecomputedShards(Shards):
     def locate(self, file: StoredFile, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         assert isinstance(file, OpenShard)
         ids = compressed_morton.encode(cells[:, 1:], self.counts)
-        _, minishards = self.sharding.places(ids)
+        _, minishards = self.sharding.locate(ids)
         order = np.argsort(minishards, kind="stable")
         rows = []
         for members in np.split(order, np.flatnonzero(np.diff(minishards[order])) + 1):
@@ -301,12 +300,10 @@ class PrecomputedShards(Shards):
 
 
 class _NewShard:
-    """A shard being written, with hash identity. Memory holds a write buffer and the tables, never the chunks.
+    """A shard being written, with hash identity. Memory holds a write buffer and the tables, never the chunks."""
 
-    Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each other::
-
-        | shard index (written last) | chunks | index | chunks | index | ...
-    """
+    # Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each other:
+    #     | shard index (written last) | chunks | index | chunks | index | ...
 
     def __init__(self, sharding: Sharding, first_id: int, pieces: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)

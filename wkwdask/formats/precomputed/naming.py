@@ -40,23 +40,19 @@ _KINDS = ("shard", "index", "data")
 class ChunkFiles(NamedTuple):
     """Listing of the chunk files in a folder."""
 
-    cells: npt.NDArray[np.int64]
-    """Grid positions along x, y, z, shape (n, 3)."""
+    cells: npt.NDArray[np.int64]  # grid positions along x, y, z, shape (n, 3)
     entries: list[StoredEntry]
-    suffixes: npt.NDArray[np.int64]
-    """Indices in ``SUFFIXES``."""
+    suffixes: npt.NDArray[np.int64]  # indices in `SUFFIXES`
 
 
 @dataclass(frozen=True, slots=True)
 class SpanNaming(KeyNaming):
     """Names of unsharded chunks, such as ``0-64_0-64_64-100``: absolute voxels, clipped to the size of the scale."""
 
-    offset: Vec3
-    """First absolute voxel of the scale."""
+    offset: Vec3  # first absolute voxel of the scale
     chunk: Vec3
     size: Vec3
-    suffix: str = ""
-    """Suffix of new files; existing files are found with any suffix."""
+    suffix: str = ""  # suffix of new files; existing files are found with any suffix
 
     def _span(self, n: int, axis: int) -> str:
         edge, first = self.chunk[axis], self.offset[axis]
@@ -68,7 +64,6 @@ class SpanNaming(KeyNaming):
         return (((0, x, y, z), f"{x_names[x]}_{y_names[y]}_{z_names[z]}") for z, y, x in product(z_names, y_names, x_names))
 
     def stem(self, file: Vec4) -> str:
-        """Return the name of a file without suffix."""
         return "_".join(self._span(n, axis) for axis, n in enumerate(file[1:]))
 
     def key(self, file: Vec4) -> str:
@@ -138,12 +133,12 @@ class ShardNaming(KeyNaming):
         cells = self.sharding.shard_cells(self.counts)
         assert cells is not None
         first = times(file[1:], cells)
-        return self.sharding.shard_name(int(self.sharding.places(compressed_morton.encode([first], self.counts))[0][0]))
+        return self.sharding.shard_name(int(self.sharding.locate(compressed_morton.encode([first], self.counts))[0][0]))
 
     def locate(self, cells: npt.NDArray[np.int64], grid: ChunkGrid) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
         """Group chunks by shard, also if shards are not boxes."""
         del grid
-        shards, _ = self.sharding.places(compressed_morton.encode(cells[:, 1:], self.counts))
+        shards, _ = self.sharding.locate(compressed_morton.encode(cells[:, 1:], self.counts))
         order = np.argsort(shards, kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
             yield self.sharding.shard_name(int(shards[members[0]])), members

@@ -38,8 +38,7 @@ HASHES = ("identity", "murmurhash3_x86_128")
 DATA_ENCODINGS = ("raw", "gzip")
 INDEX_ENTRY_NBYTES = 16
 MINISHARD_ENTRY_NBYTES = 24
-MAX_MINISHARD_BITS = 32
-"""The limit of tensorstore: a shard index of 64 GiB."""
+MAX_MINISHARD_BITS = 32  # the limit of tensorstore: a shard index of 64 GiB
 _MAX_OFFSET = 1 << 62  # [bytes] beyond any file
 TARGET_SHARD_NBYTES = 1 << 30
 _MINISHARD_BITS = 9  # a viewer reads a whole minishard index for its first chunk: 512 entries have 12 KiB
@@ -74,7 +73,6 @@ class Sharding:
         return self.preshift_bits + self.minishard_bits
 
     def shard_name(self, shard: int) -> str:
-        """Return the file name of a shard."""
         return f"{self._stem(shard)}.shard"
 
     def split_names(self, shard: int) -> tuple[str, str]:
@@ -84,7 +82,7 @@ class Sharding:
     def _stem(self, shard: int) -> str:
         return f"{shard:0{-(-self.shard_bits // 4)}x}"
 
-    def places(self, ids: Column) -> tuple[Column, Column]:
+    def locate(self, ids: Column) -> tuple[Column, Column]:
         """Return shard and minishard of each chunk.
 
         Parameters
@@ -282,11 +280,11 @@ def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None
     return None if len(problems.found) > before else Sharding(preshift, minishard, shard, function, index, data)
 
 
-def _bits(entry: dict[str, Any], name: str, most: int, path: str, problems: Problems) -> int:
+def _bits(entry: dict[str, Any], name: str, limit: int, path: str, problems: Problems) -> int:
     value = entry.get(name)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most and value == int(value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= limit and value == int(value):
         return int(value)
-    problems.add(f"{path}.{name}", f"a whole number from 0 to {most}", value)
+    problems.add(f"{path}.{name}", f"a whole number from 0 to {limit}", value)
     return 0
 
 
@@ -336,8 +334,8 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
         n = int(wrong[0])
         raise CorruptError(f"{source}: byte {offset}: expected ascending chunk identifiers in a minishard index, found {ids[n + 1]} after {ids[n]}")
     bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)  # start 0, end 0, start 1, end 1, ...
-    most = np.uint64(_MAX_OFFSET if data_nbytes is None else max(0, data_nbytes))
-    wrong = np.flatnonzero((bounds > most) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
+    limit = np.uint64(_MAX_OFFSET if data_nbytes is None else max(0, data_nbytes))
+    wrong = np.flatnonzero((bounds > limit) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
     if wrong.size:
         n = int(wrong[0]) // 2
         where = f"outside the {'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"

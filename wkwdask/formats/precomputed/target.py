@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.precomputed.array import ScaleDescription, target_scale
+from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from wkwdask.model.target_image import Destination, LevelSpec
     from wkwdask.model.volume import Volume
 
-VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}
-"""``type`` in ``info`` of each layer category."""
+VOLUME_TYPES = {"color": "image", "segmentation": "segmentation"}  # `type` in `info` of each layer category
 _BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
@@ -48,8 +47,7 @@ class TargetVolume(TargetFolder):
     """Local folder of a volume to write to, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
-    info: VolumeInfo | None
-    """None if there is no ``info`` yet."""
+    info: VolumeInfo | None  # None if there is no `info` yet
 
     def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         volume = self._type(specs[0])
@@ -67,10 +65,10 @@ class TargetVolume(TargetFolder):
         settings = {"type": volume.type, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
         before = _scale_of(like)
-        alike = scales[0] if before is None or options.chunk_shape else replace(scales[0], chunk_sizes=before.chunk_sizes)
+        comparable = scales[0] if before is None or options.chunk_shape else replace(scales[0], chunk_sizes=before.chunk_sizes)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
-            is_unchanged=before is not None and options.compression is None and before == alike,
+            is_unchanged=before is not None and options.compression is None and before == comparable,
             loss=None if before is None else _loss(scales[0], before),
         )  # fmt: skip
 
@@ -97,13 +95,13 @@ class TargetVolume(TargetFolder):
             encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
             # with_defaults() always sets a chunk shape, which replaces the one given here.
             plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
-            return stored_like(plain, options.with_defaults(), volume)
+            return with_storage(plain, options.with_defaults(), volume)
         step = like.box.mag.step_to(spec.box.mag)
         x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
         scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
         if step != (1, 1, 1):
             scale = replace(scale, hidden=False, entry={})
-        return replace(stored_like(scale, options, volume), key=self.key_for(scale.resolution))
+        return replace(with_storage(scale, options, volume), key=self.key_for(scale.resolution))
 
     def _resolution(self, mag: Mag) -> Lengths:
         """Return the edge lengths of a voxel of a new scale [nm]."""
@@ -177,7 +175,7 @@ class TargetVolume(TargetFolder):
 def _scale_of(volume: Volume | None) -> Scale | None:
     """Return the precomputed scale behind a volume, None for other volumes."""
     identity = volume.identity if isinstance(volume, StoredArray) else None
-    return identity.scale if isinstance(identity, ScaleDescription) else None
+    return identity.scale if isinstance(identity, ScaleIdentity) else None
 
 
 def _loss(scale: Scale, before: Scale) -> str | None:
@@ -189,7 +187,7 @@ def _loss(scale: Scale, before: Scale) -> str | None:
     return f"scale {before.key!r} is decoded and encoded as {scale.encoding} again, which changes its voxels"
 
 
-def stored_like(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
+def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
     """Return a scale of the same voxels with the storage that the options choose."""
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}

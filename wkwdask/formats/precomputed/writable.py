@@ -121,11 +121,11 @@ def _option_problems(scale: Scale) -> Iterator[str]:
     if scale.encoding == "compresso" and any(max(chunk) > _MAX_COMPRESSO for chunk in sizes):
         yield f"compresso encodes sides of at most {_MAX_COMPRESSO} voxels, got chunks of {scale.chunk_size}"
     for name, value in scale.options.items():
-        encoding, least, most = _OPTION_RANGES.get(name, (scale.encoding, 0, 0))
+        encoding, minimum, maximum = _OPTION_RANGES.get(name, (scale.encoding, 0, 0))
         if encoding != scale.encoding:
             yield f"{name} belongs to {encoding}, not to {scale.encoding}"
-        elif name in _OPTION_RANGES and not (isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most):
-            yield f"{name} must be from {least} to {most}, got {value!r}"
+        elif name in _OPTION_RANGES and not (isinstance(value, (int, float)) and not isinstance(value, bool) and minimum <= value <= maximum):
+            yield f"{name} must be from {minimum} to {maximum}, got {value!r}"
 
 
 def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
-from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
+from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_folder
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
@@ -152,7 +152,7 @@ _MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 def is_zarr(path: str) -> bool:
     """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its ``zarr.json`` is a view."""
     if files.isfile(f"{path}/.zarray"):  # its folders hold chunks, and may be very many, so they are not searched for WKW
-        return not is_wkw_itself(path)
+        return not is_wkw_folder(path)
     return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not holds_wkw(path)
 
 
