@@ -156,6 +156,8 @@ def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     """Enter all contexts of a cluster, in the reverse of the order in which they must end."""
     import dask
 
+    # SIGTERM raises an exception from the outermost context on, so that it too stops the cluster. Settings come before the cluster, which reads them when it
+    # starts, and the report is written while the client still exists.
     starter = _STARTERS.get(config.kind, _reject_kind)
     stack.enter_context(sigterm_raises())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))

@@ -90,6 +90,7 @@ class ResubmittingAdaptive(Adaptive):
             return
         self._report_waiting(states or {})
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
+        # The cluster still wants what is in worker_spec. A job taken out of workers is therefore submitted again at its next scaling.
         for name in lost:
             job = self._jobs.workers.pop(name)
             self._absent_since.pop(name, None)

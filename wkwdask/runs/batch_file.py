@@ -115,6 +115,13 @@ _INDEX_SUFFIX = ".index"
 
 def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
     """Write tasks in signed groups, then their index; return the number of tasks."""
+    # Task file: pickled groups one after the other. Index: offset, size, number of tasks and signature of each group.
+    #
+    #   | group 0 | group 1 | group 2 | group 3 | ...
+    #       ^                   ^                      element 0 of an array of 2 reads groups 0, 2, ...
+    #
+    # The signature covers path, offset and number of tasks, so that a signed group cannot be moved to another place or job. The index is published
+    # after the task file, so an index never names missing groups.
     offset, index = 0, []
     waiting, key = iter(tasks), user_key(make=True)
     with NewFile(path) as file:

@@ -165,6 +165,10 @@ class ReceiptCollector:
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
     """Select the source files counted by one part of a shard. A file read by several parts counts in one of them only."""
+    # A file belongs to the part that contains its lowest corner, or the corner of the shard if the file begins before it:
+    #
+    #   parts   |   0   |   1   |
+    #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
     mine: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
     return mine
@@ -270,7 +274,7 @@ class ShardTally:
     def report(self, folder: str, *, whole: bool = True) -> MagReport:
         voxels = self.target.box.volume if whole else self.voxels
         minimum, maximum = self._minimum, self._maximum
-        if self.voxels < voxels:
+        if self.voxels < voxels:  # voxels outside the written shards are zero
             minimum, maximum = least(minimum, 0), greatest(maximum, 0)
         if not self._is_known:
             minimum = maximum = None
@@ -293,6 +297,10 @@ def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)
         if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
             continue  # the file grids of the two mags are not aligned
+        # A coarse file is built from the finer files in its footprint, its shape times the factor [voxels of the finer mag]:
+        #
+        #   finer mag    | 0 | 1 | 2 | 3 |
+        #   coarser mag  |   0   |   1   |     digest of 0 = states of finer files 0 and 1
         footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
         stored = rows[n][rows[n][:, 3] > 0]
         sources = grouped_digests(stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2]))

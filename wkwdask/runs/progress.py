@@ -73,6 +73,7 @@ class LineFile:
             self._is_made = True
         if self._output is None:
             return
+        # One write to a file opened for appending is not interleaved with the lines of other processes.
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
         with contextlib.suppress(OSError):

@@ -80,6 +80,7 @@ def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | Fail
     if not isinstance(outcome, FailedAttempt):
         return outcome
     error = outcome.error
+    # Pickling drops the traceback, so it travels as text. Some errors cannot be pickled, or not unpickled with the same type; they are replaced.
     trace = "".join(traceback.format_exception(error))
     try:
         same = type(pickle.loads(pickle.dumps(error))) is type(error)

@@ -183,6 +183,8 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 def wait_for_batch(root: str, batch: Batch) -> bool:
     """Wait for the last SLURM job of a submitted command; return whether the command succeeded."""
+    # The dependent job of a round may submit another round, and a command may run several jobs one after the other. So after each end, look for a running
+    # job of the same command and wait for its last round.
     dataset = dirname(dirname(root))
     seen, last = "", batch.rounds[-1].finish
     while last != seen:

@@ -89,6 +89,7 @@ class Owner:
 
     def _is_copied(self, made_in: str, folder: str) -> bool:
         """Check whether this record was copied from a folder that still exists. The owner then works there, not here."""
+        # On another machine the same path may name another folder, so only owners of this machine are compared.
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(made_in, folder)
         except (OSError, ValueError):
@@ -100,12 +101,15 @@ class Owner:
     def is_gone(self) -> bool:
         """Check whether the process is known to have ended. On another machine or in another container only SLURM can know."""
         # Unknown counts as alive: a lock taken from a living job corrupts a mag, a lock kept too long only needs a user to remove it.
+        # If only the existence of the process can be checked (_ALIVE), it may be a later one with the same number, and counts as alive too.
         if self._can_be_seen():
             return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
         return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
         """Check whether the process runs, or ran, where this process can observe it."""
+        # Containers have separate host names, but share the boot id of their machine. Process numbers mean something only within one PID namespace.
+        # After a reboot all processes of the host have ended, in every namespace.
         if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
@@ -144,6 +148,7 @@ def _namespace() -> str:
 def _process_start(pid: int) -> str:
     """Return a string that is constant while a process lives: empty if there is no such process, "alive" if its start time is unknown."""
     try:
+        # proc_pid_stat(5): the name in parentheses may contain anything, the state follows it as field 3, and the start time is field 22.
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
@@ -409,7 +414,7 @@ def update_json(
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another one."""
-    real = files.realpath(path)
+    real = files.realpath(path)  # a rename onto a symbolic link would replace the link, and paths through several links need one lock
     with locked_file(real, f"change of {real}"):
         files.remove_temporaries(*split(real))  # their writers held this lock, and are dead
         current = read()

@@ -118,6 +118,7 @@ class RemoteStore:
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
         """Read ranges of files concurrently, with retries; None for each absent file."""
+        # The witness is read after the refusal: read before it, credentials could expire in between, and existing files would count as absent.
         found = self._fetch_or_errors(paths, starts, stops)
         refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
         is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
