@@ -1,9 +1,9 @@
-"""Filter a layer and write the result as a new mag: here a mean over a box, in its place your own function.
+"""Filter a layer and write the result as a new mag. Replace the mean filter of this example by your own function.
 
     python workflows/apply.py DATASET/color/1 DATASET/smooth/1 --radius 2
     python workflows/apply.py DATASET/color/1 DATASET/smooth/1 --radius 2 --pyramid --cluster slurm-jobqueue
 
-Interrupted, the same command goes on.
+The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import wkwdask
 
 
 def smooth(voxels: np.ndarray, radius: int) -> np.ndarray:
-    """Take the mean over a box, along one axis after the other; voxels beyond the border do not count."""
+    """Return the mean over a box, axis by axis; voxels beyond the border are ignored."""
     values = voxels.astype(np.float32)
     for axis in range(values.ndim):
         length = values.shape[axis]
@@ -31,13 +31,13 @@ def smooth(voxels: np.ndarray, radius: int) -> np.ndarray:
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the workflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a mag or a layer")
     parser.add_argument("target", help="the new mag, DATASET/LAYER/MAG")
-    parser.add_argument("--radius", type=int, default=1, help="how far the box reaches to each side [voxels] (default 1)")
-    parser.add_argument("--pyramid", action="store_true", help="make the coarser mags too")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument("--radius", type=int, default=1, help="extent of the box to each side [voxels] (default: 1)")
+    parser.add_argument("--pyramid", action="store_true", help="build the coarser mags too")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
         print(wkwdask.apply(partial(smooth, radius=options.radius), options.source, options.target, halo=options.radius, existing="resume"))
@@ -46,5 +46,5 @@ def main() -> None:
             print(wkwdask.build_pyramid(os.path.dirname(layer), os.path.basename(layer), existing="resume"))
 
 
-if __name__ == "__main__":  # processes of a pool import this file again
+if __name__ == "__main__":  # worker processes import this file
     main()

@@ -1,9 +1,9 @@
-"""Set the contrast of all color layers of a dataset, and list the slices that are darker or brighter than the others.
+"""Set the contrast of all color layers of a dataset, and list slices that are much darker or brighter than the others.
 
     python workflows/contrast.py DATASET
     python workflows/contrast.py DATASET --percentiles 0.5,99.5 --mag 4 --cluster slurm-jobqueue
 
-WEBKNOSSOS shows each layer by the range of values that is written into datasource-properties.json.
+The range of values is stored in datasource-properties.json, where WEBKNOSSOS reads it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import wkwdask
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the workflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="the dataset")
-    parser.add_argument("--percentiles", default="1,99", help="the two percentiles that become black and white (default: 1,99)")
-    parser.add_argument("--mag", help="a coarser mag, which is faster (default: the finest)")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument("--percentiles", default="1,99", help="percentiles that become black and white (default: 1,99)")
+    parser.add_argument("--mag", help="mag to count; a coarser one is faster (default: the finest)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     low, high = map(float, options.percentiles.split(","))
     with wkwdask.cluster(options.cluster):
@@ -28,8 +28,8 @@ def main() -> None:
                 table = wkwdask.contrast(options.dataset, (low, high), layer=layer.name, mag=options.mag, per_slice=True, write=True)
                 print(f"{layer.name}: {table.attrs['intensityRange']}")
                 outside = (table.low - table.low.median()).abs() > 3 * table.low.std()
-                print(table[outside].to_string() if outside.any() else "no slice stands out")
+                print(table[outside].to_string() if outside.any() else "no outlier slices")
 
 
-if __name__ == "__main__":  # processes of a pool import this file again
+if __name__ == "__main__":  # worker processes import this file
     main()

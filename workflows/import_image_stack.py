@@ -1,8 +1,8 @@
-"""Import a stack of sections as a layer with its pyramid, and look at what came out.
+"""Import a stack of sections as a layer with its pyramid, and print the result.
 
     python workflows/import_image_stack.py 'raw/section_*.tif' dataset --voxel-size 4,4,35 --range 0,4095
 
-Start it again after an interruption: it goes on. With --cluster it runs on a cluster, else on all cores of this machine.
+The same command resumes an interrupted run. With --cluster it runs on a cluster, else on all cores of this machine.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import wkwdask
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Read numbers with commas between them."""
+    """Parse numbers with commas between them."""
     return tuple(float(part) for part in text.split(","))
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Import a stack of sections as a layer with its pyramid.")
     parser.add_argument("source", help="a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, file.h5:/dataset, .zarr, .mrc")
-    parser.add_argument("dataset", help="the WEBKNOSSOS dataset, new or not")
+    parser.add_argument("dataset", help="new or existing WEBKNOSSOS dataset")
     parser.add_argument("--layer", default="color", help="the layer (default: color)")
     parser.add_argument("--voxel-size", type=numbers, help="size of a voxel along x, y, z [nm], for a new dataset")
-    parser.add_argument("--range", type=numbers, help="values that become 0 and 255; by default values stay what they are")
-    parser.add_argument("--fill", action="store_true", help="put zeros in the place of bad and missing sections")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument("--range", type=numbers, help="values that become 0 and 255 (default: values are not changed)")
+    parser.add_argument("--fill", action="store_true", help="fill bad and missing sections with zeros")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Import, then print what the dataset holds."""
+    """Import the sections, then print the shape of the layer."""
     options = parse_arguments(arguments)
     with wkwdask.cluster(options.cluster):
         report = wkwdask.convert(

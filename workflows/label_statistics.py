@@ -1,4 +1,4 @@
-"""Measure all labels of a segmentation: size, bounding box, centroid, and the mean of a color layer inside each.
+"""Measure all labels of a segmentation: size, bounding box, centroid, and the mean of a color layer inside each label.
 
     python workflows/label_statistics.py DATASET table.csv --layer segmentation --color color
     python workflows/label_statistics.py DATASET table.parquet --cluster slurm-jobqueue
@@ -14,14 +14,14 @@ import wkwdask
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the workflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="the dataset")
-    parser.add_argument("table", help="the table that is written: .csv or .parquet")
-    parser.add_argument("--layer", help="the layer with the labels (default: the one segmentation)")
-    parser.add_argument("--mag", help="its mag (default: the finest)")
-    parser.add_argument("--color", help="a layer of which the mean inside each label is wanted")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument("table", help="table to write: .csv or .parquet")
+    parser.add_argument("--layer", help="layer with the labels (default: the only segmentation)")
+    parser.add_argument("--mag", help="mag of the labels (default: the finest)")
+    parser.add_argument("--color", help="layer to average inside each label")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
         table = wkwdask.label_statistics(options.dataset, options.color, layer=options.layer, mag=options.mag, output=options.table)
@@ -29,5 +29,5 @@ def main() -> None:
     print(table.nlargest(5, "voxels").T.to_string())
 
 
-if __name__ == "__main__":  # processes of a pool import this file again
+if __name__ == "__main__":  # worker processes import this file
     main()

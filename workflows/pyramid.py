@@ -1,9 +1,9 @@
-"""Make the coarser mags of all layers of a dataset, or of one, and say what that took.
+"""Build the coarser mags of one or all layers of a dataset, and print a report.
 
     python workflows/pyramid.py DATASET
     python workflows/pyramid.py DATASET --layer segmentation --coarsest 16-16-4 --cluster slurm-jobqueue
 
-Interrupted, the same command goes on. Layers that have their coarser mags already are left alone.
+The same command resumes an interrupted run. Layers with finished coarser mags are skipped.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import wkwdask
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the workflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="the dataset")
     parser.add_argument("--layer", help="one layer (default: all)")
-    parser.add_argument("--coarsest", help="the coarsest mag (default: as WEBKNOSSOS has it)")
-    parser.add_argument("--method", default="default", help="how voxels are joined (default: median for color, mode for segmentations)")
-    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
+    parser.add_argument("--coarsest", help="coarsest mag (default: as WEBKNOSSOS chooses)")
+    parser.add_argument("--method", default="default", help="downsampling method (default: median for color, mode for segmentation)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     layers = [options.layer] if options.layer else [layer.name for layer in wkwdask.info(options.dataset).layers]
     with wkwdask.cluster(options.cluster):
         print(wkwdask.build_pyramid(options.dataset, layers, coarsest=options.coarsest, method=options.method, existing="resume"))
 
 
-if __name__ == "__main__":  # processes of a pool import this file again
+if __name__ == "__main__":  # worker processes import this file
     main()

@@ -47,10 +47,10 @@ def test_rechunk(dataset, tmp_path):
 
 
 def test_compress(dataset):
-    assert run("compress.py", dataset, "--level", 3).startswith("color: 0.1 MB of voxels take 0.")
+    assert run("compress.py", dataset, "--level", 3).startswith("color: 0.1 MB compressed to 0.")
     assert stored(dataset) == [(1, "lz4hc")]
     np.testing.assert_array_equal(wkwdask.open(dataset).compute()[0], ARRAY)
-    assert run_script_here(WORKFLOWS / "compress.py", dataset) == "color: nothing is raw\n"
+    assert run_script_here(WORKFLOWS / "compress.py", dataset) == "color: no raw mags\n"
 
 
 def test_import_image_stack(tmp_path):
