@@ -40,8 +40,6 @@ _MAX_ATTRIBUTES_NBYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class N5Codec(ChunkCodec):
-    """Codec of a block: a header, then compressed values with the first axis fastest."""
-
     dtype: np.dtype[Any]
     block_size: tuple[int, ...]
     compression: Compression
@@ -66,8 +64,6 @@ class N5Codec(ChunkCodec):
 
 @dataclass(frozen=True, slots=True)
 class N5Description(FileIdentity):
-    """Identity of a dataset by its ``attributes.json``."""
-
     dataset: N5Dataset
 
     @property
@@ -95,7 +91,6 @@ def n5_array(
 
 
 def dataset_of(array: StoredArray) -> N5Dataset:
-    """Return the N5 dataset of a stored array."""
     assert isinstance(array.identity, N5Description)
     return array.identity.dataset
 

@@ -1,15 +1,7 @@
 """Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no I/O.
 
 An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5 specification 4.0.0). All lengths are listed with the fastest axis,
-x, first.
-
-The specification has no voxel sizes or positions. Several conventions exist and are read in this order:
-
-1. ``transform`` and ``multiscales`` (Janelia COSEM, WEBKNOSSOS);
-2. ``downsamplingFactors``, ``scales`` and ``pixelResolution`` (n5-viewer, BigDataViewer);
-3. ``axes``, ``resolution`` and ``units`` (Neuroglancer, tensorstore).
-
-Malformed attributes of a convention are ignored.
+x, first. The specification has no voxel sizes or positions, but other software has conventions for them, whose malformed attributes are ignored.
 """
 
 from __future__ import annotations
@@ -44,26 +36,20 @@ _MAX_AXES = 32
 
 @dataclass(frozen=True, slots=True)
 class N5Dataset:
-    """Storage of a dataset."""
-
     dimensions: tuple[int, ...]
     """Shape, x first."""
     block_size: tuple[int, ...]
     """Shape of a whole block, x first; blocks at the upper ends may be smaller."""
     dtype: np.dtype[Any]
-    """In native byte order."""
     compression: Compression
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """All attributes."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of blocks along each axis."""
         return tuple(-(-n // edge) for n, edge in zip(self.dimensions, self.block_size, strict=True))
 
     @property
     def block_nbytes(self) -> int:
-        """Decoded size of a whole block in bytes."""
         return math.prod(self.block_size) * self.dtype.itemsize
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +58,6 @@ class N5Dataset:
 
 
 def is_dataset(document: dict[str, Any]) -> bool:
-    """Return whether attributes are those of a dataset."""
     return "dimensions" in document and "blockSize" in document
 
 
@@ -111,6 +96,10 @@ def is_whole_number(value: Any) -> bool:
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))
 
 
+# Conventions for voxel sizes and positions, in the order in which they are tried:
+# 1. transform and multiscales: Janelia COSEM, WEBKNOSSOS;
+# 2. downsamplingFactors, scales and pixelResolution: n5-viewer, BigDataViewer;
+# 3. axes, resolution and units: Neuroglancer, tensorstore.
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _DEFAULT_AXES = "xyzct"
 
@@ -262,8 +251,6 @@ def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], gro
 
 @dataclass(frozen=True, slots=True)
 class _LevelMetadata:
-    """Geometry attributes of one level."""
-
     dataset: N5Dataset
     letters: str
     lengths_nm: Lengths | None

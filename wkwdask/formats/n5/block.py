@@ -1,14 +1,7 @@
 """Encoding of one N5 block: a header, then compressed big-endian values with the first axis fastest. Does no I/O.
 
-::
-
-    | mode (2 B) | number of axes (2 B) | size along each axis, x first (4 B each) | number of values (4 B, varlength mode only) | values |
-
-All numbers are big-endian (N5 specification 4.0.0, rule 9). The header states the size of this block: at the upper ends of a dataset, Java and z5 write
-truncated blocks, tensorstore and zarr whole ones.
-
-The specification defines the compressions raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share. The lz4
-of N5 is the block stream of lz4-java, which no Zarr codec reads. Its checksums are not verified.
+The header states the size of this block: at the upper ends of a dataset, Java and z5 write truncated blocks, tensorstore and zarr whole ones. The specification
+defines the compressions raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share.
 """
 
 from __future__ import annotations
@@ -52,7 +45,6 @@ class Compression:
 
     type: str = "raw"
     options: tuple[tuple[str, Any], ...] = ()
-    """Other attributes of ``compression``."""
 
     def option(self, name: str, default: Any = None) -> Any:
         return dict(self.options).get(name, default)
@@ -128,10 +120,8 @@ def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offse
 
 
 def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> None:
-    """Check the sizes in a Blosc header, which the library trusts.
-
-    The header has 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes, little-endian.
-    """
+    """Check the sizes in a Blosc header, which the library trusts."""
+    # 16 bytes: version, format version, flags, typesize, then uint32 nbytes, blocksize and cbytes, little-endian
     if len(data) < _BLOSC_HEADER:
         raise TruncatedError(f"{source}: byte {offset}: Blosc data of {len(data)} bytes, expected at least {_BLOSC_HEADER}")
     stated, _, stored = struct.unpack_from("<III", data, 4)
@@ -142,7 +132,9 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
 
 
 def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream): LZ4 blocks with a header each, the last one empty."""
+    """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream), which no Zarr codec reads."""
+    # | "LZ4Block" token compressed size, original size, checksum | LZ4 block | header | LZ4 block | ... | header of an empty block |
+    # The checksums are not verified.
     import lz4.block
 
     out, at = bytearray(), 0
@@ -174,7 +166,6 @@ def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 
 
 def compress(data: bytes, compression: Compression, itemsize: int, source: str) -> bytes:
-    """Compress a block."""
     kind = compression.stream
     if kind == "raw":
         return data
@@ -209,8 +200,6 @@ DEFAULT, VARLENGTH, OBJECT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class BlockHeader:
-    """What a block says of itself."""
-
     mode: int
     shape: tuple[int, ...]
     num_values: int
@@ -218,7 +207,6 @@ class BlockHeader:
 
 
 def header_nbytes(num_axes: int, mode: int = DEFAULT) -> int:
-    """Return the size of a block header in bytes."""
     return 4 + 4 * num_axes + (4 if mode == VARLENGTH else 0)
 
 
@@ -230,6 +218,8 @@ def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
     >>> format_header((1, 2, 3)).hex(" ", 4)
     '00000003 00000001 00000002 00000003'
     """
+    # N5 specification 4.0.0, rule 9, all numbers big-endian:
+    #     | mode (2 B) | number of axes (2 B) | size along each axis, x first (4 B each) | number of values (4 B, varlength mode only) | values |
     head = struct.pack(f">HH{len(shape)}I", mode, len(shape), *shape)
     return head + struct.pack(">I", math.prod(shape)) if mode == VARLENGTH else head
 

@@ -118,11 +118,8 @@ def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None
 
 
 def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the attributes of levels, finest first.
-
-    The levels are those in ``multiscales``, else the folders ``s0``, ``s1``... A remote group cannot be listed: it is probed for as many levels as it has
-    factors, or up to the first missing number.
-    """
+    """Yield the attributes of levels, finest first: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
+    # a remote group cannot be listed: it is probed for as many levels as it has factors, or up to the first missing number
     listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
         listed = _level_folders(store.url)
@@ -137,7 +134,6 @@ def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def _level_folders(folder: str) -> list[str]:
-    """Return the folders named ``s0``, ``s1``..., sorted by number."""
     try:
         numbers = [(level_number(name), name) for name in files.listdir(folder)]
     except (FileNotFoundError, NotADirectoryError):
@@ -164,10 +160,7 @@ def _image_from_datasets(
 
 
 def _inherited(store: Store) -> dict[str, Any]:
-    """Merge the attributes of the folders above a group, up to the root of the container; stop at an unreadable one.
-
-    The voxel size may be stated in a folder above. Attributes that describe one dataset are not inherited.
-    """
+    """Merge the attributes of the folders above a group, such as the voxel size, up to the root of the container or an unreadable folder."""
     folder, found = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):
         folder, _, _ = folder.rpartition("/")

@@ -75,7 +75,6 @@ class LevelGeometry:
 
 
 def dataset_document(dataset: N5Dataset, place: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
-    """Return the ``attributes.json`` of a new dataset."""
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
     document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": place.transform(num_axes)}
@@ -193,8 +192,6 @@ class N5Edit(MetadataEdit):
 
 
 class N5Removal(LevelRemoval):
-    """Removal of levels from the attributes of a group."""
-
     __slots__ = ()
     kind = "removal of n5 levels"
 
@@ -331,7 +328,6 @@ def _place_in(folder: str, destination: Destination, others: tuple[str, ...]) ->
 
 
 def _local_folder(url: str) -> str:
-    """Return the local folder of a target."""
     text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it, for example with gsutil or aws s3")

@@ -103,7 +103,6 @@ N5_MARK = "_n5"
 
 
 def n5_array_document(dataset: N5Dataset, source: str, form: str = CODEC_NAME, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a dataset."""
     compressor = to_zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
     if form == CODEC_NAME:

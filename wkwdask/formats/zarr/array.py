@@ -148,7 +148,6 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
 
 
 def _zarr_python_storage(url: str, axes: str) -> _Storage:
-    """Describe an array that only zarr-python can read."""
     item = open_array(url)
     chunk = tuple(max(1, n) for n in item.chunks)
     shard = tuple(max(1, n) for n in item.shards or chunk)

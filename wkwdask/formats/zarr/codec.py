@@ -73,7 +73,7 @@ def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> None:
     if len(data) < header_nbytes or stated > max_nbytes:
         raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}")
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
-    if stored > len(data):  # the library reads as far as the header says
+    if stored > len(data):  # the library would read beyond the data
         raise ValueError(f"{SOURCE}: Blosc data state {stored} stored bytes, found {len(data)}")
 
 
@@ -123,7 +123,6 @@ class ZarrCodec(ChunkCodec):
 
     @property
     def nbytes(self) -> int:
-        """Size of a decoded chunk in bytes."""
         return prod(self.chunk_shape) * np.dtype(self.dtype).itemsize
 
     @property
@@ -178,7 +177,6 @@ class ZarrCodec(ChunkCodec):
 
 
 def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int) -> Any:
-    """Decode one stage."""
     if kind == "crc32c":
         raw = bytes(data)
         if len(raw) < CHECKSUM_NBYTES or crc32c(raw[:-CHECKSUM_NBYTES]) != raw[-CHECKSUM_NBYTES:]:
@@ -190,15 +188,12 @@ def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int) -> Any:
 
 @lru_cache(maxsize=64)
 def _compressor(kind: str, settings: str) -> Any:
-    """Return the numcodecs codec of a stage."""
     return import_extra("numcodecs", f"compression {kind!r} of Zarr chunks", "zarr").get_codec({"id": kind, **json.loads(settings)})
 
 
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
-    """Parse the bytes-to-bytes codecs of version 3 as stages; None if one is not supported.
-
-    The settings become those of numcodecs, which has numbers for the shuffles of Blosc and does not know ``typesize``.
-    """
+    """Parse the bytes-to-bytes codecs of version 3 as stages; None if one is not supported."""
+    # the settings become those of numcodecs, which numbers the shuffles of Blosc and does not know typesize
     found = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})

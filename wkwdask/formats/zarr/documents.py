@@ -45,14 +45,12 @@ def zarr_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
 
 
 def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
 def array_document(
     shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the ``zarr.json`` of an array with the axes (c,) z, y, x."""
     document = generic_array_document(zarr_shape(num_channels, shape), dtype, zarr_shape(num_channels, chunk_shape), codecs, attributes)
     return {**document, "dimension_names": list(new_axes(num_channels)), "storage_transformers": []}
 

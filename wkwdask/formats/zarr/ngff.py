@@ -1,11 +1,7 @@
 """OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
 
 Reads versions 0.1 to 0.5 and writes 0.4 and 0.5. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
-centres, and coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume. A voxel of mag m covers m voxels of mag 1, so its centre lies (m - 1) / 2
-of them further: each level has a translation::
-
-    mag 1   | 0 | 1 | 2 | 3 |      centres at 0, 1, 2, 3
-    mag 2   |   0   |   1   |      centres at 0.5, 2.5: scale 2, translation 0.5
+centres, and coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 
 
 VERSIONS = ("0.5", "0.4")
-"""Versions that can be written."""
 LABELS = "labels"
 """Name of the group in an image that lists its label images (OME-NGFF 0.5, "labels")."""
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
@@ -42,7 +37,6 @@ class PyramidLevel:
 
     path: str
     lengths: Lengths
-    """Voxel size along x, y, z."""
     translation: Lengths
     """Centre of its voxel 0 along x, y, z."""
 
@@ -58,12 +52,14 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
     """
     size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
     lengths = lengths_in(mag, size)
+    # A voxel of mag m covers m voxels of mag 1, so its centre lies (m - 1) / 2 of them further:
+    #     mag 1   | 0 | 1 | 2 | 3 |      centres at 0, 1, 2, 3
+    #     mag 2   |   0   |   1   |      centres at 0.5, 2.5: scale 2, translation 0.5
     shift = [first * length + (factor - 1) / 2 * one for first, length, factor, one in zip(topleft, lengths, mag.factors, size, strict=True)]
     return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
 
 def multiscale(name: str, levels: Iterable[PyramidLevel], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
-    """Return one entry of ``multiscales``."""
     datasets = []
     for level in levels:
         scale, shift = {"c": 1.0, **dict(zip("xyz", level.lengths, strict=True))}, {"c": 0.0, **dict(zip("xyz", level.translation, strict=True))}
@@ -94,7 +90,6 @@ def rgb_range(dtype: np.dtype[Any], num_channels: int) -> tuple[float, float] | 
 
 
 def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
-    """Return the attributes of an image group."""
     more: dict[str, Any] = {"image-label": {} if version == "0.5" else {"version": version}} if is_label else {}
     if rgb is not None:
         window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}
@@ -105,7 +100,6 @@ def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = Fa
 
 
 def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
-    """Return the attributes of a ``labels`` group."""
     return {"ome": {"version": version, "labels": list(names)}} if version == "0.5" else {"labels": list(names)}
 
 
@@ -132,7 +126,6 @@ class NgffImage:
     """Lower-case axis names; empty if not stated, as in versions 0.1 and 0.2."""
     units: tuple[str | None, ...]
     levels: tuple[NgffLevel, ...]
-    """Finest first."""
     is_labels: bool = False
 
 
@@ -248,7 +241,6 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
 
 
 def _xyz_values(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
-    """Return the values of x, y and z from one value per axis."""
     if values is None or len(values) != len(letters):
         return None
     named = dict(zip(letters, values, strict=True))

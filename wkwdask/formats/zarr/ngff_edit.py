@@ -105,7 +105,6 @@ class NgffEdit(MetadataEdit):
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
     version: str
-    """Version of OME-NGFF: ``"0.5"`` is stored in Zarr 3, ``"0.4"`` in Zarr 2."""
     image: dict[str, Any]
     """Entry of ``multiscales`` with the new arrays only; one with the path of an existing array replaces it."""
     is_label: bool
@@ -157,8 +156,6 @@ class NgffEdit(MetadataEdit):
 
 
 class NgffRemoval(LevelRemoval):
-    """Removal of arrays from the metadata of an image."""
-
     __slots__ = ()
     kind = "removal of ome-ngff arrays"
 

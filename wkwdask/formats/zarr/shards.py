@@ -1,10 +1,4 @@
-"""Shards of a Zarr v3 array (codec ``sharding_indexed`` 1.0): many chunks in one file, with an index at its end or start::
-
-    | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
-
-The index has a row for every chunk of the shard, in C order of the stored axes. The chunks themselves may lie in any order: new shards store them in Morton
-order, in which a pyramid job produces them.
-"""
+"""Shards of a Zarr v3 array (codec ``sharding_indexed`` 1.0): many chunks in one file, with an index at its end or start."""
 
 from __future__ import annotations
 
@@ -28,7 +22,10 @@ if TYPE_CHECKING:
     from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
 
-# Zarr v3, codec sharding_indexed 1.0, "Binary shard format": an empty chunk has offset and nbytes 2^64 - 1
+# Zarr v3, codec sharding_indexed 1.0, "Binary shard format":
+#     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
+# The index has a row for every chunk of the shard, in C order of the stored axes; an empty chunk has offset and nbytes 2^64 - 1.
+# The chunks themselves may lie in any order. New shards store them in compressed Morton order, in which tasks produce them.
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
@@ -38,8 +35,6 @@ _index_cache: LruCache[npt.NDArray[np.uint64]] = LruCache(_CACHE_NBYTES, lambda 
 
 @dataclass(frozen=True, slots=True)
 class ZarrShards(Shards):
-    """Layout of a ``sharding_indexed`` shard."""
-
     cells: Vec4
     """Chunks in a shard along c, x, y, z."""
     axes: str
@@ -48,7 +43,6 @@ class ZarrShards(Shards):
 
     @property
     def index_nbytes(self) -> int:
-        """Size of the index in bytes, with its checksum."""
         return math.prod(self.cells) * _ENTRY_NBYTES + (CHECKSUM_NBYTES if self.has_checksum else 0)
 
     def rows(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -153,7 +147,6 @@ class _NewShard:
         return len(codes)
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Record where appended chunks lie."""
         self._chunks.append((codes, self.buffer.end - int(sizes.sum()) + np.cumsum(sizes) - sizes, sizes))
 
     def finish(self) -> bytes:

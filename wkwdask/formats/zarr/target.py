@@ -45,14 +45,12 @@ class ArrayEncoding:
     num_channels: int
     """Values per voxel; each chunk holds all channels."""
     chunk_shape: Vec3
-    """Voxels along x, y, z."""
     compression: str
     level: int
     shard_cells: Vec3 = (1, 1, 1)
     """Chunks along x, y, z that one task writes, powers of two: a shard, or a group of files."""
     is_sharded: bool = False
     version: int = 3
-    """Version of Zarr."""
 
     @property
     def shard_shape(self) -> Vec3:
@@ -61,7 +59,6 @@ class ArrayEncoding:
         return x, y, z
 
     def document(self, shape: Sequence[int], attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return the ``zarr.json`` of an array of a shape along x, y, z."""
         codecs, outer = raw_codecs(self.dtype), self.chunk_shape
         if self.compression != "raw":
             settings = self._settings("shuffle")
@@ -74,7 +71,6 @@ class ArrayEncoding:
         return array_document(shape, self.num_channels, self.dtype, outer, codecs, attributes)
 
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
-        """Return the ``.zarray`` of an array of a shape along x, y, z."""
         compressor = None if self.compression == "raw" else {"id": self.compression, **self._settings(1)}
         return {
             "zarr_format": 2, "shape": zarr_shape(self.num_channels, shape), "chunks": zarr_shape(self.num_channels, self.chunk_shape),
@@ -99,7 +95,6 @@ class NgffTarget(TargetFolder):
     image: dict[str, Any] | None
     """Existing entry of ``multiscales``; None for a new image."""
     version: str | None
-    """OME-NGFF version of the existing image."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: ZarrOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
@@ -138,7 +133,6 @@ class NgffTarget(TargetFolder):
         return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
 
     def _version(self, options: ZarrOptions) -> str:
-        """Return the OME-NGFF version to write."""
         version = options.ngff or self.version or "0.5"
         if version not in VERSIONS:
             raise FormatError(f"{self.folder}: is an image of OME-NGFF {version!r}, which cannot be extended, expected {' or '.join(VERSIONS)}")
@@ -159,7 +153,6 @@ class NgffTarget(TargetFolder):
 
     @property
     def _entries(self) -> list[dict[str, Any]]:
-        """Dataset entries of the existing image."""
         return [] if self.image is None else self.image["datasets"]
 
     def _check_no_duplicate(self, level: PyramidLevel) -> None:
@@ -207,7 +200,6 @@ def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOption
 
 
 def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:
-    """Choose the encoding of a new array."""
     dtype = _checked_dtype(spec.dtype)
     # a byte shuffle helps to compress numbers of several bytes, but breaks up the repeated ids of a segmentation
     compression = options.compression or ("zstd" if is_label or dtype.itemsize == 1 else "blosc")
@@ -248,7 +240,6 @@ def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any
 
 
 def _describe(encoding: ArrayEncoding) -> str:
-    """Describe an encoding in a plan line."""
     chunk, shard = (" x ".join(map(str, shape)) for shape in (encoding.chunk_shape, encoding.shard_shape))
     return f"{encoding.compression}, chunks of {chunk} voxels, {f'in shards of {shard}' if encoding.is_sharded else 'each a file'}"
 

@@ -51,7 +51,6 @@ class VirtualArray:
     volume: Volume
     """Voxels of the mag; voxel 0 is element 0."""
     chunk_shape: Vec3
-    """Voxels along x, y, z."""
 
     def document(self, mag: Mag, topleft: Vec3) -> dict[str, Any]:
         volume = self.volume
@@ -77,12 +76,8 @@ class VirtualArray:
 
 @dataclass(frozen=True)
 class VirtualGroup:
-    """Tree of Zarr groups and arrays in memory."""
-
     documents: dict[str, bytes] = field(default_factory=dict)
-    """Content of each ``zarr.json``, by its key."""
     arrays: dict[str, VirtualArray] = field(default_factory=dict)
-    """Arrays by path."""
 
     def add_group(self, path: str, attributes: dict[str, Any]) -> None:
         self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes)).encode()
@@ -103,7 +98,6 @@ class VirtualGroup:
         self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
-        """Add a mag as an array that begins at its bounding box."""
         array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
@@ -152,8 +146,6 @@ def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
 
 @dataclass
 class ViewPlan:
-    """Files and links of a view."""
-
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
     """``zarr.json`` of each folder, in the order of writing."""
     links: dict[str, str] = field(default_factory=dict)
@@ -161,7 +153,6 @@ class ViewPlan:
 
 
 def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) -> ViewPlan:
-    """Plan the view of a dataset, layer or mag."""
     is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         layer = None  # the consolidated metadata of an existing dataset group describe all layers
@@ -227,7 +218,6 @@ def _group_document(layer: Image, volumes: dict[Mag, StoredArray]) -> dict[str, 
 
 
 def _group_folder(layer: Image, volumes: dict[Mag, StoredArray]) -> str:
-    """Return the folder that holds all mags of a layer."""
     folders = {dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:
         raise UnsupportedError(
@@ -286,7 +276,6 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
 
 
 def _remove_stale_labels(plan: ViewPlan) -> None:
-    """Remove labels of an earlier view that are not in this one."""
     for group in list(plan.documents):
         folder = f"{group}/{LABELS}"
         if not is_view(f"{folder}/{FILE_NAME}"):
@@ -344,7 +333,6 @@ def _remove_document(folder: str, removed: list[str]) -> None:
 
 
 def _remove_labels(folder: str, removed: list[str]) -> None:
-    """Remove a ``labels`` group with its label images and their links."""
     if not is_view(f"{folder}/{FILE_NAME}"):
         return
     for name in sorted(files.listdir(folder)):

@@ -63,8 +63,6 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class _BoundedCodec(BytesBytesCodec):
-    """Compressor of version 3 with a bounded output."""
-
     codec: Any
     kind: str
     options: Mapping[str, Any]
@@ -101,15 +99,11 @@ class _BoundedCodec(BytesBytesCodec):
 
 @dataclass(frozen=True)
 class _BoundedNumcodec:
-    """Compressor of version 2 with a bounded output."""
-
     codec: Any
     max_nbytes: int
-    """Largest allowed decoded size in bytes."""
 
     @classmethod
     def of(cls, codec: Any, raw_nbytes: int) -> Any:
-        """Bound a codec if it is a known compressor."""
         return codec if codec is None or codec.codec_id not in BOUNDED_COMPRESSORS else cls(codec, raw_nbytes)
 
     def decode(self, buf: Any, out: Any = None) -> Any:

@@ -140,7 +140,6 @@ class Header:
         return function
 
     def make(self, encoded: bytes, layout: ChunkLayout) -> bytes:
-        """Make the header of a chunk."""
         function = self.resolve()
         made = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
         if not isinstance(made, (bytes, bytearray, memoryview)):
@@ -160,15 +159,10 @@ def _takes_layout(function: Callable[..., bytes]) -> bool:
 
 
 def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
-    """Return the header of an N5 block in default mode: mode 0, number of dimensions, and the block size with x first, all big-endian.
-
-    Zarr stores the last axis fastest, and N5 lists the fastest axis first, so the shape is reversed. An array with the axis order of N5 has a ``transpose``
-    before ``bytes``; its shape arrives here already transposed.
-
-    Notes
-    -----
-    N5 README, "File-system specification", default mode.
-    """
+    """Return the header of an N5 block in default mode: the header function ``"n5"``."""
+    # N5 README, "File-system specification", rule 9: mode 0, number of dimensions, and the block size with the fastest axis first, all big-endian.
+    # Zarr stores the last axis fastest, so the shape is reversed. An array with the axis order of N5 has a transpose before bytes, and its shape arrives
+    # here already transposed.
     count = len(layout.shape)
     if layout.header_nbytes != 4 + 4 * count:
         raise ValueError(f"the header of an N5 block of {count} dimensions has {4 + 4 * count} bytes, expected {layout.header_nbytes}: change the offset")

@@ -80,11 +80,8 @@ class N5DefaultCodec(ArrayBytesCodec):
         return input_byte_length + header_nbytes(len(chunk_spec.shape))
 
     def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        """Decode a block and fit it to its chunk.
-
-        Writers differ at the upper ends of an array: Java and z5 truncate blocks, tensorstore and zarr pad them. A truncated block is completed with the
-        fill value; values beyond the chunk are dropped.
-        """
+        # At the upper ends of an array, Java and z5 truncate blocks, tensorstore and zarr pad them. A truncated block is completed with the fill value;
+        # values beyond the chunk are dropped.
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
         data = memoryview(chunk_data.to_bytes())
         block = decode_block(data, dtype, self.compression, SOURCE, num_axes=len(chunk_spec.shape))
@@ -96,7 +93,6 @@ class N5DefaultCodec(ArrayBytesCodec):
         return chunk_spec.prototype.nd_buffer.from_numpy_array(out)
 
     def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
-        """Encode a chunk as a whole block."""
         return chunk_spec.prototype.buffer.from_bytes(encode_block(chunk_data.as_numpy_array(), self.compression, SOURCE))
 
     async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
@@ -114,7 +110,6 @@ def _as_object(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
 
 
 def _check_codecs(codecs: list[dict[str, Any]]) -> None:
-    """Check that the inner codecs are those of an N5 block."""
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
         raise ValueError(f"{CODEC_NAME}: expected the codecs transpose, bytes, and a compressor or none, got {names}")

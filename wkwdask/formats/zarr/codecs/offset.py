@@ -98,13 +98,11 @@ class FixedBytesCodec(BytesBytesCodec):
 
     is_fixed_size = True  # zarr-python requires it of codecs in the index of a shard
     name: ClassVar[str]
-    """Name of the codec in ``zarr.json``."""
     size_key: ClassVar[str]
     """Configuration key of ``nbytes``."""
     literal_key: ClassVar[str]
     """Configuration key of ``literal``."""
     more_keys: ClassVar[tuple[str, ...]] = ()
-    """Further configuration keys."""
 
     nbytes: int
     literal: bytes | None = None
@@ -243,13 +241,9 @@ def decode_base64(text: Any, where: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetCodec(FixedBytesCodec):
-    """Prepend ``offset`` bytes to each chunk, and skip them on reading.
+    """Prepend ``offset`` bytes to each chunk, and skip them on reading."""
 
-    Notes
-    -----
-    zarr-extensions, proposal ``codecs/offset``, version 0.1.0 (commit cb35826).
-    """
-
+    # zarr-extensions, proposal codecs/offset, version 0.1.0 (commit cb35826)
     name: ClassVar[str] = "offset"
     size_key: ClassVar[str] = "offset"
     literal_key: ClassVar[str] = "prefix"

@@ -11,13 +11,9 @@ from wkwdask.formats.zarr.codecs.offset import FixedBytesCodec
 
 @dataclass(frozen=True, kw_only=True)
 class PadCodec(FixedBytesCodec):
-    """Add ``nbytes`` bytes before or after each chunk, and skip them on reading; two of them make a header and a footer.
+    """Add ``nbytes`` bytes before or after each chunk, and skip them on reading; two of them make a header and a footer."""
 
-    Notes
-    -----
-    zarr-extensions, proposal ``codecs/pad``, version 0.1.0 (commit 6ca3baa).
-    """
-
+    # zarr-extensions, proposal codecs/pad, version 0.1.0 (commit 6ca3baa)
     name: ClassVar[str] = "pad"
     size_key: ClassVar[str] = "nbytes"
     literal_key: ClassVar[str] = "padding"

@@ -1,9 +1,7 @@
-"""Headers that turn chunks into classic TIFF files::
-
-    | "II" 42 8 | directory of page 0 | directory of page 1 | ... | chunk: page 0, page 1, ... |
+"""Headers that turn chunks into classic TIFF files. Does no I/O.
 
 Each page is one strip, so an uncompressed chunk of zarr's codec ``bytes`` is the image data unchanged. A compressed chunk is one strip too: TIFF's Deflate is a
-zlib stream, its Zstandard a zstd frame, its LZMA an xz stream. TIFF has no gzip. Does no I/O.
+zlib stream, its Zstandard a zstd frame, its LZMA an xz stream. TIFF has no gzip.
 
 Source: TIFF 6.0 (Adobe, 1992), sections 2 to 4, 14, 19; compression numbers 8, 34925 and 50000 from libtiff's ``tiff.h``.
 """
@@ -38,17 +36,13 @@ _FORMATS = {_SHORT: "H", _LONG: "I"}
 
 @dataclass(frozen=True, slots=True)
 class TiffImage:
-    """Chunk as a TIFF image."""
-
     planes: int
-    """Number of images in the chunk."""
     height: int
     width: int
     samples: int
     dtype: np.dtype[Any]
     byteorder: str
     stack: str
-    """How planes are stored, see :func:`tiff_prefix`."""
     description: str
     """ImageDescription of ImageJ, or empty."""
     axes: str
@@ -75,12 +69,10 @@ class TiffImage:
 
     @property
     def nbytes(self) -> int:
-        """Uncompressed size of the data in bytes."""
         return self.planes * self.plane_nbytes
 
     @property
     def plane_nbytes(self) -> int:
-        """Uncompressed size of one plane in bytes."""
         return self.height * self.width * self.samples * self.dtype.itemsize
 
     def header(self, data_nbytes: int, compression: int = 1, start: int = 0) -> bytes:
@@ -93,7 +85,8 @@ class TiffImage:
         """Return the header of a file with contiguous segments of ``nbytes`` bytes each: the strips, or tiles, of all pages in order."""
         pages = self.planes if self.stack == "pages" else 1
         count = len(nbytes) // pages
-        # all directories have the same size, whatever offsets they hold
+        # | "II" 42 8 | directory of page 0 | directory of page 1 | ... | chunk: page 0, page 1, ... |
+        # All directories have the same size, so the offsets of all pages are known before one is formatted.
         page_size = len(self._directory((0,) * count, (0,) * count, 0, compression, 8, tile))
         start = max(start, 8 + pages * page_size)
         ends = list(accumulate(nbytes, initial=start))

@@ -1,13 +1,9 @@
 """Codec for shards that are also TIFF files, readable without any codec of wkwdask.
 
 A standard shard (``sharding_indexed``) with its index at the end may begin with any bytes, because the index states the offset of each inner chunk. Here it
-begins with a TIFF header, and the inner chunks are the strips or tiles of the image::
-
-    | TIFF header | inner chunk | inner chunk | ... | index |
-                    strip or tile
-
-The metadata name the codec ``sharding_indexed``, so every Zarr v3 reader opens the array, and any TIFF reader its files. The price: only this codec writes TIFF
-headers. An array that is opened again writes standard shards, which all Zarr readers read, but which are no TIFF files.
+begins with a TIFF header, and the inner chunks are the strips or tiles of the image. The metadata name the codec ``sharding_indexed``, so every Zarr v3 reader
+opens the array, and any TIFF reader its files. The price: only this codec writes TIFF headers. An array that is opened again writes standard shards, which all
+Zarr readers read, but which are no TIFF files.
 
 Source: Zarr v3, codec ``sharding_indexed`` version 1.0, "Binary shard format"; TIFF 6.0, section 15 (tiles).
 """
@@ -39,7 +35,6 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     is_fixed_size = False
 
     chunk_shape: tuple[int, ...]
-    """Shape of an inner chunk: a strip or tile."""
     compression: str = "none"
     """One of ``SHARD_COMPRESSIONS``."""
     level: int | None = None
@@ -47,7 +42,6 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     byteorder: str = "little"
     axes: str | None = None
     codecs: tuple[Any, ...] = field(init=False, repr=False, compare=False)
-    """Codecs of an inner chunk."""
     reader: ShardingCodec = field(init=False, repr=False, compare=False)
     """zarr-python's codec of standard shards, which reads."""
 
@@ -73,7 +67,6 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         raise UnsupportedError(f"a TIFF shard codec cannot be created from metadata, which name it {data.get('name')!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the metadata of a standard shard with its index at the end."""
         return {
             "name": "sharding_indexed",
             "configuration": {
@@ -99,6 +92,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         return await self.reader._decode_partial_single(byte_getter, selection, chunk_spec)
 
     async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
+        # | TIFF header | inner chunk: strip or tile | inner chunk | ... | index of offsets and lengths | CRC-32C |
         segments: list[Buffer] = []
         for starts in product(*(range(0, n, step) for n, step in zip(chunk_spec.shape, self.chunk_shape, strict=True))):
             part: Any = chunk_data[tuple(slice(start, start + step) for start, step in zip(starts, self.chunk_shape, strict=True))]

@@ -1,12 +1,7 @@
 """Zarr v3 codec ``wkw``: a chunk is one WKW data file, with its header, jump table and blocks.
 
-Arrays have the axes z, y, x or c, z, y, x. A partial read fetches the header, the needed pages of the jump table, and the blocks::
-
-    | header 16 B | jump table: end of each block, Morton order | block | block | ...
-                    `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
-
-Blocks in an aligned cube are contiguous in Morton order, so a page is one byte range of the table. Compiled kernels decode a batch of blocks without the GIL.
-All input is checked as in :mod:`wkwdask.formats.wkw.stored_file`.
+Arrays have the axes z, y, x or c, z, y, x. A partial read fetches the header, the needed pages of the jump table, and the blocks. Compiled kernels decode many
+blocks at once without the GIL. All input is checked as in :mod:`wkwdask.formats.wkw.stored_file`.
 """
 
 from __future__ import annotations
@@ -57,8 +52,6 @@ _ANY_NBYTES = 1 << 62  # the size of a file is unknown here
 
 @dataclass(frozen=True)
 class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ignore[misc, unused-ignore]
-    """Codec whose chunks are WKW data files."""
-
     block_len: int = 32
     compression: str = "lz4hc"
     level: int = DEFAULT_LEVEL
@@ -90,7 +83,6 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         raise NotImplementedError
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> WkwHeader:
-        """Return the header of a mag whose files are the chunks."""
         edge = shape[-1] if shape else 0
         if len(shape) not in (3, 4) or set(shape[-3:]) != {edge} or edge % self.block_len:
             raise ValueError(
@@ -114,7 +106,6 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
     def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
-        """Decode a box of a file that is in memory."""
         memory = bytes_of(chunk_data)
         raw: Any = memory.data
         header = self._header_of(raw, spec)
@@ -175,6 +166,9 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
         """Read and decode the blocks of a box; None if the file is absent."""
+        # | header 16 B | jump table: end of each block, Morton order | block | block | ...
+        #                 `- page: aligned cube of blocks -'            `- batch: merged byte ranges -'
+        # The blocks of an aligned cube are contiguous in Morton order, so a page is one byte range of the table.
         expected = self._header(spec.shape, spec.dtype.to_native_dtype())
         pages = list(_table_pages(expected, box))
         page, count = pages[0]
@@ -277,12 +271,10 @@ def _check_sizes(found: BlockLocations, header: WkwHeader, page: int) -> None:
 
 
 def _empty_array(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
-    """Return an uninitialised array of a box, axes (c,) z, y, x."""
     return np.empty((*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("="))
 
 
 def _as_cxyz(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View an array (c,) z, y, x as (c, x, y, z)."""
     return (array if array.ndim == 4 else array[np.newaxis]).transpose(0, 3, 2, 1)
 
 
