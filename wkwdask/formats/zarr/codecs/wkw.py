@@ -290,7 +290,7 @@ def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, 
 
     Examples
     --------
-    >>> box, rest = boxed((slice(2, 9, 3), 5, slice(0, 4)), (16, 16, 16))
+    >>> box, rest = enclosing_box((slice(2, 9, 3), 5, slice(0, 4)), (16, 16, 16))
     >>> box.topleft, box.size, rest
     ((0, 5, 2), (4, 1, 7), (slice(0, 7, 3), 0, slice(0, 4, 1)))
     """
