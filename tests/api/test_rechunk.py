@@ -268,7 +268,7 @@ def test_a_mag_of_two_layers(dataset):
     cells = next(entry for entry in document["dataLayers"] if entry["name"] == "cells")
     document["dataLayers"].append({**cells, "name": "alias"})
     path.write_text(json.dumps(document))
-    with pytest.raises(ValueError, match="layer alias lists this mag too"):
+    with pytest.raises(ValueError, match="layer alias lists this mag and its file length too"):
         wkwdask.rechunk(dataset, layer="cells", file_len=16)
     with pytest.raises(ValueError, match="several layers list the same mag"):
         wkwdask.compress(dataset, level=3)
