@@ -20,6 +20,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, IncompleteWriteError, MissingError
 from wkwdask.geometry.bounding_box import part_of_array
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.vectors import divide, times
 from wkwdask.ids.faces import (
     BrickFaces,
     BrickTable,
@@ -66,7 +67,7 @@ _BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """Volume to label, and the rules of labelling."""
+    """Volume to label, and the rules of labelling. Its third step is a :class:`wkwdask.verbs.apply_job.Computation`."""
 
     source: Volume
     """Volume with one channel."""
@@ -110,7 +111,7 @@ class Labelling:
         """List the regions that can contain components."""
         return list(self.plan.regions(self.occupied(self.plan.region_shape)))
 
-    def states(self, region: Vec3) -> int:
+    def source_states(self, region: Vec3) -> int:
         """Return the digest of the states of all files that a region reads."""
         return self._application().states(region)
 
@@ -120,8 +121,7 @@ class Labelling:
         return ((brick[2] - z.start) * len(y) + brick[1] - y.start) * len(x) + brick[0] - x.start
 
     def region_of(self, brick: Vec3) -> Vec3:
-        x, y, z = (i * n // m for i, n, m in zip(brick, self.plan.brick_shape, self.plan.region_shape, strict=True))
-        return x, y, z
+        return divide(times(brick, self.plan.brick_shape), self.plan.region_shape)
 
     def inside(self, brick: Vec3) -> BoundingBox:
         """Return the part of a brick inside the box to label."""
@@ -169,6 +169,46 @@ class Labelling:
         num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
         return BrickFaces(brick, num_kept, len(sizes) - num_touching - num_kept, sizes[:num_touching], values, tuple(planes))
 
+    # -------------------------------------------------------------------------------------------- the third step, as a Computation
+
+    def states(self, region: Vec3) -> int:
+        """Return the digest of a region's files; other files than those that were labelled are an error."""
+        states = self.source_states(region)
+        if FacesFile(faces_path(self.folder, region)).sources != states:
+            raise self._changed(self.plan.region_box(region))
+        return states
+
+    def _changed(self, box: BoundingBox) -> IncompleteWriteError:
+        return IncompleteWriteError(f'{self.source.name}: {box} was changed while it was read; existing="overwrite" starts over')
+
+    def region_box(self, region: Vec3) -> BoundingBox:
+        return self.plan.region_box(region)
+
+    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
+        """Return the final ids of a brick, shape (c, x, y, z); None where all of them are zero."""
+        brick = divide(box.topleft, self.plan.brick_shape)
+        table = load_table(self.table_path)
+        row = table.row_of(self.code_of(brick))
+        found = None if row is None else self.label(brick)
+        if row is None or found is None:
+            return None
+        _, labels, num_touching, sizes = found
+        if num_touching != table.num_touching[row]:
+            raise self._changed(box)
+        # label     0 | 1 ... num_touching     | num_touching + 1 ...
+        # final id  0 | that of the joined set | consecutive ids of this brick alone, 0 for components that are too small
+        is_kept = sizes[num_touching:] >= self.min_voxels
+        lookup = np.zeros(len(sizes) + 1, target.dtype)
+        lookup[1 : num_touching + 1] = read_ids(self.folder, int(table.first_node[row]), num_touching)
+        lookup[num_touching + 1 :] = np.where(is_kept, np.cumsum(is_kept) + (table.first_other[row] - 1), 0)
+        inside = self.inside(brick)
+        ids: npt.NDArray[Any] = lookup[labels.T].T[np.newaxis]
+        if inside == box:
+            return ids
+        out = np.zeros((1, *box.size), target.dtype, order="F")
+        part_of_array(out, inside, box.topleft)[...] = ids
+        return out
+
 
 # ------------------------------------------------------------------------------------------------ label
 
@@ -188,7 +228,7 @@ class RegionSpec:
 def label_region(spec: RegionSpec) -> Result:
     """Label the bricks of a region and write its faces file."""
     labelling, region = spec.labelling, spec.region
-    states = labelling.states(region)  # before reading: a file that changes during the read then fails the check on resume
+    states = labelling.source_states(region)  # before reading: a file that changes during the read then fails the check on resume
     found = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
     write_faces(labelling.folder, region, (faces for faces in found if faces is not None), states)
     return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
@@ -210,7 +250,7 @@ def label_job(labelling: Labelling) -> ScratchJob:
     """Return the job that labels all bricks. A source that has changed since an earlier start is a :class:`ResumeError`."""
 
     def is_there(task: Task, result: Result) -> bool:
-        if labelling.states(task.spec.region) != result.sources:
+        if labelling.source_states(task.spec.region) != result.sources:
             raise source_changed(task, labelling.source.shard_states(labelling.plan.region_box(task.spec.region)), labelling.source)
         try:
             return bool(FacesFile(faces_path(labelling.folder, task.spec.region)).sources == result.sources)
@@ -345,7 +385,7 @@ def number(labelling: Labelling) -> Numbering:
             add_to_roots(roots, file.sizes(inside), int(table.first_node[row]), totals)
             others[row] = num_others
             num_dropped += dropped
-    is_root = roots == np.arange(len(roots))
+    is_root = roots == np.arange(len(roots))  # a set is kept or dropped by the sum of its parts, which is known at its root
     is_kept = is_root & (totals >= labelling.min_voxels)
     num_dropped += int(is_root.sum() - is_kept.sum())
     ids, first_other, num_components = _ids(table, roots, is_kept, others)
@@ -358,74 +398,13 @@ def _ids(
     table: BrickTable, roots: npt.NDArray[np.int64], is_kept: npt.NDArray[np.bool_], others: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], int]:
     """Return the id of each node, the id of the first component of each brick without an open face, and the number of components."""
+    # Ids ascend brick by brick. Within a brick, roots of joined sets come first, then the components that touch no open face:
+    #
+    #   brick 0: root, root | other, other, other    brick 1: root | other    ...
+    #   ids      1     2    | 3      4      5                 6    | 7
     kept_before = np.append(np.int64(0), np.cumsum(is_kept))
     others_before = np.cumsum(others) - others
     ids = kept_before[1:] + np.repeat(others_before, table.num_touching)
     ids[~is_kept] = 0
     first_other = 1 + kept_before[table.first_node + table.num_touching] + others_before
     return ids[roots].astype(np.uint64), first_other, int(kept_before[-1] + others.sum())
-
-
-# ------------------------------------------------------------------------------------------------ write
-
-
-@dataclass(frozen=True, slots=True)
-class Components:
-    """Connected components as a volume that is computed brick by brick."""
-
-    labelling: Labelling
-
-    @property
-    def plan(self) -> BrickPlan:
-        return self.labelling.plan
-
-    @property
-    def sources(self) -> tuple[Volume, ...]:
-        return self.labelling.sources
-
-    @property
-    def title(self) -> str:
-        """Name of the computation in errors."""
-        return self.labelling.title
-
-    def occupied(self, region_shape: Vec3) -> CellMap:
-        """Return the map of regions that can contain components, shape (x, y, z)."""
-        return self.labelling.occupied(region_shape)
-
-    def states(self, region: Vec3) -> int:
-        """Return the digest of the states of all files that a region reads."""
-        states = self.labelling.states(region)
-        if FacesFile(faces_path(self.labelling.folder, region)).sources != states:
-            raise self._changed(self.plan.region_box(region))
-        return states
-
-    def _changed(self, box: BoundingBox) -> IncompleteWriteError:
-        return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts over')
-
-    def region_box(self, region: Vec3) -> BoundingBox:
-        """Return the box that a region reads, in coordinates of the target."""
-        return self.plan.region_box(region)
-
-    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Return the ids of a brick, shape (c, x, y, z); None where all of them are zero."""
-        labelling = self.labelling
-        x, y, z = (t // n for t, n in zip(box.topleft, self.plan.brick_shape, strict=True))
-        table = load_table(labelling.table_path)
-        row = table.row_of(labelling.code_of((x, y, z)))
-        found = None if row is None else labelling.label((x, y, z))
-        if row is None or found is None:
-            return None
-        _, labels, num_touching, sizes = found
-        if num_touching != table.num_touching[row]:
-            raise self._changed(box)
-        is_kept = sizes[num_touching:] >= labelling.min_voxels
-        lookup = np.zeros(len(sizes) + 1, target.dtype)
-        lookup[1 : num_touching + 1] = read_ids(labelling.folder, int(table.first_node[row]), num_touching)
-        lookup[num_touching + 1 :] = np.where(is_kept, np.cumsum(is_kept) + (table.first_other[row] - 1), 0)
-        inside = labelling.inside((x, y, z))
-        ids: npt.NDArray[Any] = lookup[labels.T].T[np.newaxis]
-        if inside == box:
-            return ids
-        out = np.zeros((1, *box.size), target.dtype, order="F")
-        part_of_array(out, inside, box.topleft)[...] = ids
-        return out

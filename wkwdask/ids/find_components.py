@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.formats.opening import open_source
 from wkwdask.geometry.bounding_box import counted_from
-from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
+from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.model.volume import in_frame
@@ -77,7 +77,7 @@ class ComponentsSearch(Plan):
     def job(self) -> ApplyJob:
         """Return the job that writes the numbered components."""
         (target,) = self.staged.targets
-        return ApplyJob(Components(self.labelling), target)
+        return ApplyJob(self.labelling, target)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
         """Label bricks, pair labels across faces, number the components, and write them."""

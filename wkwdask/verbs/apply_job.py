@@ -15,6 +15,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved, part_of_array
 from wkwdask.geometry.grid import cell_box, mark_cells
+from wkwdask.geometry.vectors import divide, minus, plus, times
 from wkwdask.kernels.window.reduce import repeat_voxels
 from wkwdask.model.states import States, add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
@@ -155,13 +156,13 @@ class AppliedFunction:
     def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
         """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any mag."""
         found = cell_map(self.plan.box, self.plan.region_shape, volume.name)
-        cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
-        shape = (cell[0], cell[1], cell[2])
-        occupied = volume.occupied(shape)
-        first = [t // n for t, n in zip(volume.box.topleft, shape, strict=True)]
-        for index in marked_cells(occupied).tolist():
-            cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
-            touched = _grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo).intersection(box)
+        # A cell has the size of a region in voxels of the volume, or one voxel where that is longer. The occupied cells count from the first cell of the
+        # volume, boxes from voxel 0.
+        x, y, z = divide(times(region_shape, box.mag.factors), volume.box.mag.factors)
+        shape = (max(1, x), max(1, y), max(1, z))
+        first = divide(volume.box.topleft, shape)
+        for x, y, z in marked_cells(volume.occupied(shape)).tolist():
+            touched = _grown(cell_box(plus((x, y, z), first), shape, volume.box).in_mag(box.mag), halo).intersection(box)
             touched = counted_from(touched, self.origin)
             low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
             mark_cells(found, low, high, self.plan.box, self.plan.region_shape)
@@ -232,8 +233,7 @@ class AppliedFunction:
 
 
 def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
-    low = [t - h for t, h in zip(box.topleft, halo, strict=True)]
-    return BoundingBox.from_corners(low, [t + h for t, h in zip(box.bottomright, halo, strict=True)], box.mag)
+    return BoundingBox.from_corners(minus(box.topleft, halo), plus(box.bottomright, halo), box.mag)
 
 
 def takes_box(function: Callable[..., Any]) -> bool:

@@ -21,7 +21,7 @@ from wkwdask.formats.pictures.outputs import ExportedArray, NpyOutput, SectionsO
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
@@ -41,7 +41,7 @@ from wkwdask.verbs.region_job import SourceSpec, check_source
 from wkwdask.verbs.sources import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     from wkwdask.formats.pictures.options import TiffOptions
     from wkwdask.formats.pictures.outputs import Output
@@ -79,23 +79,18 @@ class ExportJob(FlatJob):
 
     def __init__(self, source: Volume, output: Output, box: BoundingBox) -> None:
         step, corner = output.cell_shape, output.corner
-        moved = _moved(box, [-c for c in corner])
+        counted = counted_from(box, corner)
 
         def tasks() -> Iterator[Task]:
-            for index in cells(moved, step):
-                yield ExportSpec(source, output, _moved(cell_box(index, step, box).intersection(moved), corner)).task()
+            for index in cells(counted, step):
+                yield ExportSpec(source, output, moved(cell_box(index, step, box).intersection(counted), corner)).task()
 
-        super().__init__(tasks, sum(1 for _ in cells(moved, step)), lambda *_: None)  # cells are written in place
+        super().__init__(tasks, sum(1 for _ in cells(counted, step)), lambda *_: None)  # cells are written in place
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Return True: a journaled cell is written, unless the source has changed, which is an error."""
         check_source(task, result)
         return True
-
-
-def _moved(box: BoundingBox, by: Sequence[int]) -> BoundingBox:
-    x, y, z = (t + n for t, n in zip(box.topleft, by, strict=True))
-    return BoundingBox((x, y, z), box.size, box.mag)
 
 
 _COMMAND = "export"

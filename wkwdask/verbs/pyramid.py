@@ -23,6 +23,7 @@ from wkwdask.model.levels import ratio_of
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_image import LevelSpec, NewLevels
+from wkwdask.plans.cells import count_cells
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder, sorted_mags
 from wkwdask.plans.pyramid import plan_offset_passes, step_factors
 from wkwdask.plans.regions import Tiling
@@ -164,8 +165,8 @@ class PyramidJob:
         """Number of tasks; passes that have not started count as if all their regions had data."""
         later = range(len(self._occupied), len(self._passes))
         return self._num_started + sum(
-            math.prod(len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape))
-            + sum(math.prod(len(r) for r in cell_range(plan.levels[n].box, self._target(p, n).shard_shape)) for n in self._joined_levels(p))
+            count_cells(plan.levels[0].box, plan.levels[0].region_shape)
+            + sum(count_cells(plan.levels[n].box, self._target(p, n).shard_shape) for n in self._joined_levels(p))
             for p, plan in ((p, self._passes[p]) for p in later)
         )
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.vectors import plus, times
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.volume import in_frame
 from wkwdask.plans.pyramid import plan_offset_passes
@@ -91,14 +92,9 @@ class RecomputeSpec:
             whole = cell_box(index, self.coarser.chunk_shape, box)
             chunk, stored = whole.intersection(box), broken.read(index)
             if stored is not None:
-                there = np.asfortranarray(stored[_place(chunk, whole)])
-                found += find_differences(np.asfortranarray(computed[_place(chunk, box)]), there, chunk)
+                there = np.asfortranarray(part_of_array(stored, chunk, whole.topleft))
+                found += find_differences(np.asfortranarray(part_of_array(computed, chunk, box.topleft)), there, chunk)
         return found
-
-
-def _place(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
-    """Return the slices of a box in the array of an enclosing box."""
-    return (slice(None), *(slice(a - b, a - b + n) for a, b, n in zip(part.topleft, whole.topleft, part.size, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +150,8 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
     (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
     finer = source.moved(plan.source_shift)
-    factor = finer.box.mag.step_to(coarser.box.mag)
-    footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])
-    first = source.origin
-    corner = (first[0] + plan.source_shift[0], first[1] + plan.source_shift[1], first[2] + plan.source_shift[2])
-    source_shards = shards_by_coarser([*provenance.finer.shards(), *lost], finer.shard_shape, corner, footprint)
+    footprint = times(coarser.shard_shape, finer.box.mag.step_to(coarser.box.mag))
+    source_shards = shards_by_coarser([*provenance.finer.shards(), *lost], finer.shard_shape, plus(source.origin, plan.source_shift), footprint)
     return RebuildPlan(finer, coarser, plan, source_shards, provenance)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, part_of_array
 from wkwdask.model.target_image import Destination, LevelSpec
 from wkwdask.store.paths import dirname
 from wkwdask.verbs.rechunk import lay_out
+from wkwdask.verbs.sources import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,6 +231,4 @@ def _edit(move: LevelCopy, place: MagTarget, edit: LayerEdit | None, merge: Merg
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
     """Return a token that changes when the annotations do."""
-    return hashlib.blake2b(
-        repr([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations]).encode(), digest_size=8
-    ).hexdigest()
+    return token_of([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations])
