@@ -145,6 +145,7 @@ class Labelling:
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
             return None
+        # A face is open if voxels to label lie beyond it.
         low = [a > b for a, b in zip(box.topleft, self.area.topleft, strict=True)]
         high = [a < b for a, b in zip(box.bottomright, self.area.bottomright, strict=True)]
         labels, num_touching, sizes = label_brick(voxels, self.connectivity, list(zip(low, high, strict=True)))
@@ -164,6 +165,7 @@ class Labelling:
                 plane = labels[at].T
                 touching = (plane > 0) & (plane <= num_touching)
                 planes.append(np.where(touching, plane, np.uint32(0)) if touching.any() else None)
+                # All voxels of a component have one value (labels) or the value True (threshold): any voxel on a face tells it.
                 seen = voxels[at].T[touching]
                 values[plane[touching] - 1] = seen.view(f"u{seen.dtype.itemsize}")
         num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
@@ -320,6 +322,8 @@ def join_region(spec: RegionSpec) -> Result:
             here = planes.nodes(brick, 2 * axis + 1)
             if here is None:
                 continue
+            # Each pair of adjacent faces is visited once, from its lower brick. With edge or corner neighbours (18, 26) a voxel also touches voxels of the
+            # bricks diagonally beyond: so the border of one voxel.
             beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
             shape = (here[0].shape[0], here[0].shape[1])
             found.append(pair_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))

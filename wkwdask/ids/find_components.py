@@ -101,6 +101,7 @@ class ComponentsSearch(Plan):
             return self
         if self.lay_out_longer is None:
             raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type")
+        # The level was staged with uint32 before the number of components was known; nothing is written to it yet, so it is described again as uint64.
         levels = self.lay_out_longer()
         (longer,) = levels.staged(self.staged.root)
         longer.describe()

@@ -135,7 +135,7 @@ class HistogramSurvey(_ValueSurvey):
         slices = range(box.topleft[2], box.bottomright[2]) if self.per_slice else (ALL_SLICES,)
         for z in slices:
             counts = found.get(z, nothing)
-            if not self.ignore_zero:
+            if not self.ignore_zero:  # regions without a stored shard were not read: all of their voxels are zero
                 unseen = box.volume // len(slices) - counts.total()
                 counts = counts.plus(Counts(*(n * unseen.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
             yield counts

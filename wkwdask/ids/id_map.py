@@ -94,7 +94,7 @@ def _is_whole(table: IdMap) -> bool:
     return is_whole and (table.keys_path is None or files.getsize(table.keys_path) == table.num_ids * 8)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4)  # one mapping per process and table, however many tasks it runs
 def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
     values = _memory(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
     return None if table.keys_path is None else _memory(table.keys_path, np.dtype(np.uint64), 0, table.num_ids), values

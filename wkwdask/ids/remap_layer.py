@@ -76,6 +76,7 @@ def sample_ids(volume: Volume, places: npt.NDArray[np.int64]) -> npt.NDArray[np.
     box = volume.box
     inside = np.flatnonzero(((places >= box.topleft) & (places < box.bottomright)).all(axis=1))
     chunks = places[inside] // np.array(volume.chunk_shape)
+    # Sorted by chunk, positions in one chunk are neighbours: one read of their common box decodes the chunk once.
     order = np.lexsort(chunks.T)
     starts = np.flatnonzero(np.append(True, (np.diff(chunks[order], axis=0) != 0).any(axis=1))[: len(order)])
     for rows in np.split(inside[order], starts[1:]):

@@ -67,7 +67,7 @@ class Differences:
 
 def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
     """Compare two arrays bit by bit, so that NaN equals itself."""
-    unsigned = f"u{first.dtype.itemsize}"
+    unsigned = f"u{first.dtype.itemsize}"  # as floats, -0.0 would equal 0.0, and NaN nothing
     differs = first.view(unsigned) != second.view(unsigned)
     if not differs.any():
         return Differences(box.volume)

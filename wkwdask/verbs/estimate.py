@@ -214,7 +214,7 @@ def _sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
         for brick in _from_the_middle(list(plan.bricks(region)), plan.source_bricks_per_brick)
     ]
     voxel_nbytes = stored = made = 0
-    seconds, sampled = 0.0, -1  # the first brick compiles and warms up
+    seconds, sampled = 0.0, -1  # the first brick compiles kernels and is not counted
     for brick in bricks:
         started = time.perf_counter()
         nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
@@ -393,7 +393,7 @@ def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[fl
     """Read and encode a few bricks of regions with data; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
     regions = list(islice(plan.regions(occupied), _LOOKED_AT_REGIONS))
     stored = read = made = 0
-    seconds, is_first = 0.0, True  # the first brick compiles and warms up
+    seconds, is_first = 0.0, True  # the first brick compiles kernels and is not counted
     for region in [*regions[:1], *regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]]:
         box = _middle_brick(plan, region)
         started = time.perf_counter()

@@ -150,6 +150,7 @@ class Export(Work[Report]):
         """Take the lock, then the hidden folder of an interrupted export or a new one."""
         parent = dirname(self.target)
         files.makedirs(parent)
+        # Target and hidden folder are siblings on one file system, so that the last step is an atomic rename.
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:

@@ -78,6 +78,7 @@ class RegionSpec(SourceSpec):
 
     def run(self) -> Result:
         """Read the region brick by brick, and write the bricks of each mag as soon as they are complete."""
+        # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps its open shard until the last brick of it has come.
         states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         writers = [self._writer(level) for level in range(len(self.targets))]
@@ -115,6 +116,7 @@ class RegionSpec(SourceSpec):
         if not isinstance(source, StoredArray) or not source.decodes_chunks:
             return None
         shape = source.chunk_shape
+        # Chunks must be whole windows, tile a brick, and start at its corner; else a window or a brick would need two chunks.
         axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, self.source.origin, strict=True)
         if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
             return None
@@ -183,7 +185,7 @@ class PyramidJob:
         while len(self._occupied) < len(self._passes):
             p = len(self._occupied)
             plan, first = self._passes[p], self._firsts[p]
-            if p and not self.tallies[first - 1].is_complete:
+            if p and not self.tallies[first - 1].is_complete:  # the pass reads the coarsest mag of the pass before
                 break
             # Coordinates of a pass count from the corner of its first target, so that windows, bricks and shards begin at multiples of their shapes.
             source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
@@ -210,6 +212,7 @@ class PyramidJob:
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Return whether the result of an earlier start is still valid."""
         if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
+            # A changed source is an error. A changed mag in between was made by this job: its regions are simply made again.
             if task.spec.first_level:
                 return False
             raise source_changed(task, task.spec.states(), self.source)

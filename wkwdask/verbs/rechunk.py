@@ -223,6 +223,8 @@ def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, 
     source, region = in_frame(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
+    # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are joined. Decoding uses the upsampling job with factor 1, whose
+    # regions may be parts of a shard.
     if target.can_splice(source):
         plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, spec.voxel_nbytes, workers, region)
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))

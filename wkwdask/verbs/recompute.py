@@ -174,6 +174,7 @@ def _recorded(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
     try:
         if settings["command"] != "build_pyramid":
             return None
+        # "source" is a mag, or the folder of a level without one; "mags" is the ladder above it, and a mag is made from the one before it.
         named = next((mag for mag, other in finer.items() if other.folder == settings["source"]), None)
         finest = Mag.parse(settings["source"]) if named is None else named
         ladder = [finest, *(Mag.parse(name) for name in settings["mags"].split(","))]
@@ -217,5 +218,6 @@ def is_sampled(folder: str, shard: Vec3, share: float) -> bool:
     """Select a share of the shards, the same ones in each run."""
     if share >= 1:
         return True
+    # Two folder names and the shard decide, so that a copy of a dataset samples the same shards.
     digest = hashlib.blake2b(f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") < share * 2**32

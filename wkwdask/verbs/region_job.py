@@ -42,6 +42,7 @@ class RegionJob:
         self.num_tasks = 0
         for tally, plan, regions in zip(self.tallies, plans, occupied, strict=True):
             shard_shape = tally.target.shard_shape
+            # Regions are whole shards, or parts of one; in the latter case a join per shard follows its parts.
             tally.expected = int(plan.occupied_shards(shard_shape, regions).sum())
             self.num_tasks += int(regions.sum()) + (0 if plan.contains_whole_shards(shard_shape) else tally.expected)
 
@@ -166,6 +167,7 @@ class UpsampleSpec(SourceSpec):
         """Return the digest of the files that a shard or part is made from."""
         box = self.plan.box
         shard = cell_box(receipt.shard, self.target.shard_shape, box).intersection(box)
+        # A source file that two parts of a shard share counts in one of them alone, so that the sum over the parts is the digest of the whole shard.
         if receipt.part is not None:
             return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
         share = self.plan.source_box_of(shard)
@@ -187,6 +189,7 @@ def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64
     """Return whether a finished mag was made from the files that the source has now."""
     files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     cell = vec3(np.maximum(files, target.shard_shape).tolist())  # all shards of the finer mag in one cell are made from the same source shards
+    # A source file covers several shards of the finer mag, or several files make one shard: cells of the larger of both shapes compare like with like.
     then = {vec3((index * target.shard_shape // cell).tolist()): int(sources) for index, sources in zip(record[:, :3], record[:, 5], strict=True) if sources}
     return then == grouped_digests(source.stored_states(), files, cell)
 

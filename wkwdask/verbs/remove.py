@@ -187,7 +187,7 @@ class RemovalWork(Work[tuple[int, int]]):
         for root in self._removals.roots:
             end_removal(root)
         for removal in self._removals.staged:
-            folder = removal.start()
+            folder = removal.start()  # from here on readers see the image without its levels
             try:
                 yield from self._delete([folder.root])
                 if removal.is_whole:

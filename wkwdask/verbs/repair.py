@@ -202,6 +202,7 @@ class Repair:
     def plan(self) -> None:
         """Decide what to do about every fault."""
         handled: set[str] = set()
+        # Finest mag first: a coarser mag is only rebuilt from files that are intact by then.
         for layer in self.scope.layers:
             plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
             self.plans[layer.folder] = [plan for plan in plans if not plan.is_empty]
@@ -259,6 +260,7 @@ class Repair:
         self.actions.append(Action(HEADER, path, summarize_faults(faults), how))
 
     def _plan_file(self, rebuilding: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
+        # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag, and only then accept a loss.
         header, num_sound = self._probed.get(faults[0].path, (None, 0))
         file = BrokenFile(plan, shard, faults, plan.scope.repairer(), num_sound)
         out_of_reach = next((kind for kind in _OUT_OF_REACH if file.has(kind)), None)

@@ -143,6 +143,7 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
         else:
             states[result.value[0]] = result.value[1]
 
+    # The record forgot these shards above; it takes their new states in any case, also after an error.
     tasks = [_in_scratch(plan, spec, scratch).task() for spec in plan.specs]
     try:
         yield Phase(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")

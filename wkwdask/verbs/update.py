@@ -145,6 +145,7 @@ class UpdateJob:
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
             return  # shards that a record does not list count as empty: a record of some files would be wrong
         old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+        # Rows of rebuilt shards replace the old rows; all others stay.
         made = {tuple(row) for row in fresh[:, :3].tolist()}
         kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
         write_file_record(mag.target.folder, np.concatenate([kept, fresh]))
@@ -170,9 +171,10 @@ class Update(Work[Report]):
         for mag in self.mags:
             if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
+        # Lock first, then plan again: what another job changed between planning and locking is seen, and what comes later cannot happen.
         self.folder.start("update", {"command": "update"})
         try:
-            now = self.again()  # between planning and locking another job may have changed files
+            now = self.again()
             if now.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:

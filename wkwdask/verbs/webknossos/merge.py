@@ -160,7 +160,7 @@ def _scan(annotation: AnnotationMag, source: StoredArray) -> _Scan:
         voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
         largest = max(largest, int(voxels.max()))
         block = BoundingBox((row[0] * step, row[1] * step, row[2] * step), (step, step, step), source.box.mag)
-        if not source.box.contains(block):
+        if not source.box.contains(block):  # the box of the result grows by voxels, not by whole blocks
             outside = outside.union(_nonzero_outside((voxels != 0).any(axis=0), block, source.box))
     return _Scan(largest, outside)
 
@@ -202,6 +202,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     """Move the new ids of each annotation, those above all ids of the base, behind those of the annotations before it."""
     moved, lines, by = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
+        # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105
         moved.append(replace(annotation, last_known=known, moved_by=by))
         new = max(0, scan.largest - known)
         if new and by:
