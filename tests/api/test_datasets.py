@@ -234,7 +234,7 @@ def test_add_and_remove_layers(dataset):
     assert (added["more"].dtype, added["more"].mags, added["more"].largest_segment_id) == (np.uint32, {}, 0)
     wkwdask.write(f"{dataset.path}/more/1", (0, 0, 0), np.ones((8, 8, 8), np.uint32), **OPTIONS)
     assert len(dataset.refreshed()["more"]) == 1
-    with pytest.raises(ExistsError, match="already has a layer 'more'"):
+    with pytest.raises(ExistsError, match="layer 'more' already exists"):
         dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1))
     with pytest.raises(ValueError, match="a layer name consists"):
         dataset.add_layer("../more", "color", "uint8", (0, 0, 0, 1, 1, 1))
@@ -280,7 +280,7 @@ def test_rename(dataset):
     np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
     assert wkwdask.verify(dataset.path, quick=True).faults == ()
     wkwdask.build_pyramid(dataset.path, "em", mags=["8-8-1"])
-    with pytest.raises(ExistsError, match="already has a layer 'seg'"):
+    with pytest.raises(ExistsError, match="layer 'seg' already exists"):
         dataset.rename_layer("em", "seg")
     with pytest.raises(ValueError, match="a layer name consists"):
         dataset.rename_layer("em", ".x")
@@ -523,7 +523,7 @@ def test_a_layer_by_reference(dataset, other, relative, by):
     assert [mag.elsewhere for mag in wkwdask.info(other.path).layers[0].mags] == [f"{dataset.path}/seg/1"]
     np.testing.assert_array_equal(cells.read()[0], IDS)
     assert cells.compute_largest_segment_id() == int(IDS.max())
-    with pytest.raises(ExistsError, match="already has a layer 'cells'"):
+    with pytest.raises(ExistsError, match="layer 'cells' already exists"):
         other.add_layer_as_ref(dataset["seg"], "cells")
     # taking it off leaves the data alone
     assert other.remove_layer("cells").layers == {}

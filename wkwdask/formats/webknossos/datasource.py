@@ -493,4 +493,4 @@ def with_view_configuration(document: Document, layer: str | None, values: dict[
 
 def _check_free(layers: Sequence[Any], name: str) -> None:
     if any(isinstance(entry, dict) and entry.get("name") == name for entry in layers):
-        raise ExistsError(f"{FILE_NAME} already has a layer {name!r}")
+        raise ExistsError(f"{FILE_NAME}: layer {name!r} already exists")
