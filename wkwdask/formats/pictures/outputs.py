@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SLAB_NBYTES = 256 << 20
 _STRETCH_NBYTES = 64 << 20
 _ZARR_SHARD_NBYTES = 128 << 20
-_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; the 32-bit offsets of classic TIFF end at 4 GiB, some of which tags need
+_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; the 32-bit offsets of classic TIFF end at 4 GiB, and tags need a part of that
 _TILE_VX = 512
 _SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
 

@@ -254,7 +254,7 @@ class ScaleScope(ArrayScope):
     """One scale in one chunk size."""
 
     title: str
-    found: Sequence[Any]
+    listing: Sequence[Any]  # files, as list_scale() lists them
 
     @property
     def name(self) -> str:
@@ -262,7 +262,7 @@ class ScaleScope(ArrayScope):
         return self.title
 
     def files(self) -> Sequence[Any]:
-        return self.found
+        return self.listing
 
     def files_of(self, shard: Vec3) -> list[Any]:
         there = [found for found in self._listed() if found.entry.path in set(self.paths_of(shard))]
@@ -270,7 +270,7 @@ class ScaleScope(ArrayScope):
         if isinstance(naming, SpanNaming):
             return [((found.file[1], found.file[2], found.file[3]), found.variant) for found in there]
         numbers = {int(basename(found.entry.path).partition(".")[0], 16) for found in there}
-        return [number for number in self.found if number in numbers]
+        return [number for number in self.listing if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
         return PrecomputedCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
@@ -314,7 +314,7 @@ def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fa
             ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, found)
         )
     folder = volumes[0].folder
-    if not any(scope.found for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
+    if not any(scope.listing for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):
         faults.append(Fault("mag.empty", folder, "0 files" if files.isdir(folder) else "no folder"))
     return scopes
 
