@@ -132,18 +132,17 @@ class RemoteStore:
         unreached = self.contact(fs, paths[0])
         if unreached is not None:
             return [unreached] * len(paths)
-        found = (
-            fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
-            if len(paths) > 1
-            else [_read_or_error(lambda: _cat(fs, paths[0], starts[0], stops[0]))]
-        )
+        if len(paths) > 1:
+            found = fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
+        else:
+            found = [_read_or_error(fs.cat_file, paths[0], start=starts[0], end=stops[0])]
         out: list[bytes | Exception] = []
         for path, start, stop, data in zip(paths, starts, stops, found, strict=True):
             for pause in _RETRY_PAUSES_SECONDS:
                 if not _is_transient(data):
                     break
                 time.sleep(pause)
-                data = _read_or_error(lambda path=path, start=start, stop=stop: _cat(fs, path, start, stop))  # type: ignore[misc]
+                data = _read_or_error(fs.cat_file, path, start=start, end=stop)
             out.append(data)
         return out
 
@@ -155,7 +154,7 @@ class RemoteStore:
             return None
         end = time.monotonic() + _CONTACT_SECONDS
         for pause in (*_RETRY_PAUSES_SECONDS, 0.0):
-            found = _read_or_error(lambda: _cat_within(fs, path, end - time.monotonic()))
+            found = _read_or_error(_cat_within, fs, path, end - time.monotonic())
             if _is_answer(found):
                 _contacted_servers.put(server, True)
                 return None
@@ -175,11 +174,6 @@ _contacted_servers: LruCache[bool] = LruCache(256)
 """Servers that have answered in this process."""
 
 
-def _cat(fs: Any, path: str, start: int | None, stop: int | None) -> bytes:
-    data: bytes = fs.cat_file(path, start=start, end=stop)
-    return data
-
-
 def _cat_within(fs: Any, path: str, seconds: float) -> bytes:
     """Read one byte of a file within a time limit."""
     fsspec_asyn: Any = import_module("fsspec.asyn")
@@ -193,9 +187,9 @@ def _is_answer(found: bytes | Exception) -> bool:
     return not isinstance(found, Exception) or is_status or is_refused(found) or isinstance(found, FileNotFoundError | NotImplementedError | ValueError)
 
 
-def _read_or_error(read: Callable[[], bytes]) -> bytes | Exception:
+def _read_or_error(read: Callable[..., bytes], *arguments: Any, **options: Any) -> bytes | Exception:
     try:
-        return read()
+        return read(*arguments, **options)
     except Exception as error:  # drivers raise errors of many libraries
         return error
 
