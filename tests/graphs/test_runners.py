@@ -460,6 +460,6 @@ def test_a_write_job_stays_in_this_process(array, client):
     target = MemoryTarget("here", "uint8", 2, LAYER_BOX)
     target.prepare()
     receipts = []
-    runners.run_job(WriteJob(target, array, receipts.append), "test", here=True)
+    runners.run_job(WriteJob(target, array, receipts.append), "test", in_process=True)
     assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)

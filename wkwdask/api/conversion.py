@@ -357,7 +357,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     place = target_for(replace(wanted, mag=mags[0] if is_mag_told else None))
     note = place.unchanged_levels(existing)
     # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
-    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
+    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=taken.finest_only)
     if taken.finest_only:
         # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
         url = place.url_of(report.mags[0].path) if report.mags else wanted.url

@@ -131,8 +131,8 @@ def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
     return found[1]
 
 
-_LEAST_SCRATCH_NBYTES = 1 << 30
-_LEAST_MEMORY_NBYTES = 1 << 30
+_MIN_SCRATCH_NBYTES = 1 << 30
+_MIN_MEMORY_NBYTES = 1 << 30
 _END_SECONDS = 60.0
 
 
@@ -181,9 +181,9 @@ def _umask() -> int:
 def _probe_by_client(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
     from wkwdask.clusters.connect import cluster
 
-    small: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
+    options: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
     source: Any = config.path or dict(config.values)
-    with cluster(source, **small) as client:
+    with cluster(source, **options) as client:
         return probe_worker(client, place, token, seconds)
 
 
@@ -200,9 +200,9 @@ def _probe_by_script(config: ClusterConfig, place: str, token: str, seconds: flo
     """Submit the batch script with a small command that probes the node."""
     program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
     output, answer = os.path.join(place, "job.out"), os.path.join(place, "answer.json")
-    small = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
-    small += ["--array=0"] if config.kind == "array" else []
-    command = ["sbatch", "--parsable", *small, str(config.path), *program, "cluster", "probe", "--folder", place, "--token", token, "--output", answer]
+    options = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
+    options += ["--array=0"] if config.kind == "array" else []
+    command = ["sbatch", "--parsable", *options, str(config.path), *program, "cluster", "probe", "--folder", place, "--token", token, "--output", answer]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -258,9 +258,9 @@ def _check_address(address: str, host: str) -> tuple[bool, str]:
     return True, ""
 
 
-def _check_versions(there: Mapping[str, str]) -> Iterator[Finding]:
+def _check_versions(worker: Mapping[str, str]) -> Iterator[Finding]:
     for name, here in versions().items():
-        other = there.get(name, "absent")
+        other = worker.get(name, "absent")
         found = here if other == here else f"{other}, here {here}"
         yield Finding(name, found, other == here, "" if other == here else "use the same environment on both sides: python, job-script-prologue")
 
@@ -281,15 +281,15 @@ def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]
     found = f"{folder} ({kind}, {format_bytes(free)} free)"
     if scratch["is_network"]:
         yield Finding("scratch", found, False, "a network file system: set local-directory to a disk of the node")
-    elif free < _LEAST_SCRATCH_NBYTES:
-        yield Finding("scratch", found, False, f"less than {format_bytes(_LEAST_SCRATCH_NBYTES)} free: set local-directory")
+    elif free < _MIN_SCRATCH_NBYTES:
+        yield Finding("scratch", found, False, f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory")
     else:
         yield Finding("scratch", found, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
 
 
 def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
     limit, spills = facts["memory_limit"], bool(facts["spill"])
-    is_fine = not limit or limit >= _LEAST_MEMORY_NBYTES
+    is_fine = not limit or limit >= _MIN_MEMORY_NBYTES
     yield Finding("memory of a worker", format_bytes(limit) if limit else "no limit", is_fine, "" if is_fine else "less than 1 GiB: raise memory")
     if facts["address"]:
         remedy = "tasks should wait for memory rather than spill to scratch: set distributed.worker.memory.spill and .target to false"

@@ -163,21 +163,21 @@ def check_values(values: Any, where: str) -> dict[str, Any]:
     return checked
 
 
-def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], before: str, problems: list[str]) -> dict[str, Any]:
-    problems += [f"{before}{name}: unknown key; known are {', '.join(sorted(keys))}" for name in values if name not in keys]
+def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], prefix: str, problems: list[str]) -> dict[str, Any]:
+    problems += [f"{prefix}{name}: unknown key; known are {', '.join(sorted(keys))}" for name in values if name not in keys]
     checked = {}
     for name, key in keys.items():
         value = values.get(name)
         if value is None:
             if key.required:
-                problems.append(f"{before}{name}: missing")
+                problems.append(f"{prefix}{name}: missing")
             checked[name] = key.default
             continue
         try:
             checked[name] = key.read(value)
         except ValueError as expected:
             checked[name] = key.default
-            problems.append(f"{before}{name}: found {value!r}, expected {expected}")
+            problems.append(f"{prefix}{name}: found {value!r}, expected {expected}")
     return checked
 
 
@@ -192,7 +192,7 @@ def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
             yield f"dask.{name}: unknown setting of dask"
 
 
-def flatten(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of nested sections with their full names.
 
     Examples
@@ -202,9 +202,9 @@ def flatten(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str
     """
     for name, value in settings.items():
         if isinstance(value, dict):
-            yield from flatten(value, f"{before}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value
 
 
 def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
@@ -390,8 +390,8 @@ def _config_of(name: str, path: Path | None, values: Any, changes: Mapping[str, 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(first)
     for name, value in second.items():
-        before = merged.get(name)
-        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        old = merged.get(name)
+        merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 

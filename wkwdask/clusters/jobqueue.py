@@ -255,10 +255,10 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
 
 def _submit(cluster: Any, config: ClusterConfig) -> Any:
     """Submit the minimum number of jobs, so that a rejection is an error at once, and start adaptive scaling."""
-    least, most = job_limits(config)
+    minimum, maximum = job_limits(config)
 
     async def submit() -> None:
-        while len(cluster.worker_spec) < least:
+        while len(cluster.worker_spec) < minimum:
             cluster.worker_spec.update(cluster.new_worker_spec())
         await cluster
 
@@ -275,7 +275,7 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
         options["interval"] = _KEPT_INTERVAL
     if (values["processes"] or values["cores"]) > 1:  # release a job only when all of its processes are idle
         options["worker_key"] = job_of
-    return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=least, maximum_jobs=most, **options)
+    return cluster.adapt(Adaptive=ResubmittingAdaptive, minimum_jobs=minimum, maximum_jobs=maximum, **options)
 
 
 def _close(cluster: Any) -> None:

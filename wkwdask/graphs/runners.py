@@ -152,21 +152,21 @@ def available_memory() -> int:
     return min(int(MEMORY_LIMIT), slurm << 20) if slurm else int(MEMORY_LIMIT)
 
 
-def check_reachable(folder: str, *, here: bool = False) -> None:
+def check_reachable(folder: str, *, in_process: bool = False) -> None:
     """Refuse a job in the memory of this process that others would run."""
-    if current_batch() is not None or (not here and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
+    if current_batch() is not None or (not in_process and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
         need_file_system(folder, "a job that other processes run")
 
 
-def run_job(job: Job, title: str, *, here: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
+def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
     """Run a job to its end and show its progress; a task that fails does not keep the others from being done."""
     folder = folder or getattr(job, "folder", None)
     if folder is not None:
-        check_reachable(folder, here=here)
+        check_reachable(folder, in_process=in_process)
     batch = current_batch()
     if batch is not None:
         job = submit_tasks(job, batch)
-    runner, workers = _choose_runner(here)
+    runner, workers = _choose_runner(in_process)
     with (
         Progress(title, job.num_tasks, folder, workers) as progress,
         RetryingJob(job, progress, failure_policy or FailurePolicy(), folder) as retrying,
@@ -175,15 +175,15 @@ def run_job(job: Job, title: str, *, here: bool = False, failure_policy: Failure
         retrying.check()
 
 
-def _choose_runner(here: bool) -> tuple[Callable[[RetryingJob], None], int]:
+def _choose_runner(in_process: bool) -> tuple[Callable[[RetryingJob], None], int]:
     """Choose who runs a job, and tell how many tasks run at once."""
     client = active_client()
     scheduler = dask.base.get_scheduler()
-    if client is not None and not here:
+    if client is not None and not in_process:
         return lambda job: ClientRun(job, client).to_end(), num_workers()
     if scheduler is dask.local.get_sync:
         return _run_in_this_thread, 1
-    if scheduler is dask.multiprocessing.get and not here:
+    if scheduler is dask.multiprocessing.get and not in_process:
         return lambda job: run_on_processes(job, num_workers()), num_workers()
     cores = num_workers() if client is None and current_batch() is None else available_cores()
     return lambda job: run_on_threads(job, cores), cores
@@ -205,10 +205,10 @@ def run_plan(plan: Plan) -> Report:
     return planned_report(plan) or run_work(WriteMags(plan))
 
 
-def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
+def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_later_steps: bool = False) -> Report:
     """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes."""
     check_restartable(len(stages), overwrites=existing == "overwrite")
-    existing = resolve_existing(stages, existing, goes_on=goes_on)
+    existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
     reports = []
     for stage in stages:
         staged = stage(existing)
@@ -218,12 +218,12 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes
     return merge_reports(reports)
 
 
-def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, goes_on: bool = False) -> str:
+def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, has_later_steps: bool = False) -> str:
     """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
-    if len(stages) < 2 and not goes_on:
+    if len(stages) < 2 and not has_later_steps:
         return existing
     jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]
-    if existing == "error" and is_interrupted_call(jobs, goes_on=goes_on):
+    if existing == "error" and is_interrupted_call(jobs, has_later_steps=has_later_steps):
         return "resume"
     if existing == "error":
         for job in jobs:

@@ -338,7 +338,7 @@ class ArrayWrite(Plan):
 
             if isinstance(array, np.ndarray):
                 job = WriteJob(target, array.astype(target.dtype, copy=False), take, done)
-                yield Phase(job, title, here=True, is_journaled=False)
+                yield Phase(job, title, in_process=True, is_journaled=False)
             elif array.size:
                 notes.append(write_shards(array, target, title, staged.root, done, take))
         return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))

@@ -35,7 +35,7 @@ class Phase:
     title: str
     failure_policy: FailurePolicy = field(default_factory=FailurePolicy)
     """Number of failures after which the phase ends."""
-    here: bool = False
+    in_process: bool = False
     """Whether tasks hold arrays and must stay in this process."""
     folder: str | None = None
     """Folder for the progress and failures of the phase; by default that of the journal."""
@@ -70,10 +70,10 @@ def drive(work: Work[R], run: Callable[..., None]) -> R:
         with contextlib.closing(work.phases()) as phases:
             phase, result = _advance(phases)
             while phase is not None:
-                run(phase.job, phase.title, here=phase.here, failure_policy=phase.failure_policy, folder=phase.folder)
+                run(phase.job, phase.title, in_process=phase.in_process, failure_policy=phase.failure_policy, folder=phase.folder)
                 phase, result = _advance(phases, "")
-            made: R = result
-            return made
+            final: R = result
+            return final
     except HandedToSlurm:
         raise
     except BaseException as error:

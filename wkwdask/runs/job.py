@@ -67,16 +67,16 @@ class Job(Protocol):
 class FlatJob:
     """Job whose tasks are all known at the start; results go to a callback."""
 
-    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, take: Callable[[Any, Result], None]) -> None:
+    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, on_result: Callable[[Any, Result], None]) -> None:
         self._tasks = tasks
-        self._take = take
+        self._on_result = on_result
         self.num_tasks = num_tasks
 
     def tasks(self) -> Iterator[Task]:
         return self._tasks()
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        self._take(task.spec, result)
+        self._on_result(task.spec, result)
         return ()
 
 

@@ -63,8 +63,8 @@ def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | No
 
 def find_interrupted_array(parent: str, targets: Sequence[str], region: ShardBox | None) -> InterruptedJob | None:
     """Find an interrupted array job on exactly these folders, or these shards of one, which resumes only on request."""
-    left = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
-    return next((job for job in left if job.targets == tuple(targets) and region_of(job.root) == region), None)
+    interrupted = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
+    return next((job for job in interrupted if job.targets == tuple(targets) and region_of(job.root) == region), None)
 
 
 def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[InterruptedJob]:

@@ -135,7 +135,7 @@ class ReceiptCollector:
         self.tallies = [ShardTally(target, 0) for target in targets]
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
 
-    def take(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
+    def add(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
         """Accept the result of a task; return the joins that can start now."""
         if isinstance(task.spec, JoinSpec):  # parts are removed only now, when the journal holds the receipt of the joined shard
             task.spec.target.remove_parts(task.spec.shard)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PROGRESS = "progress-"
 FAILURES = "failures-"
 _KEPT_LINES = 10_000
-_FAR = 1 << 16
+_MAX_STEP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,22 @@ class LineFile:
         self._path = path
         self._prefix = prefix
         self._output: files.Output | None = None
-        self._is_made = False
+        self._is_opened = False
         self._is_cut = False
 
     def _open(self) -> files.Output | None:
         try:
             if self._prefix:
-                return open_next(self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_FAR))
+                return open_next(self._path, self._prefix, step=lambda: 1 + secrets.randbelow(_MAX_STEP))
             return files.create(self._path, exclusive=False, append=True)
         except OSError:
             return None
 
     def append(self, record: dict[str, Any]) -> None:
         """Append one line in a single write."""
-        if not self._is_made:
+        if not self._is_opened:
             self._output = self._open()
-            self._is_made = True
+            self._is_opened = True
         if self._output is None:
             return
         # One write to a file opened for appending is not interleaved with the lines of other processes.
@@ -147,7 +147,7 @@ def describe(record: dict[str, Any]) -> list[str]:
     nbytes_in, nbytes_out, seconds = record["nbytes_in"], record["nbytes_out"], record["seconds"]
     moved = nbytes_in or nbytes_out
     left = seconds_left(record)
-    said = [
+    details = [
         f"{_binary(nbytes_in)} in" if nbytes_in else "",
         f"{_binary(nbytes_out)} out" if nbytes_out else "",
         f"{moved / 1e6 / seconds:.0f} MB/s" if moved and seconds else "",
@@ -155,7 +155,7 @@ def describe(record: dict[str, Any]) -> list[str]:
         f"{record['workers']} workers" if record["workers"] != 1 else "1 worker",
         "" if left is None else f"ETA {_clock(left)}" if left else f"after {_clock(seconds)}",
     ]
-    return [item for item in said if item]
+    return [item for item in details if item]
 
 
 def format_line(record: dict[str, Any]) -> str:
@@ -198,13 +198,13 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.fields[details]}"))
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(title, total=None, said="")
+        self._task = self._bar.add_task(title, total=None, details="")
         self._bar.start()
 
     def update(self, record: dict[str, Any]) -> None:
-        self._bar.update(self._task, completed=record["done"] + record["known"], total=record["total"], said=", ".join(describe(record)))
+        self._bar.update(self._task, completed=record["done"] + record["known"], total=record["total"], details=", ".join(describe(record)))
 
     def stop(self) -> None:
         self._bar.stop()
@@ -218,7 +218,7 @@ _BAR_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 _LONGEST_LINE_SECONDS = 60.0
 _LINES_SO_FAR = 10  # the next line comes after a tenth of the elapsed time
-_TOTAL_SECONDS = 0.25
+_TOTAL_INTERVAL_SECONDS = 0.25
 
 
 class Progress:
@@ -273,7 +273,7 @@ class Progress:
                 self._nbytes_out += receipt.nbytes
         now = time.monotonic()
         if now >= self._total_due or self._done >= self._total:
-            self._total_due = now + _TOTAL_SECONDS
+            self._total_due = now + _TOTAL_INTERVAL_SECONDS
             self.update_total(job)
 
     def update_total(self, job: Job) -> None:

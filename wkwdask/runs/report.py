@@ -161,10 +161,10 @@ def format_nbytes(nbytes: int) -> str:
 
 def space_problems(folder: str, nbytes: int, num_files: int) -> list[str]:
     """Compare the size of a job's output with the free space and inodes of the file system."""
-    there = folder
-    while not files.exists(there):
-        there = dirname(there)
-    free_nbytes, free_files = files.free(there)
+    existing = folder
+    while not files.exists(existing):
+        existing = dirname(existing)
+    free_nbytes, free_files = files.free(existing)
     problems = []
     if nbytes > free_nbytes:
         problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free_nbytes)} are free")

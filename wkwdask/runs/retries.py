@@ -66,9 +66,9 @@ class FailedAttempt:
 
 def attempt(run: Callable[[Task], Result], task: Task) -> Result | FailedAttempt:
     """Run a task in this process and return its result or its error."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     try:
-        return replace(run(task), seconds=time.perf_counter() - begin)
+        return replace(run(task), seconds=time.perf_counter() - start)
     except Exception as error:
         _clear_frames(error)
         return FailedAttempt(error, socket.gethostname())

@@ -233,10 +233,10 @@ def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> 
         return Report.from_json(provenance["report"], note, folders)
 
 
-def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:
+def is_interrupted_call(jobs: Sequence[StagedMags], *, has_later_steps: bool = False) -> bool:
     """Check whether a call of several jobs was interrupted: some jobs finished with the same settings, and later ones or later steps perhaps did not."""
     done = [job.is_finished() for job in jobs]
-    return any(done) and (goes_on or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
+    return any(done) and (has_later_steps or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
@@ -244,13 +244,13 @@ def settings_of(command: str, **options: Any) -> dict[str, Any]:
     return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
 
 
-def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], but: Sequence[str] = ()) -> None:
-    """Raise ResumeError if settings differ from those of an interrupted or finished job, except for those named in ``but``."""
-    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in but]
+def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], ignored: Sequence[str] = ()) -> None:
+    """Raise ResumeError if settings differ from those of an interrupted or finished job, except for those named in ``ignored``."""
+    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in ignored]
     if not names:
         return
-    of_source = {"input": "the source was replaced", "states": "files of the source have changed"}
-    differences = [of_source.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
+    source_texts = {"input": "the source was replaced", "states": "files of the source have changed"}
+    differences = [source_texts.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
     raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}; use the same settings, or existing="overwrite" to start over')
 
 
@@ -351,12 +351,12 @@ def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any]
     check_existing(existing)
     settings = {**settings, **content.settings}
     is_free = not any(lock.conflicts_with(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_interrupted_array(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
-    if left is not None and existing == "error" and settings != left.settings:
-        left = None  # the new job replaces it
-    if left is not None:
-        check_same_settings(left.root, settings, left.settings, content.ignored_settings)
-    return Draft(Owner.this_process(command, None if left is None else left.job), parent, (folder,), settings, existing, None)
+    interrupted = find_interrupted_array(parent, [folder], content.shards) if existing != "overwrite" and is_free else None
+    if interrupted is not None and existing == "error" and settings != interrupted.settings:
+        interrupted = None  # the new job replaces it
+    if interrupted is not None:
+        check_same_settings(interrupted.root, settings, interrupted.settings, content.ignored_settings)
+    return Draft(Owner.this_process(command, None if interrupted is None else interrupted.job), parent, (folder,), settings, existing, None)
 
 
 def check_existing(existing: str) -> None:

@@ -69,11 +69,11 @@ class Folder:
         for folder, _, names in files.walk(self._path):
             yield from (relpath(f"{folder}/{name}", self._path) for name in names)
 
-    def read(self, name: str, most: int) -> bytes:
-        """Read a file, at most one byte more than ``most``."""
+    def read(self, name: str, max_nbytes: int) -> bytes:
+        """Read a file, at most one byte more than ``max_nbytes``."""
         try:
             with files.open_file(f"{self._path}/{name}") as file:
-                return file.read_some(most + 1, 0)
+                return file.read_some(max_nbytes + 1, 0)
         except (FileNotFoundError, NotADirectoryError):
             raise MissingError(f"{self._path}/{name}: not found") from None
 
@@ -112,18 +112,18 @@ class Zip:
     def names(self) -> Iterator[str]:
         return (info.filename for info in self._zip.infolist() if not info.is_dir())
 
-    def read(self, name: str, most: int) -> bytes:
-        """Read a file, at most one byte more than ``most``."""
+    def read(self, name: str, max_nbytes: int) -> bytes:
+        """Read a file, at most one byte more than ``max_nbytes``."""
         with _reading(f"{self._file.name}:{name}"), self._zip.open(name) as file:
-            if most > _MEMORY_NBYTES:
+            if max_nbytes > _MEMORY_NBYTES:
                 self._check_ratio(self._zip.getinfo(name))
-            return file.read(most + 1)
+            return file.read(max_nbytes + 1)
 
     def _check_ratio(self, info: zipfile.ZipInfo) -> None:
         """Reject a member whose declared size exceeds any plausible compression ratio."""
-        most = _MEMORY_NBYTES + _MAX_RATIO * info.compress_size
-        if info.file_size > most:
-            raise CorruptError(f"{self._file.path}:{info.filename}: unpacks from {info.compress_size} to {info.file_size} bytes, expected at most {most}")
+        max_nbytes = _MEMORY_NBYTES + _MAX_RATIO * info.compress_size
+        if info.file_size > max_nbytes:
+            raise CorruptError(f"{self._file.path}:{info.filename}: unpacks from {info.compress_size} to {info.file_size} bytes, expected at most {max_nbytes}")
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ class _FileSection(io.RawIOBase):
     """Section of an open file, with its own position, which forks do not share."""
 
     def __init__(self, file: files.OpenFile, offset: int, nbytes: int) -> None:
-        self._file, self._offset, self._nbytes, self._place = file, offset, nbytes, 0
+        self._file, self._offset, self._nbytes, self._position = file, offset, nbytes, 0
 
     def readable(self) -> bool:
         return True
@@ -149,23 +149,23 @@ class _FileSection(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._nbytes}[whence]
-        self._place = max(0, base + offset)
-        return self._place
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._nbytes}[whence]
+        self._position = max(0, base + offset)
+        return self._position
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def read(self, nbytes: int | None = -1) -> bytes:
-        left = max(0, self._nbytes - self._place)
-        wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
+        remaining = max(0, self._nbytes - self._position)
+        wanted = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
         parts = []
         while wanted:
-            part = self._file.read_some(wanted, self._offset + self._place)
+            part = self._file.read_some(wanted, self._offset + self._position)
             if not part:
                 break
             parts.append(part)
-            wanted, self._place = wanted - len(part), self._place + len(part)
+            wanted, self._position = wanted - len(part), self._position + len(part)
         return b"".join(parts)
 
 

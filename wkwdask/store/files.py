@@ -70,8 +70,8 @@ def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0
     """Read an array from a byte offset, with at most ``count`` values."""
     kind = np.dtype(dtype)
     with open_file(path) as file:
-        there = max(0, file.nbytes - offset) // kind.itemsize
-        out = np.empty(there if count < 0 else min(count, there), kind)
+        available = max(0, file.nbytes - offset) // kind.itemsize
+        out = np.empty(available if count < 0 else min(count, available), kind)
         file.read_into(out.view(np.uint8), offset)
     return out
 
@@ -119,12 +119,12 @@ def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> Stat
     return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
 
 
-def read_small(folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
     """Read small files of a folder into memory until it is full; return (offset, size) of each, see :data:`wkwdask.store.local.ABSENT`.
 
-    Files larger than ``most_nbytes`` are cut. The folder must exist, and must not be replaced while files are found absent.
+    Files larger than ``max_nbytes`` are cut. The folder must exist, and must not be replaced while files are found absent.
     """
-    return _system(folder).read_small(folder, names, most_nbytes, memory)
+    return _system(folder).read_small(folder, names, max_nbytes, memory)
 
 
 def _mode(path: str, *, follow: bool = True) -> int:
@@ -287,11 +287,11 @@ def makedirs(path: str) -> None:
 
 def make_folders_below(folder: str, path: str) -> None:
     """Create the folders of a path below an existing folder."""
-    made = folder
+    current = folder
     for name in relpath(path, folder).split("/"):
-        made = join(made, name)
+        current = join(current, name)
         with contextlib.suppress(FileExistsError):
-            mkdir(made)
+            mkdir(current)
 
 
 def rmdir(path: str) -> None:
@@ -360,8 +360,8 @@ def remove_file(path: str) -> None:
 def remove_temporaries(folder: str, name: str) -> None:
     """Remove temporary files of killed writers. The caller makes sure that nobody writes the file now."""
     with scandir(folder) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
-    for path in left:
+        leftovers = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+    for path in leftovers:
         with contextlib.suppress(FileNotFoundError):
             unlink(path)
 

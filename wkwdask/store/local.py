@@ -211,15 +211,15 @@ class LocalFileSystem:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
         return LocalOutput(path, os.open(path, flags, _MODE))
 
-    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
         found, end = [], 0
         parent = os.open(folder, _FOLDER_FLAGS)
         try:
             for name in names:
-                size = _read_small(parent, name, memory[end : end + most_nbytes])
+                size = _read_small(parent, name, memory[end : end + max_nbytes])
                 found.append((end, size))
                 end += max(size, 0)
-                if end + most_nbytes > len(memory):
+                if end + max_nbytes > len(memory):
                     break
             if all(size != ABSENT for _, size in found) or os.path.samestat(os.fstat(parent), os.stat(folder)):
                 return found

@@ -82,16 +82,16 @@ class Owner:
         texts = {name: text for name, text in value.items() if name != "pid"}
         if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
             raise ValueError("expected the process or job that owns a lock")
-        made_in = texts.pop("folder", "")
+        origin = texts.pop("folder", "")
         owner = cls(pid=value["pid"], **texts)
         # A copied dataset brings the locks and job folders of jobs that still run on the original. In the copy nobody works, so they count as dead.
-        return owner._ended() if made_in and owner._is_copied(made_in, folder) else owner
+        return owner._ended() if origin and owner._is_copied(origin, folder) else owner
 
-    def _is_copied(self, made_in: str, folder: str) -> bool:
+    def _is_copied(self, origin: str, folder: str) -> bool:
         """Check whether this record was copied from a folder that still exists. The owner then works there, not here."""
         # On another machine the same path may name another folder, so only owners of this machine are compared.
         try:
-            return (self.pid == 0 or self._can_be_seen()) and not files.samefile(made_in, folder)
+            return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
         except (OSError, ValueError):
             return False
 
@@ -115,12 +115,14 @@ class Owner:
         return self.boot != _boot() or self.namespace == _namespace()
 
     def _batch_is_gone(self) -> bool:
-        batch, mine = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
+        batch, own_job = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
         if batch is None:
             return False
-        if mine is not None and batch.number == mine.number and (batch.cluster == mine.cluster or not batch.cluster):  # empty: SLURM did not tell its name
+        if (
+            own_job is not None and batch.number == own_job.number and (batch.cluster == own_job.cluster or not batch.cluster)
+        ):  # empty: SLURM did not tell its name
             # The owner is the SLURM job that runs this process: this process takes over from the job itself, or from the job's start before a requeue.
-            return self.pid == 0 or batch.restarts != mine.restarts
+            return self.pid == 0 or batch.restarts != own_job.restarts
         return batch.is_over()
 
     def __str__(self) -> str:

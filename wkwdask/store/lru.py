@@ -18,9 +18,9 @@ _caches: weakref.WeakSet[LruCache] = weakref.WeakSet()  # type: ignore[type-arg]
 class LruCache(Generic[_Value]):
     """Cache that keeps the most recently used values."""
 
-    def __init__(self, most: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
-        self._most = most
-        self._weigh = weigh
+    def __init__(self, capacity: int, weight_of: Callable[[_Value], int] = lambda _: 1) -> None:
+        self._capacity = capacity
+        self._weight_of = weight_of
         self._weight = 0
         self._values: OrderedDict[Hashable, _Value] = OrderedDict()
         self._lock = threading.Lock()
@@ -39,8 +39,8 @@ class LruCache(Generic[_Value]):
         with self._lock:
             self._forget(key)
             self._values[key] = value
-            self._weight += self._weigh(value)
-            while self._weight > self._most:
+            self._weight += self._weight_of(value)
+            while self._weight > self._capacity:
                 self._forget(next(iter(self._values)))
 
     def discard(self, key: Hashable) -> None:
@@ -50,7 +50,7 @@ class LruCache(Generic[_Value]):
     def _forget(self, key: Hashable) -> None:
         value = self._values.pop(key, None)
         if value is not None:
-            self._weight -= self._weigh(value)
+            self._weight -= self._weight_of(value)
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()

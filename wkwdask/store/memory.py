@@ -179,17 +179,17 @@ class MemoryFileSystem:
                 return MemoryOutput(node)
             return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | 0o644)))
 
-    def read_small(self, folder: str, names: Iterable[str], most_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
+    def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
         found, end = [], 0
         with _lock:
             self._find(folder)
             for name in names:
                 node = self._resolve(f"{folder}/{name}")[0]
-                data = b"" if node is None else memoryview(node.data)[:most_nbytes]
+                data = b"" if node is None else memoryview(node.data)[:max_nbytes]
                 memory[end : end + len(data)] = data
                 found.append((end, ABSENT if node is None else len(data)))
                 end += len(data)
-                if end + most_nbytes > len(memory):
+                if end + max_nbytes > len(memory):
                     break
         return found
 

@@ -94,8 +94,8 @@ def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
 def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
     """Return size and modification time of some files from the file record; empty if the mag has none."""
     rows = read_file_record(folder)
-    wanted = set(shards)
-    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
+    selected = set(shards)
+    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in selected}
 
 
 def patch_file_record(folder: str, states: dict[tuple[int, int, int], tuple[int, ...]]) -> None:

@@ -153,8 +153,8 @@ class PyramidJob:
     def __init__(self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
         self.targets = tuple(targets)
-        self._gathering = ReceiptCollector(targets)
-        self.tallies = self._gathering.tallies
+        self._collector = ReceiptCollector(targets)
+        self.tallies = self._collector.tallies
         self._method = method
         self._ignore_zero = ignore_zero
         self._passes = list(passes)
@@ -200,7 +200,7 @@ class PyramidJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record receipts; return the joins whose parts are complete, and the next pass as soon as its source is."""
-        joins = self._gathering.take(task, result, self._num_parts)  # coarsest mag first: the next pass reads it
+        joins = self._collector.add(task, result, self._num_parts)  # coarsest mag first: the next pass reads it
         return chain(self.tasks(), joins)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
@@ -216,7 +216,7 @@ class PyramidJob:
             if task.spec.first_level:
                 return False
             raise source_changed(task, task.spec.states(), self.source)
-        return self._gathering.still_exists(result, known)
+        return self._collector.still_exists(result, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class RegionJob:
 
     def __init__(self, targets: Sequence[TargetArray], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
         self._plans, self._occupied, self._spec_of = plans, occupied, spec_of
-        self._gathering = ReceiptCollector(targets)
-        self.tallies = self._gathering.tallies
+        self._collector = ReceiptCollector(targets)
+        self.tallies = self._collector.tallies
         self.num_tasks = 0
         for tally, plan, regions in zip(self.tallies, plans, occupied, strict=True):
             shard_shape = tally.target.shard_shape
@@ -54,18 +54,18 @@ class RegionJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Record receipts; return the joins whose parts are complete."""
-        return self._gathering.take(task, result, self._num_parts)
+        return self._collector.add(task, result, self._num_parts)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
         """Count the regions with data that contribute to a shard."""
-        regions = self._plans[level].regions_in_shard(shard, self._gathering.targets[level].shard_shape)
+        regions = self._plans[level].regions_in_shard(shard, self._collector.targets[level].shard_shape)
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Return whether the result of an earlier start is still valid."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
-        return self._gathering.still_exists(result, known)
+        return self._collector.still_exists(result, known)
 
 
 def check_source(task: Task, result: Result) -> None:

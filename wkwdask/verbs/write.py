@@ -104,7 +104,7 @@ class WriteJob:
     ) -> None:  # fmt: skip
         self._target, self._content, self._take = target, content, take
         self._part_shape = part_shape or target.part_shape(PART_NBYTES)
-        self._gathering = ReceiptCollector([target])
+        self._collector = ReceiptCollector([target])
         self._pieces: dict[Vec3, list[ScratchPiece]] = {}
         if not isinstance(content, np.ndarray):
             for piece in content:
@@ -136,7 +136,7 @@ class WriteJob:
         for _, receipt in result.receipts:
             if receipt.part is None:
                 self._take(receipt)
-        return self._gathering.take(task, result, self._num_parts)
+        return self._collector.add(task, result, self._num_parts)
 
 
 @dataclass(frozen=True, slots=True)
