@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import MagLike, parse_mags, positive_lengths
+from wkwdask.api.options import MagLike, parse_mags, parse_voxel_size
 from wkwdask.formats.registry import location_of
 from wkwdask.formats.repair import REBUILD, RepairOptions
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -174,7 +174,7 @@ def repair(
     """
     from wkwdask.graphs.runners import run_work
 
-    size = None if voxel_size is None else positive_lengths([float(length) for length in voxel_size])
+    size = None if voxel_size is None else parse_voxel_size([float(length) for length in voxel_size])
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
     layers = [layer] if isinstance(layer, str) else layer

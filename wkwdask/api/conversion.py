@@ -346,7 +346,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     first, workers = copies[0].source, num_workers()
     is_mag_told = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
     wanted = replace(
-        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guess=_likely(first.dtype, first.num_channels),
+        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guess=_guess_category(first.dtype, first.num_channels),
         coordinate_voxel_size_nm=image.voxel_size_nm,
     )  # fmt: skip
 
@@ -374,7 +374,7 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     imported = open_source(source, taken, place.mag)
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
     found = None if lengths_nm is None else ratio_of(lengths_nm, place.mag.factors)
-    place = target_for(replace(wanted, source_voxel_size_nm=found, guess=_likely(voxels.dtype, voxels.num_channels)))
+    place = target_for(replace(wanted, source_voxel_size_nm=found, guess=_guess_category(voxels.dtype, voxels.num_channels)))
     staged = lay_out_import(place, imported, stored, existing, num_workers())
     note = "" if pyramid else place.unchanged_levels(existing)
     url = place.url_of(staged.staged.folders[0])
@@ -393,6 +393,6 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
-def _likely(dtype: np.dtype[Any], num_channels: int) -> str:
+def _guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
     """Guess the category of an image: integers of 32 bits and more in one channel are a segmentation."""
     return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"

@@ -111,7 +111,7 @@ def rechunk(
     wanted = RechunkOptions(check(its_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
     find = partial(its_format.moves, url, target, layers, parse_levels(mags), allow_external=allow_external)
-    reports = _store_anew(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
+    reports = _rechunk_levels(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
 
@@ -150,7 +150,7 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     return rechunk(url, target, compression=compression, **options)
 
 
-def _store_anew(
+def _rechunk_levels(
     its_format: ArrayFormat, find: Callable[[], list[LevelCopy]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
 ) -> list[Report]:
     """Store levels again, one after the other; return the reports of those that changed."""
@@ -269,7 +269,7 @@ def copy(
     layers = its_format.layers_to_copy(url) if named is None else named
     find = partial(its_format.moves, url, target, layers, parse_levels(mags))
     left = its_format.copy_warnings(url, find(), layers)
-    report = merge_reports(_store_anew(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
+    report = merge_reports(_rechunk_levels(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
     return replace(report, note="; ".join(filter(None, (report.note, *left))))
 
 

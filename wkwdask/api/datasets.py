@@ -9,7 +9,7 @@ from functools import reduce
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.api.layers import Layer, card, layer_of, odd_layer
+from wkwdask.api.layers import Layer, card, invalid_layer, layer_of
 from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.webknossos.dataset import locate, make_layer, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import (
@@ -151,7 +151,7 @@ class Dataset:
         if largest_segment_id is not None:
             attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category))
         document = with_layer({}, name, NewLayer(category, box, elements, num_channels), attributes)
-        return self._with_entry(document["dataLayers"][0])
+        return self._add_entry(document["dataLayers"][0])
 
     def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
         """Add a folder with mags to the JSON as a layer, such as a folder that :meth:`remove_layer` kept.
@@ -184,8 +184,8 @@ class Dataset:
         box = reduce(BoundingBox.union, extents) if bounding_box is None else BoundingBox.parse(bounding_box)
         elements = element_class(header.dtype, header.num_channels)
         document = with_layer({}, name, NewLayer(category or default_category(header), box, elements, header.num_channels))
-        listed = _entries_of(folder, name, volumes, (elements, header.num_channels))
-        return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])
+        listed = _json_entries(folder, name, volumes, (elements, header.num_channels))
+        return self._add_entry(with_mags(document, name, listed)["dataLayers"][0])
 
     def add_layer_as_ref(
         self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
@@ -219,7 +219,7 @@ class Dataset:
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
             raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True allows it")
-        return self._with_entry(reference_entry(source, self.path, name or source.name, relative=relative))
+        return self._add_entry(reference_entry(source, self.path, name or source.name, relative=relative))
 
     def rename_layer(self, old: str, new: str) -> Dataset:
         """Rename a layer, and its folder if it lies in the dataset.
@@ -268,9 +268,9 @@ class Dataset:
             rm(self.path, layer=name, allow_external=allow_external)
             if name not in self.refreshed().layers:
                 return self.refreshed()
-        odd = any(odd.name == name for odd in datasource_of(self.path).invalid_layers)
-        with contextlib.nullcontext() if odd or delete_files else kept_idle(stored_layer(self.path, name)):
-            return self._edited(lambda document: without_layer(document, name))
+        is_invalid = any(layer.name == name for layer in datasource_of(self.path).invalid_layers)
+        with contextlib.nullcontext() if is_invalid or delete_files else kept_idle(stored_layer(self.path, name)):
+            return self._edit(lambda document: without_layer(document, name))
 
     # ------------------------------------------------------------------------- mags
 
@@ -287,8 +287,8 @@ class Dataset:
         known = stored_layer(self.path, layer)
         record = _record_of(known)
         fresh = _mags_on_disk(known.folder, layer, known.mags)
-        listed = _entries_of(known.folder, layer, fresh, (record.element_class, record.num_channels))
-        return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
+        listed = _json_entries(known.folder, layer, fresh, (record.element_class, record.num_channels))
+        return self._edit(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
         """Remove a mag from the JSON. Its files stay unless ``delete_files`` is set.
@@ -322,40 +322,40 @@ class Dataset:
             rm(self.path, layer=layer, mags=[wanted], allow_external=allow_external)
             return self.refreshed()
         with kept_idle(stored):
-            return self._edited(lambda document: without_mags(document, layer, [wanted]))
+            return self._edit(lambda document: without_mags(document, layer, [wanted]))
 
     # ------------------------------------------------------------------------- other fields of the JSON
 
     def set_voxel_size(self, voxel_size: Sequence[float], unit: str = "nanometer") -> Dataset:
         """Set the edge lengths of a voxel of mag 1 along x, y, z [``unit``]. Voxels are not changed."""
-        return self._edited(lambda document: with_scale(document, voxel_size, unit))
+        return self._edit(lambda document: with_scale(document, voxel_size, unit))
 
     def set_bounding_box(self, layer: str, bounding_box: BoxLike) -> Dataset:
         """Set the bounding box of a layer: x, y, z, width, height, depth [voxels of mag 1]. Voxels are not changed."""
         box = BoundingBox.parse(bounding_box).in_mag(MAG_1)
         stored_layer(self.path, layer)
-        return self._edited(lambda document: with_box(document, layer, box))
+        return self._edit(lambda document: with_box(document, layer, box))
 
     def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
         """Set the largest id of a segmentation; None removes it. :meth:`Layer.compute_largest_segment_id` computes it."""
         record = _record_of(stored_layer(self.path, layer))
         if value is not None:
             value = _segment_id(value, layer, record.category)
-        return self._edited(lambda document: with_largest_id(document, layer, value))
+        return self._edit(lambda document: with_largest_id(document, layer, value))
 
     def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
         """Set fields of the default view settings of a layer, or of the whole dataset; None removes a field, other fields stay."""
         if layer is not None:
             stored_layer(self.path, layer)
-        return self._edited(lambda document: with_view_configuration(document, layer, dict(values)))
+        return self._edit(lambda document: with_view_configuration(document, layer, dict(values)))
 
-    def _with_entry(self, entry: dict[str, Any]) -> Dataset:
+    def _add_entry(self, entry: dict[str, Any]) -> Dataset:
         if any(layer.name == entry["name"] for layer in open_dataset(self.path)):
             raise ExistsError(f"{self.path}: layer {entry['name']!r} already exists")
         list_layer(self.path, entry)
         return self.refreshed()
 
-    def _edited(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Dataset:
+    def _edit(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Dataset:
         update_datasource(self.path, change)
         return self.refreshed()
 
@@ -393,9 +393,10 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     source = read_datasource(path)
     if source is None:
         raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")
-    odd, sound = {layer.path: layer for layer in source.invalid_layers}, iter(source.layers)
-    places = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(odd))]
-    layers = [odd_layer(path, odd[place]) if place in odd else layer_of(path, source, next(sound)) for place in places]
+    # Valid and invalid layers are parsed into two lists. Merge them in the order of the file, in which an invalid layer records its JSON path.
+    invalid, valid = {layer.path: layer for layer in source.invalid_layers}, iter(source.layers)
+    json_paths = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(invalid))]
+    layers = [invalid_layer(path, invalid[key]) if key in invalid else layer_of(path, source, next(valid)) for key in json_paths]
     return Dataset(path, source.name or basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)
 
 
@@ -484,7 +485,7 @@ def _mags_on_disk(folder: str, name: str, known: Iterable[Mag] = ()) -> dict[Mag
     return {mag: layer.volume(mag) for mag in layer.mags if mag not in known} if files.isdir(folder) else {}
 
 
-def _entries_of(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:
+def _json_entries(folder: str, name: str, volumes: Mapping[Mag, StoredArray], expected: tuple[str, int]) -> list[tuple[Mag, str, int]]:
     """Return the JSON entries of mags on disk; their type must be that of the layer."""
     for volume in volumes.values():
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels

@@ -254,11 +254,11 @@ def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
     )
 
 
-def odd_layer(dataset: str, odd: InvalidLayer) -> Layer:
+def invalid_layer(dataset: str, layer: InvalidLayer) -> Layer:
     """Return the layer of an invalid entry, which only states its ``problem``."""
-    said = odd.entry if isinstance(odd.entry, dict) else {}
-    category, elements, stored = (str(said.get(key, "")) for key in ("category", "elementClass", "dataFormat"))
-    return Layer(dataset, odd.name, category, elements, 1, BoundingBox((0, 0, 0), (0, 0, 0)), stored, problem=odd.problem, entry=odd.entry)
+    entry = layer.entry if isinstance(layer.entry, dict) else {}
+    category, elements, stored = (str(entry.get(key, "")) for key in ("category", "elementClass", "dataFormat"))
+    return Layer(dataset, layer.name, category, elements, 1, BoundingBox((0, 0, 0), (0, 0, 0)), stored, problem=layer.problem, entry=layer.entry)
 
 
 def _box_text(box: BoundingBox) -> str:

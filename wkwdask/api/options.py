@@ -67,7 +67,7 @@ def _items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
     return mags.split(",") if isinstance(mags, str) else mags
 
 
-def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
+def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
     """Check the edge lengths of a voxel along x, y, z [nm]."""
     sizes = tuple(voxel_size)
     if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):

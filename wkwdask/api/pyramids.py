@@ -25,7 +25,7 @@ from wkwdask.verbs.upsample import UpsampleOptions, lay_out_upsample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OF_LADDER = {each.name for each in fields(PyramidOptions)} - {"stored"}
+_PYRAMID_OPTIONS = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
 
 @storage_options(*storage_records())
@@ -143,7 +143,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [_warned(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
+        pyramids = [_with_warnings(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
         check_restartable(len(pyramids), overwrites=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
@@ -198,7 +198,7 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
         raise TypeError("plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()")
     existing = options.pop("existing", "error")
     workers = num_workers()
-    return estimate_pyramid(_warned(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
+    return estimate_pyramid(_with_warnings(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
 
 
 @storage_options(*storage_records())
@@ -287,13 +287,13 @@ def upsample(
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
     """Return the options of a pyramid from the arguments of a call."""
-    of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER}
-    single = {name: mag_or_key(of_ladder[name]) for name in ("finest", "coarsest") if of_ladder.get(name) is not None}
-    stored = check(options_of(url), **{name: value for name, value in values.items() if name not in _OF_LADDER})
-    return PyramidOptions(**{**of_ladder, **single, "mags": parse_mags(of_ladder.get("mags"))}, stored=stored)
+    pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
+    single = {name: mag_or_key(pyramid_values[name]) for name in ("finest", "coarsest") if pyramid_values.get(name) is not None}
+    stored = check(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
+    return PyramidOptions(**{**pyramid_values, **single, "mags": parse_mags(pyramid_values.get("mags"))}, stored=stored)
 
 
-def _warned(pyramid: Pyramid) -> Pyramid:
+def _with_warnings(pyramid: Pyramid) -> Pyramid:
     """Issue a warning for each property of a pyramid that viewers would show wrongly."""
     for note in pyramid.notes:
         warnings.warn(note, ViewerWarning, stacklevel=4)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask.base
 import numpy as np
 
-from wkwdask.api.options import positive_lengths
+from wkwdask.api.options import parse_voxel_size
 from wkwdask.errors import ReplacedError, ViewerWarning
 from wkwdask.formats.opening import open_in_place, target_for
 from wkwdask.formats.webknossos.datasource import FILE_NAME
@@ -146,9 +146,9 @@ def save(
         except ReplacedError:  # the first attempt completed an interrupted job, which replaced the mag
             staged = lay_out()
     else:
-        size = None if voxel_size is None else positive_lengths(voxel_size)
-        is_room = not wanted.needs_container and coordinates.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
-        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or coordinates.category, is_empty_folder=is_room))
+        size = None if voxel_size is None else parse_voxel_size(voxel_size)
+        is_empty_folder = not wanted.needs_container and coordinates.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
+        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or coordinates.category, is_empty_folder=is_empty_folder))
         if size is None and coordinates.lengths_nm is not None:
             place = replace(place, destination=replace(place.destination, coordinate_voxel_size_nm=ratio_of(coordinates.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
         staged, notes = lay_out_write(place, coordinates.offset, content, options, existing, command)

@@ -227,10 +227,10 @@ def connected_components(
 
     searched = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
     read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_components(read, _wanted(target, options, allow_external=allow_external), searched, existing, num_workers()))
+    return run_plan(lay_out_components(read, _target_request(target, options, allow_external=allow_external), searched, existing, num_workers()))
 
 
-def _wanted(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
+def _target_request(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
     """Return the target of a segmentation and its storage options."""
     return TargetRequest(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
 
@@ -331,11 +331,11 @@ def remap(
     [0, 1, 2, 3, 4, 6]
     """
     area = None if where is None else BoundingBox.parse(where)
-    wanted = _wanted(target, options, allow_external=allow_external)
-    return _remapped(source, wanted, mapping, RemapOptions(default, area, dtype), existing, layer, mag)
+    wanted = _target_request(target, options, allow_external=allow_external)
+    return _run_remap(source, wanted, mapping, RemapOptions(default, area, dtype), existing, layer, mag)
 
 
-def _remapped(
+def _run_remap(
     source: str | PathLike[str], wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
     from wkwdask.graphs.runners import num_workers, run_plan
@@ -398,11 +398,11 @@ def remove_dust(
     """
     if min_voxels < 0:
         raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
-    ids, counts = _counted(source, layer, mag)
+    ids, counts = _count_labels(source, layer, mag)
     small = ids[counts < min_voxels]
-    wanted = _wanted(target, options, allow_external=allow_external)
-    report = _remapped(source, wanted, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
-    return _noted(report, f"{len(small)} of {len(ids)} segments removed")
+    wanted = _target_request(target, options, allow_external=allow_external)
+    report = _run_remap(source, wanted, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
+    return _with_note(report, f"{len(small)} of {len(ids)} segments removed")
 
 
 def renumber(
@@ -464,16 +464,16 @@ def renumber(
     <BLANKLINE>
     """
     path = None if mapping is None else mapping_path(mapping)
-    ids, _ = _counted(source, layer, mag)
+    ids, _ = _count_labels(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
-    wanted = _wanted(target, options, allow_external=allow_external)
-    report = _remapped(source, wanted, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
+    wanted = _target_request(target, options, allow_external=allow_external)
+    report = _run_remap(source, wanted, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
     if path is not None:
         write_mapping(path, ids, new)
-    return _noted(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))
+    return _with_note(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))
 
 
-def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+def _count_labels(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     from wkwdask.graphs.runners import run_work
 
     volume = open_labels(source, layer, None if mag is None else Mag.parse(mag)).volume
@@ -481,5 +481,5 @@ def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None
     return rows.labels, rows.counts
 
 
-def _noted(report: Report, note: str) -> Report:
+def _with_note(report: Report, note: str) -> Report:
     return replace(report, note="; ".join(filter(None, (note, report.note))))

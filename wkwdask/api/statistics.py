@@ -161,7 +161,7 @@ class _LayerCounts(NamedTuple):
         return find(counts, self.values, percents)
 
 
-def _count(
+def _count_values(
     opened: OpenedMag, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
 ) -> _LayerCounts:  # fmt: skip
     """Count the values of a layer. An unknown range of the bins takes a first pass over the voxels."""
@@ -250,7 +250,7 @@ def histogram(
     """
     from xarray import DataArray
 
-    counted = _count(open_layer(url, layer, mag_or_key(mag), "color"), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
+    counted = _count_values(open_layer(url, layer, mag_or_key(mag), "color"), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
     parts = [
         np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.zero_counts, *counted.slices, strict=True)
     ]  # np.stack needs an item, and a box may have no slices
@@ -337,7 +337,7 @@ def contrast(
     opened = open_layer(url, layer, mag_or_key(mag), "color")
     if write and (opened.layer.container is None or opened.layer.container.record is None):
         raise MissingError(f"{opened.layer.folder}: no datasource-properties.json lists the layer, so its contrast cannot be stored")
-    counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
+    counted = _count_values(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
     percents = np.array([low, high, 0, 100], np.float64)
     first = counted.box.topleft[2]
     whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.zero_counts.counts).sum(axis=0), percents)
@@ -350,7 +350,7 @@ def contrast(
             rows.append([*counted.percentiles(counts, percents), counts.sum()])
     index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
-    shown = [_plain(value) for value in whole]
+    shown = [_as_number(value) for value in whole]
     if shown[0] == shown[1]:  # an empty range would show a uniform image: widen it to the extremes, or by 1
         shown[:2] = shown[2:] if shown[2] < shown[3] else [shown[0], shown[0] + 1]
     values = {"intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
@@ -360,6 +360,6 @@ def contrast(
     return frame
 
 
-def _plain(value: float) -> float | int:
+def _as_number(value: float) -> float | int:
     """Convert a whole number to int, so that the JSON has no trailing ``.0``."""
     return int(value) if float(value).is_integer() else float(value)

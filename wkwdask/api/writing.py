@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from wkwdask.api.options import PlacedOptions, StorageKeywords, WriteOptions, positive_lengths, storage_options
+from wkwdask.api.options import PlacedOptions, StorageKeywords, WriteOptions, parse_voxel_size, storage_options
 from wkwdask.formats.n5 import layer as n5_layer
 from wkwdask.formats.n5.options import N5Options
 from wkwdask.formats.opening import format_of_target, target_for
@@ -248,7 +248,7 @@ def create(
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
-    size = None if voxel_size is None else positive_lengths(voxel_size)
+    size = None if voxel_size is None else parse_voxel_size(voxel_size)
     stored = check(format_of_target(url).options, **options)
     place = target_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
     asked = voxel_box(box, place.mag)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import cluster_options, parsed
+from wkwdask.cli.options import cluster_options, parse_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 
 def _pair_of(option: str) -> Callable[..., Any]:
-    return parsed(_pair, f"{option} takes two numbers with a comma between them")
+    return parse_callback(_pair, f"{option} takes two numbers with a comma between them")
 
 
 box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to count [voxels of mag 1]. Default: all.")

@@ -13,26 +13,26 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, parsed, resume_options, runs, storage_options
+from wkwdask.cli.options import StorageCommand, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
 
 
-def _box_shape(text: str) -> Any:
+def _parse_shape(text: str) -> Any:
     numbers = [int(part) for part in text.split(",")]
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-_parsed_shape = parsed(_box_shape, "expected one or three whole numbers")
+_shape_callback = parse_callback(_parse_shape, "expected one or three whole numbers")
 
 
 @click.command(cls=StorageCommand, short_help="Apply your own function to layers.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
-@click.option("--halo", metavar="X,Y,Z", callback=_parsed_shape, help="Margin that the function reads around its box [voxels]; one number for all axes.")
+@click.option("--halo", metavar="X,Y,Z", callback=_shape_callback, help="Margin that the function reads around its box [voxels]; one number for all axes.")
 @click.option("--mask", metavar="MAG", help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to compute [voxels of mag 1]; everything else becomes zero.")
 @click.option("--skip-empty", is_flag=True, help="Skip boxes in which the first source is zero; their result is zero.")
-@click.option("--chunks", metavar="X,Y,Z", callback=_parsed_shape, help="Box that one call computes [voxels]; one number for all axes.")
+@click.option("--chunks", metavar="X,Y,Z", callback=_shape_callback, help="Box that one call computes [voxels]; one number for all axes.")
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Keyword argument of the function, as JSON or else as text; may be repeated.")
 @click.option("--dtype", help="Data type of the result. Default: that of the first source.")
 @click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Number of channels of the result.")
@@ -42,7 +42,7 @@ _parsed_shape = parsed(_box_shape, "expected one or three whole numbers")
 @storage_options("as in the first source, lz4hc if that is raw")
 @resume_options("Replace an existing mag; discard an interrupted run.")
 @external_option
-@runs
+@runs_on_cluster
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES, and write the mag TARGET, the last path.
 
@@ -56,7 +56,7 @@ def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any
       wkwdask apply my_functions.py:clean dataset/seg/1 dataset/tissue/8 dataset/clean/1 --mask dataset/tissue/8
       wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
     """
-    called = partial(_found(function), **dict(_argument(text) for text in arguments))
+    called = partial(_import_function(function), **dict(_parse_argument(text) for text in arguments))
     called.__name__ = function  # type: ignore[attr-defined]  # the name in messages
     target = None if is_reduction else sources[-1]
     urls = sources if is_reduction else sources[:-1]
@@ -65,7 +65,7 @@ def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any
     return partial(wkwdask.apply, called, list(urls), target, halo=halo or 0, **options)
 
 
-def _found(name: str) -> Any:
+def _import_function(name: str) -> Any:
     """Import a function by the name of its module or file."""
     from wkwdask.runs.job import format_user_trace
 
@@ -74,7 +74,7 @@ def _found(name: str) -> Any:
         raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
     try:
         if module.endswith(".py"):
-            found = _module_of(module)
+            found = _import_file(module)
         else:
             sys.path.append(".")
             found = import_module(module)
@@ -91,7 +91,7 @@ def _found(name: str) -> Any:
     return found
 
 
-def _module_of(file: str) -> Any:
+def _import_file(file: str) -> Any:
     """Import a file as a module that is not in ``sys.modules``, so that its functions are pickled by value for the processes of a cluster."""
     path = Path(file).resolve()
     if not path.is_file():
@@ -108,7 +108,7 @@ def _module_of(file: str) -> Any:
     return module
 
 
-def _argument(text: str) -> tuple[str, Any]:
+def _parse_argument(text: str) -> tuple[str, Any]:
     name, separator, value = text.partition("=")
     if not separator:
         raise click.UsageError(f"--arg takes NAME=VALUE, got {text!r}")

@@ -162,7 +162,7 @@ def submit(
         ended = _submit_allocation(loaded, (verb, *arguments), logs, [*asked, *options["options"]], wait=wait)
     elif loaded.kind == "array":
         size = ArraySize(options["elements"], options["cpus"], None if walltime is None else _seconds(walltime), _nbytes(memory))
-        ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
+        ended = _submit_array(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
             f"--cluster {config}: a cluster of kind {loaded.kind}, expected a batch script; run the command directly: wkwdask {verb} ... --cluster {config}"
@@ -195,7 +195,7 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     return not wait or wait_for_end(number) == "COMPLETED"
 
 
-def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
+def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
     """Run a command until its tasks are submitted as a job array, or to its end if few tasks are left. Return False if ``wait`` is set and the array failed."""
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.job_array import submitting_to
@@ -207,12 +207,12 @@ def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) ->
         with submitting_to(batch):
             click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedToSlurm as handed:
-        _describe(handed)
+        _print_submission(handed)
         return not wait or wait_for_batch(handed.root, handed.batch)
     return True
 
 
-def _describe(handed: HandedToSlurm) -> None:
+def _print_submission(handed: HandedToSlurm) -> None:
     last = handed.batch.rounds[-1]
     parent = shlex.quote(dirname(handed.root))
     click.echo(f"{last.tasks:,} tasks: {handed.size}")
@@ -257,7 +257,7 @@ def batch_finish(root: str, again: str) -> None:
     with contextlib.suppress(BatchError):  # the states are only information
         for last in batch.rounds[-1:]:
             click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")
-    _hand_over(batch, _going_on(batch.arguments))
+    _submit_array(batch, _resuming(batch.arguments))
 
 
 def _has_started_before() -> bool:
@@ -265,7 +265,7 @@ def _has_started_before() -> bool:
     return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
-def _going_on(arguments: Sequence[str]) -> list[str]:
+def _resuming(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of the command that resumes a command."""
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 

@@ -11,7 +11,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs, storage_options
+from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs_on_cluster, storage_options
 
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
@@ -63,7 +63,7 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, the files above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
-@runs
+@runs_on_cluster
 def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, align_with: str | None, update: bool, update_content: bool, box: str | None, dry_run: bool,
     **options: Any,
@@ -110,7 +110,7 @@ def _all_layers(path: str) -> list[str]:
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; discard an interrupted run.")
 @external_option
-@runs
+@runs_on_cluster
 def upsample(path: str, **options: Any) -> Any:
     """Upsample a layer to finer mags: each voxel becomes a block of equal voxels.
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, numbers, resume_options, runs, storage_options
+from wkwdask.cli.options import StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
 
 
 @click.command(cls=StorageCommand, short_help="Convert images and arrays to WKW, and back.")
@@ -19,24 +19,24 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers, resume
 @click.option("--layer", help="Layer of the dataset. Default for a new one: color or segmentation.")
 @click.option("--mag", metavar="MAG", help="Mag to write, 1 by default, or to export, by default the finest.")
 @click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: as stated in the file, else zyx or czyx.")
-@click.option("--channels", metavar="N,N", callback=numbers("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
+@click.option("--channels", metavar="N,N", callback=numbers_callback("channels", int), help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
 @click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
 @click.option(
     "--range",
     "value_range",
     metavar="LOW,HIGH",
-    callback=numbers("range", float),
+    callback=numbers_callback("range", float),
     help="Values that become the minimum and the maximum of the data type; values between are scaled, others are clipped.",
 )
 @click.option(
     "--voxel-size",
     metavar="X,Y,Z",
-    callback=numbers("voxel-size", float),
+    callback=numbers_callback("voxel-size", float),
     help="Size of a voxel of mag 1, for a new dataset. Default: as stated in the source.",
 )
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
 @click.option(
-    "--offset", metavar="X,Y,Z", default="0,0,0", callback=numbers("offset", int), show_default=True, help="Position of the first voxel of the source."
+    "--offset", metavar="X,Y,Z", default="0,0,0", callback=numbers_callback("offset", int), show_default=True, help="Position of the first voxel of the source."
 )
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
@@ -56,7 +56,7 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers, resume
     is_flag=True,
     help="Allow writing where paths or links lead out of the dataset, and reading HDF5 data outside the file's folder. Default: refuse.",
 )
-@runs
+@runs_on_cluster
 def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
     """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
 
@@ -137,7 +137,7 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
 
 
 @click.command("tiff-prefix", short_help="Print the header that makes TIFF files of Zarr chunks.")
-@click.argument("shape", callback=numbers("shape", int))
+@click.argument("shape", callback=numbers_callback("shape", int))
 @click.argument("dtype")
 @click.option(
     "--byteorder", type=click.Choice(("little", "big")), default="little", show_default=True, help="Byte order; must be that of the array's codec bytes."

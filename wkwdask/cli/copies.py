@@ -14,13 +14,13 @@ from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import (
     StorageCommand,
     cluster_options,
+    combined_options,
     external_option,
     layers_option,
     mags_option,
     resume_options,
-    runs,
+    runs_on_cluster,
     storage_options,
-    together,
 )
 from wkwdask.errors import MissingError
 
@@ -52,7 +52,7 @@ class Triple(click.ParamType):
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
 @resume_options("Replace existing mags of the target; discard an interrupted run.")
 @external_option
-@runs
+@runs_on_cluster
 def copy(path: str, target: str, **options: Any) -> Any:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
@@ -106,7 +106,7 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-_rechunk_options = together(
+_rechunk_options = combined_options(
     click.argument("path"),
     click.argument("target", required=False),
     layers_option,
@@ -115,7 +115,7 @@ _rechunk_options = together(
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: only if it replaces a mag in place."),
     resume_options("Replace existing mags of the target; discard an interrupted run."),
     external_option,
-    runs,
+    runs_on_cluster,
 )
 
 

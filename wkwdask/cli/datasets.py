@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import cluster_options, external_option, parsed
+from wkwdask.cli.options import cluster_options, external_option, parse_callback
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -28,7 +28,7 @@ def _lengths(text: str) -> list[float]:
     return [float(length) for length in text.split(",")]
 
 
-_voxel_size_argument = click.argument("voxel_size", metavar="X,Y,Z", callback=parsed(_lengths, "a voxel size is three numbers such as 11.24,11.24,28"))
+_voxel_size_argument = click.argument("voxel_size", metavar="X,Y,Z", callback=parse_callback(_lengths, "a voxel size is three numbers such as 11.24,11.24,28"))
 _unit_option = click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
 
 

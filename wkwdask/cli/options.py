@@ -31,7 +31,7 @@ mags_option = click.option("--mags", metavar="MAG,MAG", help="Mags to process, s
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
-def together(*options: Decorator) -> Decorator:
+def combined_options(*options: Decorator) -> Decorator:
     """Combine decorators. The help lists their options in this order."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def together(*options: Decorator) -> Decorator:
     return decorated
 
 
-def parsed(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
+def parse_callback(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
     """Return a callback that parses the text of an option. ``expected`` begins the error message about an invalid text."""
 
     def callback(ctx: click.Context, param: click.Parameter, text: str | None) -> Any:
@@ -54,9 +54,9 @@ def parsed(parse: Callable[[str], Any], expected: str) -> Callable[..., Any]:
     return callback
 
 
-def numbers(name: str, number: Callable[[str], Any]) -> Callable[..., Any]:
+def numbers_callback(name: str, number: Callable[[str], Any]) -> Callable[..., Any]:
     """Return a callback that parses a list of numbers."""
-    return parsed(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
+    return parse_callback(lambda text: tuple(map(number, text.split(","))), f"--{name} takes numbers with commas between them")
 
 
 def resume_options(replaced: str) -> Decorator:
@@ -95,7 +95,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def runs(command: Callable[..., Any]) -> Callable[..., Any]:
+def runs_on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that select a cluster. The command checks its arguments and returns a function; its result is computed on the cluster and printed."""
 
     @cluster_options

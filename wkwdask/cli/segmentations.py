@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import wkwdask
-from wkwdask.cli.options import StorageCommand, external_option, parsed, resume_options, runs, storage_options, together
+from wkwdask.cli.options import StorageCommand, combined_options, external_option, parse_callback, resume_options, runs_on_cluster, storage_options
 from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MAPPED = "Bounding box to map [voxels of mag 1]; everything else becomes zero."
 
 def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
     """Add the options of commands that read a layer and write ids."""
-    return together(
+    return combined_options(
         click.option("--layer", help="Layer of SOURCE, if that is a dataset."),
         click.option("--mag", help="Mag of SOURCE. Default: the finest."),
         *([] if where is None else [click.option("--where", metavar="X,Y,Z,W,H,D", help=where)]),
@@ -28,7 +28,7 @@ def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
         storage_options("as in the source, lz4hc if that is raw"),
         resume_options("Replace an existing mag; discard an interrupted run."),
         external_option,
-        runs,
+        runs_on_cluster,
     )
 
 
@@ -53,7 +53,7 @@ def _limits(text: str) -> Any:
 @click.option(
     "--threshold",
     metavar="LEAST[,GREATEST]",
-    callback=parsed(_limits, "--threshold takes one number or two, LEAST,GREATEST"),
+    callback=parse_callback(_limits, "--threshold takes one number or two, LEAST,GREATEST"),
     help="Join voxels with at least this value, or with values from LEAST to GREATEST. Default: join equal labels.",
 )
 @click.option(
@@ -146,7 +146,7 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @storage_options("as in BASE", [WkwOptions])
 @resume_options("Replace an existing mag; discard an interrupted run.")
 @external_option
-@runs
+@runs_on_cluster
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
     """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
 

@@ -84,7 +84,7 @@ def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pix
 
     def fill(spans: tuple[_Span, _Span]) -> None:
         voxels = _read(volume, [(span.start, span.stop) for span in spans], plane, middle)
-        out[:, spans[1].pixels, spans[0].pixels] = _picked(voxels, spans) if are_ids else _averaged(voxels, spans)
+        out[:, spans[1].pixels, spans[0].pixels] = _pick_middle(voxels, spans) if are_ids else _average(voxels, spans)
 
     with ThreadPoolExecutor(_REMOTE_READERS if is_remote(volume.name) else 1, thread_name_prefix="wkwdask-preview") as threads:
         for _ in threads.map(fill, product(*all_spans)):
@@ -129,13 +129,13 @@ def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most:
     return spans
 
 
-def _picked(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
+def _pick_middle(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
     """Reduce each pixel to the voxel in its middle; ids cannot be averaged."""
     columns, rows = (np.minimum(np.arange(0, n, span.step) + span.step // 2, n - 1) for span, n in zip(spans, voxels.shape[:0:-1], strict=True))
     return voxels[:, rows[:, np.newaxis], columns]
 
 
-def _averaged(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
+def _average(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArray[Any]:
     """Reduce each pixel to the mean of its voxels."""
     mean: npt.NDArray[Any] = voxels
     for axis, span in ((2, spans[0]), (1, spans[1])):
@@ -213,7 +213,7 @@ def preview(
     >>> wkwdask.preview(f"{folder}/1", f"{folder}/preview.png", size=100).name
     'preview.png'
     """
-    image, segmentation, voxel_size = _found(url, layer, mag_or_key(mag), size)
+    image, segmentation, voxel_size = _find_volumes(url, layer, mag_or_key(mag), size)
     path = Path(output)
     draw(image, segmentation, voxel_size, size).save(path)
     return path
@@ -221,7 +221,7 @@ def preview(
 
 def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Picture.Image:
     """Draw three orthogonal slices through the middle of an image, a segmentation, or a segmentation over an image."""
-    scene = _scene(image, segmentation, voxel_size, size)
+    scene = _make_scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
     picture = Picture.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
@@ -232,7 +232,7 @@ def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Se
     return picture
 
 
-def _found(
+def _find_volumes(
     url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, size: int
 ) -> tuple[StoredArray | None, StoredArray | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
@@ -257,7 +257,7 @@ def _found(
     return image, segmentation, voxel_size
 
 
-def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> _Scene:
+def _make_scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> _Scene:
     shown = image or segmentation
     if shown is None:
         raise ValueError("there is neither an image nor a segmentation to draw")
