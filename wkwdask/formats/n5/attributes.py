@@ -265,6 +265,7 @@ class _LevelMetadata:
             ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
         else:
             ratio = _guess_ratio(base.dataset, base.letters, self.dataset, self.letters)
+        # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
         lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
         offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:

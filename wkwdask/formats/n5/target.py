@@ -58,6 +58,7 @@ class LevelGeometry:
         """Return the voxel size and the centre of the first voxel; the origin is the centre of voxel 0 of the finest dataset."""
         unit = "nm" if self.base_lengths_nm is not None else ""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
+        # A voxel of mag m covers m voxels of the finest mag, so the centre of its voxel 0 lies (m - 1) / 2 of them after the origin.
         scale = [length * factor for length, factor in zip(base, self.mag.factors, strict=True)]
         shift = [length * (first * factor + (factor - 1) / 2) for length, first, factor in zip(base, self.offset, self.mag.factors, strict=True)]
         channel = num_axes - 3
@@ -231,8 +232,9 @@ class N5Target(TargetFolder):
             settings.append({"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths})
         edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), places, strict=True)))
         stored_as = f"{datasets[0].compression.type}, blocks of {' x '.join(map(str, datasets[0].block_size[:3]))} voxels, each a file"
-        said = settings[0] if len(settings) == 1 else {"datasets": settings}
-        return NewLevels(dirname(folders[0]), folders, tuple(targets), said, edit, stored_as=stored_as)
+        # journals of a single dataset keep its settings without a list
+        journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
+        return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=stored_as)
 
     def _folders(self, mags: Sequence[Mag]) -> tuple[str, ...]:
         """Return the folders of the mags. New ones get the next numbers: in N5, levels are numbered from fine to coarse."""

@@ -148,6 +148,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
         documents[_document_key(key)] = n5_array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
 
     for layer in _layers(url, root if store.is_local else None):
+        # None: the URL names one level, whose group is above the root
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.selected:
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
@@ -166,12 +167,14 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _document_key(key) not in documents:
             add(key, volume, declared_axis_names(dataset_of(volume)))
+    # a level that no image supports, for example for its axes, may still be a plain array of Zarr
     for name, error in broken.items():
         if name not in documents:
             raise error
+    # Zarr v3 needs a document of every group between the root and an array; N5 needs none.
     for name in list(documents):
         parts = name.split("/")[:-1]
-        while parts:  # groups above an array, up to the root, need no attributes.json in N5
+        while parts:
             parts.pop()
             above = "/".join(parts)
             if _document_key(above) not in documents:

@@ -68,8 +68,8 @@ def _check_stated_size(kind: str, data: bytes, max_nbytes: int) -> None:
     """Check the decoded size that a header states, because the library allocates it unseen."""
     # Blosc 1 header, 16 bytes: version, format version, flags, typesize, then little-endian uint32 nbytes (at 4), blocksize (at 8),
     # cbytes (at 12). The lz4 of numcodecs begins with the decoded size as a little-endian uint32.
-    name, header_nbytes, at = _STATED_SIZES[kind]
-    stated = int.from_bytes(data[at : at + 4], "little")
+    name, header_nbytes, size_offset = _STATED_SIZES[kind]
+    stated = int.from_bytes(data[size_offset : size_offset + 4], "little")
     if len(data) < header_nbytes or stated > max_nbytes:
         raise ValueError(f"{SOURCE}: {name} data of {len(data)} bytes state {stated} decoded bytes, expected at most {max_nbytes}")
     stored = int.from_bytes(data[12:16], "little") if kind == "blosc" else 0
@@ -131,8 +131,8 @@ class ZarrCodec(ChunkCodec):
         if len(self.stages) != 1:
             return "" if self.stages else "raw", None
         kind, settings = self.stages[0]
-        said = json.loads(settings)
-        return kind, said.get("clevel", said.get("level"))
+        options = json.loads(settings)
+        return kind, options.get("clevel", options.get("level"))
 
     def largest_nbytes(self, shape: Sequence[int]) -> int:
         del shape

@@ -237,7 +237,7 @@ def _images_in_member(group: Node, key: str, location: str, name: str, depth: in
 def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
     """Return an OME-NGFF image; a level that cannot be read keeps its error and does not hide the others."""
     arrays: list[tuple[Node, str]] = []
-    kept, broken = [], []
+    readable, broken = [], []
     for level in image.levels:
         place = f"{location}/{level.path}"
         error: WkwDaskError | None = None
@@ -246,7 +246,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
             if item is None or not item.is_array:
                 raise KeyError
             arrays.append((item, axes_of(item.shape, image.axes or item.names or "tczyx"[-len(item.shape) :], place)))
-            kept.append(level)
+            readable.append(level)
         except (KeyError, FileNotFoundError):
             error = MissingError(f"{place}: not found, though the image lists it")
         except UnsupportedError as unsupported:
@@ -256,11 +256,11 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         if error is not None:
             broken.append(Level(level.path, place, problem=str(error), error=type(error)))
     levels = []
-    if kept:
+    if readable:
         # scales are relative to the finest array, whose own mag is not 1 if only coarser mags of a layer were exported
         base = _exported_placement(arrays[0][0], "").mag or MAG_1
-        places = place_levels(replace(image, levels=tuple(kept)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
-        for level, (item, _), placed in zip(kept, arrays, places, strict=True):
+        places = place_levels(replace(image, levels=tuple(readable)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
+        for level, (item, _), placed in zip(readable, arrays, places, strict=True):
             mag = None if placed.mag is None else mag_of([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
             levels.append(_level(item, f"{location}/{level.path}", level.path, placed._replace(mag=mag)))
     return array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
@@ -302,8 +302,8 @@ def _level(item: Node, location: str, key: str, placed: ArrayGeometry) -> Level:
     """Return an array as a level; one that is not supported or damaged keeps its error."""
     error: Exception
     if item.dtype is None:
-        said = item.declared_dtype
-        name = said.get("name", said) if isinstance(said, dict) else said
+        declared = item.declared_dtype
+        name = declared.get("name", declared) if isinstance(declared, dict) else declared
         error = UnsupportedError(f"{location}: holds {name}, expected integers or real numbers")
     elif max(item.shape, default=0) > _MAX_AXIS_LENGTH:
         error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {item.shape}")

@@ -228,7 +228,7 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     units = _nm_per_unit(image)
     scales = [_xyz_values(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
-    if len(known) < len(scales):
+    if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
         sizes = [_xyz_values([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(sizes, key=math.prod)
         return [ArrayGeometry(letters, mag_of(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]

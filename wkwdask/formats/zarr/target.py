@@ -101,6 +101,7 @@ class NgffTarget(TargetFolder):
         if self.destination.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
         sizes = self._voxel_sizes()
+        # an explicit voxel size first, so that a mismatch is reported; then that of the existing image, then that of the source
         size = self.destination.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.destination.source_voxel_size_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
@@ -117,6 +118,7 @@ class NgffTarget(TargetFolder):
         self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
         of_arrays = [_journal_settings(*one) for one in zip(specs, encodings, strict=True)]
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
+        # journals keep one value per array in a list, and the bare value for a single array
         for name in of_arrays[0]:
             settings[name] = of_arrays[0][name] if len(specs) == 1 else [one[name] for one in of_arrays]
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _describe(encodings[0]))
@@ -180,9 +182,9 @@ class NgffTarget(TargetFolder):
             if found is None:  # other software named the arrays: _check_no_duplicate is the only check
                 return
             if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
-                told = " x ".join(f"{n:g}" for n in found)
+                stated = " x ".join(f"{n:g}" for n in found)
                 given = " x ".join(f"{n:g}" for n in size)
-                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {told} nm according to its array {path!r}, got {given}")
+                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {given}")
 
 
 def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:

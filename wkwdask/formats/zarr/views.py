@@ -258,6 +258,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
             raise ExistsError(f"{link}: already exists, expected a link to the array of a segmentation")
     _remove_stale_labels(plan)
     paths = []
+    # an unchanged file keeps its time of modification, by which open arrays notice a change
     for folder, document in plan.documents.items():
         files.makedirs(folder)
         path = f"{folder}/{FILE_NAME}"
@@ -266,6 +267,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
             publish_bytes(path, data)
         paths.append(path)
     for link, target in plan.links.items():
+        # relative, so that a copied or moved dataset keeps its labels
         relative = relpath(files.realpath(target), files.realpath(dirname(link)))
         if not files.islink(link) or files.readlink(link) != relative:
             with contextlib.suppress(FileNotFoundError):

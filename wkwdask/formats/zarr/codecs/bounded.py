@@ -34,8 +34,8 @@ def bound_decoders(array: Any) -> Any:
     else:
         filters = metadata.filters or ()
         raw = prod(metadata.chunks) * metadata.dtype.to_native_dtype().itemsize * (MAX_FILTER_GROWTH if filters else 1)
-        kept = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
-        codecs = [V2Codec(filters=kept, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
+        bounded_filters = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
+        codecs = [V2Codec(filters=bounded_filters, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
     # zarr-python has no public way to change the codecs of an open array, whose classes are frozen
     object.__setattr__(own, "codec_pipeline", type(own.codec_pipeline).from_codecs(codecs))
     return array

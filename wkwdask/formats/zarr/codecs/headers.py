@@ -141,12 +141,12 @@ class Header:
 
     def make(self, encoded: bytes, layout: ChunkLayout) -> bytes:
         function = self.resolve()
-        made = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
-        if not isinstance(made, (bytes, bytearray, memoryview)):
-            raise TypeError(f"the header {self.name!r} returned {type(made).__name__}, expected bytes")
-        if len(made) != layout.header_nbytes:
-            raise ValueError(f"the header {self.name!r} returned {len(made)} bytes, expected {layout.header_nbytes} according to the metadata of the array")
-        return bytes(made)
+        header = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
+        if not isinstance(header, (bytes, bytearray, memoryview)):
+            raise TypeError(f"the header {self.name!r} returned {type(header).__name__}, expected bytes")
+        if len(header) != layout.header_nbytes:
+            raise ValueError(f"the header {self.name!r} returned {len(header)} bytes, expected {layout.header_nbytes} according to the metadata of the array")
+        return bytes(header)
 
 
 def _takes_layout(function: Callable[..., bytes]) -> bool:

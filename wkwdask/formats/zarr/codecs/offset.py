@@ -37,8 +37,8 @@ _SHOWN_NBYTES = 16
 
 def warn_of_neighbours(codec: Any, dtype: Any) -> None:
     """Warn if a later codec compresses the fixed bytes, or if a TIFF header and the codec ``bytes`` have different byte orders."""
-    before, behind = _neighbours(codec)
-    compressors = [one for one in map(_name_of, behind) if one not in _HARMLESS]
+    before, after = _neighbours(codec)
+    compressors = [one for one in map(_name_of, after) if one not in _HARMLESS]
     if compressors:
         warnings.warn(
             f"the codec {codec.name!r} comes before {compressors[0]!r}, which compresses its bytes too: stored chunks begin with the bytes of "
@@ -48,13 +48,13 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
         )
     if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
         return
-    said = codec.header.options.get("byteorder", "little")
+    stated = codec.header.options.get("byteorder", "little")
     for one in before:
         endian = getattr(one, "endian", None) if _name_of(one) == "bytes" else None
         found = getattr(endian, "value", endian)
-        if found not in (None, said):
+        if found not in (None, stated):
             warnings.warn(
-                f"the codec 'bytes' stores {found}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {said!r}: "
+                f"the codec 'bytes' stores {found}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {stated!r}: "
                 f"TIFF readers see wrong values; set header_options={{'byteorder': {found!r}}}",
                 HeaderWarning,
                 stacklevel=3,

@@ -96,8 +96,8 @@ class TiffImage:
         parts = [struct.pack(f"{order}2sHI", mark, 42, 8)]
         for page in range(pages):
             at = 8 + page * page_size
-            mine = slice(page * count, (page + 1) * count)
-            parts.append(self._directory(ends[mine], nbytes[mine], at + page_size if page + 1 < pages else 0, compression, at, tile))
+            segments = slice(page * count, (page + 1) * count)
+            parts.append(self._directory(ends[segments], nbytes[segments], at + page_size if page + 1 < pages else 0, compression, at, tile))
         return b"".join(parts)
 
     def _directory(self, starts: Sequence[int], nbytes: Sequence[int], following: int, compression: int, at: int, tile: tuple[int, int] | None) -> bytes:
@@ -130,17 +130,17 @@ class TiffImage:
 
 def _pack_directory(entries: list[tuple[int, int, Any]], following: int, at: int, order: str) -> bytes:
     # number of entries | 12 bytes per entry: tag, type, count, value or its offset | offset of the next directory | long values
-    fields, behind = [], b""
+    fields, overflow = [], b""
     outside = at + 2 + 12 * len(entries) + 4
     for tag, kind, values in entries:
         packed = values if kind == _ASCII else struct.pack(f"{order}{len(values)}{_FORMATS[kind]}", *values)
         if len(packed) > 4:
-            place = struct.pack(f"{order}I", outside + len(behind))
-            behind += packed + b"\0" * (len(packed) % 2)  # values begin at even offsets
+            place = struct.pack(f"{order}I", outside + len(overflow))
+            overflow += packed + b"\0" * (len(packed) % 2)  # values begin at even offsets
         else:
             place = packed.ljust(4, b"\0")
         fields.append(struct.pack(f"{order}HHI", tag, kind, len(values)) + place)
-    return struct.pack(f"{order}H", len(entries)) + b"".join(fields) + struct.pack(f"{order}I", following) + behind
+    return struct.pack(f"{order}H", len(entries)) + b"".join(fields) + struct.pack(f"{order}I", following) + overflow
 
 
 def _number_type(value: int) -> int:

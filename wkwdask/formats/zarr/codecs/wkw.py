@@ -295,16 +295,16 @@ def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, 
     ((0, 5, 2), (4, 1, 7), (slice(0, 7, 3), 0, slice(0, 4, 1)))
     """
     chosen = selection if isinstance(selection, tuple) else (selection,)
-    at = next((n for n, one in enumerate(chosen) if one is Ellipsis), None)
-    if at is not None:
-        chosen = (*chosen[:at], *[slice(None)] * (len(shape) - len(chosen) + 1), *chosen[at + 1 :])
+    ellipsis = next((n for n, one in enumerate(chosen) if one is Ellipsis), None)
+    if ellipsis is not None:
+        chosen = (*chosen[:ellipsis], *[slice(None)] * (len(shape) - len(chosen) + 1), *chosen[ellipsis + 1 :])
     chosen = (*chosen, *[slice(None)] * (len(shape) - len(chosen)))
     spans, rest = [], []
     for one, length in zip(chosen, shape, strict=True):
         low, high, picked = _axis_span(one, length)
         spans.append((low, high))
         rest.append(picked)
-    if len(shape) == 4:
+    if len(shape) == 4:  # a file holds all channels, so the box does not restrict them
         rest[0] = chosen[0]
     (z, to_z), (y, to_y), (x, to_x) = spans[-3:]
     return BoundingBox.from_corners((x, y, z), (to_x, to_y, to_z)), tuple(rest)
@@ -381,10 +381,10 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
         return await _get_all(getter, spec, rows[0][0], rows[0][2])
     memory = np.empty(nbytes, np.uint8)
     for start in range(0, len(rows), _MAX_REQUESTS):
-        some = rows[start : start + _MAX_REQUESTS]
-        wanted = [_get_all(getter, spec, offset, length) for offset, _, length in some]
-        parts = [await one for one in wanted] if isinstance(getter, BlockingGetter) else await asyncio.gather(*wanted)
-        for (_, place, length), part in zip(some, parts, strict=True):
+        batch = rows[start : start + _MAX_REQUESTS]
+        reads = [_get_all(getter, spec, offset, length) for offset, _, length in batch]
+        parts = [await one for one in reads] if isinstance(getter, BlockingGetter) else await asyncio.gather(*reads)
+        for (_, place, length), part in zip(batch, parts, strict=True):
             memory[place : place + length] = part
     return memory
 
