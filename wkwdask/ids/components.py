@@ -89,7 +89,6 @@ class Labelling:
 
     @property
     def title(self) -> str:
-        """Name of the computation in errors."""
         return f"components of {self.source.name}"
 
     @property
@@ -104,11 +103,9 @@ class Labelling:
         return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Return the map of regions that can contain components, shape (x, y, z)."""
         return self._application().occupied(region_shape)
 
     def regions(self) -> list[Vec3]:
-        """List the regions that can contain components."""
         return list(self.plan.regions(self.occupied(self.plan.region_shape)))
 
     def source_states(self, region: Vec3) -> int:
@@ -244,7 +241,6 @@ class ScratchJob(FlatJob):
         self._is_there = is_there
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return whether the scratch file of an earlier start is still valid."""
         return self._is_there(task, result)
 
 

@@ -54,9 +54,7 @@ class ComponentsOptions:
     threshold: float | tuple[float, float] | None = None
     """Least value of the foreground, or least and greatest; None joins equal labels."""
     connectivity: int = 26
-    """Neighbours of a voxel: 6, 18 or 26."""
     min_voxels: int = 0
-    """Size of the smallest component to keep."""
     where: BoundingBox | None = None
     """Box to label [voxels of mag 1]."""
     dtype: Any = None

@@ -39,13 +39,9 @@ class IdMap:
     """Table of ids on disk."""
 
     num_ids: int
-    """Number of mapped ids."""
     largest: int
-    """Largest value."""
     values_path: str
-    """File of the values."""
     dtype: str
-    """Type of the values."""
     offset: int = 0
     """First byte of the values."""
     keys_path: str | None = None

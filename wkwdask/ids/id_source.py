@@ -78,7 +78,6 @@ class PairsInMemory:
     keys: npt.NDArray[np.uint64]
     values: npt.NDArray[np.uint64]
     name: str = "mapping"
-    """Name of the mapping in errors."""
 
     def digest(self) -> str:
         return hashlib.blake2b(self.keys.tobytes() + self.values.tobytes(), digest_size=16).hexdigest()
@@ -93,7 +92,6 @@ class ValuesInMemory:
 
     values: npt.NDArray[Any]
     name: str = "mapping"
-    """Name of the mapping in errors."""
 
     def digest(self) -> str:
         return hashlib.blake2b(b"dense" + self.values.tobytes(), digest_size=16).hexdigest()

@@ -121,7 +121,6 @@ class LabelSurvey:
     """Other layer, of the same mag or a coarser one."""
     plan: BrickPlan
     ignore_zero: bool = True
-    """Whether label 0 is left out."""
 
     @property
     def name(self) -> str:
@@ -129,11 +128,9 @@ class LabelSurvey:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all sums are integer sums."""
         return self.values is None or has_exact_sums(self.values.dtype)
 
     def occupied(self) -> CellMap:
-        """Return the map of regions with labels that count, shape (x, y, z)."""
         if self.ignore_zero:
             return stored_regions(self.labels, self.plan)
         return cell_map(self.plan.box, self.plan.region_shape, self.name, fill=True)
@@ -162,7 +159,6 @@ class LabelAccumulator:
         self._table.add(labels[0], corner, None if survey.values is None else read_aligned(survey.values, box))
 
     def result(self) -> LabelRows:
-        """Return the rows of all labels, unordered."""
         return self._table.rows()
 
     def merge(self, found: LabelRows) -> None:

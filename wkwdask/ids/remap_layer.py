@@ -103,7 +103,6 @@ class RemapOptions:
     where: BoundingBox | None = None
     """Box to map [voxels of mag 1]; voxels outside become zero."""
     dtype: Any = None
-    """Type of the ids, None for that of the source."""
     command: str = "remap"
     """Verb of the user."""
 

@@ -50,9 +50,7 @@ class ApplyOptions:
     """Type of one channel of the result; None is that of the first source."""
     num_channels: int = 1
     stored: Any = None
-    """Storage options of the target's format."""
     category: str | None = None
-    """Category of a new layer, such as ``"color"``."""
     token: str | None = None
     """Version of the function, as the user names it."""
     arguments: str | None = None
@@ -62,7 +60,6 @@ class ApplyOptions:
     most_failures: int = 0
     """Failed tasks after which the job ends at once."""
     allow_external: bool = False
-    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +116,19 @@ class BrickGrid:
     """Region shape that an earlier start of the same job chose."""
 
 
-def plan_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, cut: BrickGrid, workers: int) -> AppliedFunction:
+def plan_application(function: Callable[..., Any], sources: Sources, options: ApplyOptions, grid: BrickGrid, workers: int) -> AppliedFunction:
     """Plan the regions and bricks of a function's application."""
     for volume in sources.all:
-        is_finer(volume.box.mag, cut.mag)
+        is_finer(volume.box.mag, grid.mag)
     if min(options.halo) < 0:
         raise ValueError(f"halo must not be negative, got {options.halo}")
     first = sources.volumes[0]
-    box = first.box.in_mag(cut.mag)
+    box = first.box.in_mag(grid.mag)
     where = where_box(first.name, options.where, box)
-    voxel_nbytes = cut.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
-    framed = moved(box, (-cut.origin[0], -cut.origin[1], -cut.origin[2]))
-    plan = plan_bricks(framed, Tiling(cut.chunk_shape, cut.shard_shape, voxel_nbytes), workers, options.chunks, cut.region)
-    return AppliedFunction(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, cut.origin)
+    voxel_nbytes = grid.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
+    framed = moved(box, (-grid.origin[0], -grid.origin[1], -grid.origin[2]))
+    plan = plan_bricks(framed, Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes), workers, options.chunks, grid.region)
+    return AppliedFunction(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, grid.origin)
 
 
 def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
@@ -140,7 +137,7 @@ def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[st
     first = sources.volumes[0]
     mag = first.box.mag if target is None else _wanted(target, options).place(sources.first).mag
     spec = _spec(first, mag, options)
-    application = plan_application(function, sources, options, _cut_alone(first, spec), 1)
+    application = plan_application(function, sources, options, _default_grid(first, spec), 1)
     return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
 
 
@@ -148,14 +145,14 @@ def make_reduction(function: Callable[..., Any], urls: Sequence[str | os.PathLik
     """Plan a function's application whose results are combined to one value."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    return plan_application(function, sources, options, _cut_alone(first, _spec(first, first.box.mag, options)), workers)
+    return plan_application(function, sources, options, _default_grid(first, _spec(first, first.box.mag, options)), workers)
 
 
 def _spec(first: Volume, mag: Mag, options: ApplyOptions) -> LevelSpec:
     return LevelSpec(first.box.in_mag(mag), np.dtype(first.dtype if options.dtype is None else options.dtype), options.num_channels)
 
 
-def _cut_alone(first: Volume, spec: LevelSpec) -> BrickGrid:
+def _default_grid(first: Volume, spec: LevelSpec) -> BrickGrid:
     """Return the grid of a job that stores nothing."""
     shapes = (first.chunk_shape, first.shard_shape) if first.is_regular else (_CHUNK, _SHARD)
     return BrickGrid(spec.box.mag, spec.voxel_nbytes, *shapes)
@@ -186,8 +183,8 @@ def lay_out_apply(
         input=",".join(map(source_token, sources.all)), **given,
     )  # fmt: skip
     draft, made = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
-    cut = BrickGrid(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
-    application = plan_application(function, sources, options, cut, workers)
+    grid = BrickGrid(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
+    application = plan_application(function, sources, options, grid, workers)
     nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)
     plan = {"region": application.plan.region_shape}
     staged = draft.mags([made], nbytes, levels.edit, plan, task_nbytes=_task_nbytes(application, made))

@@ -138,11 +138,9 @@ class AppliedFunction:
 
     @property
     def title(self) -> str:
-        """Name of the computation in errors."""
         return f"computed by {function_name(self.function)}"
 
     def occupied(self, region_shape: Vec3) -> CellMap:
-        """Return the map of regions to compute, shape (x, y, z)."""
         box = moved(self.plan.box, self.origin)
         maps = []
         if self.where is not None:
@@ -203,11 +201,9 @@ class AppliedFunction:
             arrays = self._read(grown)  # the failed call may have changed them in place
 
     def region_box(self, region: Vec3) -> BoundingBox:
-        """Return the box of a region [absolute voxels]."""
         return moved(self.plan.region_box(region), self.origin)
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Compute the voxels of a brick of the plan, shape (c, x, y, z); None where all of them are zero."""
         box = moved(box, self.origin)
         inside = box if self.where is None else box.intersection(self.where)
         if inside.is_empty:
@@ -226,7 +222,6 @@ class AppliedFunction:
         return out
 
     def states(self, region: Vec3) -> int:
-        """Return the digest of the states of all files that a region reads."""
         grown = _grown(self.region_box(region), self.halo)
         volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
         return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
@@ -307,7 +302,6 @@ class ApplySpec(SourceSpec):
         return self.application.states(self.region)
 
     def run(self) -> Result:
-        """Compute and write all bricks of the region."""
         application, plan = self.application, self.application.plan
         states = application.states(self.region)  # before reading: a file that changes during the read then fails the check on resume
         writer = BrickWriter(self.target, plan.brick_shape, None if plan.contains_whole_shards(self.target.shard_shape) else self.region)
@@ -324,8 +318,6 @@ class ApplySpec(SourceSpec):
 
 
 class ApplyJob(RegionJob):
-    """Job that computes one volume from others."""
-
     def __init__(self, application: Computation, target: TargetArray) -> None:
         plan = application.plan
         super().__init__([target], [plan], [application.occupied(plan.region_shape)], lambda _, region: ApplySpec(application, target, region))
@@ -384,7 +376,6 @@ class ReduceSpec:
         )
 
     def run(self) -> Result:
-        """Compute all bricks of the region and combine what they give."""
         value: tuple[Any, ...] = ()
         plan = self.application.plan
         for brick in plan.bricks(self.region):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.regions import RegionGrid
 
 _BRICK_NBYTES = 16 << 20
-_LISTED = 10
+_MAX_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Differences:
     def __add__(self, other: Differences) -> Differences:
         listed = sorted((*self.listed, *other.listed), key=lambda one: (*reversed(one.voxel), one.channel))
         box = self.box if other.box is None else other.box if self.box is None else self.box.union(other.box)
-        return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_LISTED]), box)
+        return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_MAX_LISTED]), box)
 
 
 def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
@@ -78,7 +78,7 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
         low.append(int(hit[0]) + corner)
         high.append(int(hit[-1]) + 1 + corner)
     listed = []
-    for at in np.flatnonzero(differs.ravel(order="F"))[:_LISTED]:
+    for at in np.flatnonzero(differs.ravel(order="F"))[:_MAX_LISTED]:
         channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
         x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
         values = [array[(channel, *place)] for array in (first, second)]
@@ -167,7 +167,6 @@ class EqualSpec(CompareSpec):
         return replace(result, value=None, sources=sources)
 
     def digest(self) -> int:
-        """Return the digest of the states of the copy's files."""
         return digest(self.second.shard_states(self.plan.region_box(self.region)))
 
 
@@ -196,7 +195,6 @@ class EqualJob(CompareJob):
     spec = EqualSpec
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return whether the copy's files are still those that were compared."""
         return bool(task.spec.digest() == result.sources)
 
 

@@ -38,7 +38,7 @@ _SAMPLED_GROUP = 16
 _BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
 _OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
 _SECONDS_PER_TASK = 0.005
-_LOOKED_AT_REGIONS = 1000
+_MAX_REGIONS_LISTED = 1000
 _SAMPLED_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
 
@@ -391,7 +391,7 @@ def _of_export(export: Export) -> ConvertedMag:
 
 def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[float | None, float]:
     """Read and encode a few bricks of regions with data; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
-    regions = list(islice(plan.regions(occupied), _LOOKED_AT_REGIONS))
+    regions = list(islice(plan.regions(occupied), _MAX_REGIONS_LISTED))
     stored = read = made = 0
     seconds, is_first = 0.0, True  # the first brick compiles kernels and is not counted
     for region in [*regions[:1], *regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]]:

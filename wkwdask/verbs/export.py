@@ -175,7 +175,6 @@ class Export(Work[Report]):
             publish_bytes(path, format_job_record(self.settings))
 
     def release(self) -> None:
-        """Release the lock."""
         release_lock(self.target, self.owner)
 
     def suspend(self, error: BaseException) -> None:
@@ -209,7 +208,6 @@ class Export(Work[Report]):
         return report
 
     def publish(self, seconds: float, note: str) -> Report:
-        """Publish the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
         if files.isdir(self.staged):

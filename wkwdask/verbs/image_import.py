@@ -78,7 +78,6 @@ class SourceOptions:
 
     part: VolumeSelection
     axes: str | None = None
-    """Order of the source's axes."""
     fill: bool = False
     """Whether unreadable sections become zeros."""
     allow_external: bool = False

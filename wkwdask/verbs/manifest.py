@@ -59,7 +59,7 @@ def parse_manifest(text: str, source: str) -> dict[str, str]:
     return found
 
 
-_PIECE_NBYTES = 4 << 20
+_READ_NBYTES = 4 << 20
 
 
 def hashed_files(root: str, inside: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, bool]]:
@@ -85,7 +85,7 @@ def hash_file(path: str) -> tuple[str, int]:
     """Return the SHA-256 (hexadecimal) and size [bytes] of a file."""
     state, nbytes = hashlib.sha256(), 0
     with files.open_stream(path) as file:
-        while piece := file.read(_PIECE_NBYTES):
+        while piece := file.read(_READ_NBYTES):
             state.update(piece)
             nbytes += len(piece)
     return state.hexdigest(), nbytes
@@ -99,8 +99,8 @@ def read_manifest(root: str) -> dict[str, str]:
         raise MissingError(f"{path}: not found: write a manifest first") from None
 
 
-_GROUP = 64  # files of one task
-_SHOWN = 20
+_FILES_PER_TASK = 64  # files of one task
+_MAX_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class ManifestReport:
         lines = []
         for what in ("missing", "changed", "additional", "not_hashed"):
             paths, said = getattr(self, what), what.replace("_", " ")
-            lines += [f"{said}: {path}" for path in paths[:_SHOWN]]
-            if len(paths) > _SHOWN:
-                lines.append(f"{said}: and {len(paths) - _SHOWN} more")
+            lines += [f"{said}: {path}" for path in paths[:_MAX_LISTED]]
+            if len(paths) > _MAX_LISTED:
+                lines.append(f"{said}: and {len(paths) - _MAX_LISTED} more")
         counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
         return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
 
@@ -182,9 +182,9 @@ class Hashes(Work[None]):
         self.others = [path for path, is_regular in listed if not is_regular]
 
         def tasks() -> Iterator[Task]:
-            return (HashSpec(self.root, tuple(paths[first : first + _GROUP])).task() for first in range(0, len(paths), _GROUP))
+            return (HashSpec(self.root, tuple(paths[first : first + _FILES_PER_TASK])).task() for first in range(0, len(paths), _FILES_PER_TASK))
 
-        return FlatJob(tasks, -(-len(paths) // _GROUP), self._take)
+        return FlatJob(tasks, -(-len(paths) // _FILES_PER_TASK), self._take)
 
     def _take(self, task: Task, result: Result) -> None:
         for path, digest, nbytes in result.value:

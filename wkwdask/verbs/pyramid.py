@@ -63,9 +63,7 @@ class RegionSpec(SourceSpec):
     targets: tuple[TargetArray, ...]
     """Arrays to write, one per mag of the pass."""
     method: str
-    """Reduction of a window to a voxel, such as ``"median"``."""
     ignore_zero: bool
-    """Whether zeros in a window are left out."""
     region: Vec3
     first_level: int = 0
     """Index in the whole pyramid of the first mag of the pass."""
@@ -210,7 +208,6 @@ class PyramidJob:
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return whether the result of an earlier start is still valid."""
         if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
             # A changed source is an error. A changed mag in between was made by this job: its regions are simply made again.
             if task.spec.first_level:
@@ -245,7 +242,7 @@ def changed_shards(mag: ExistingMag) -> set[Vec3]:
     changed |= _changed_files(target, record)
     # Windows at the border hold only voxels inside of the box: a shard changes when a new box cuts its footprint elsewhere, though no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
-        changed |= {index for index in now.keys() | then.keys() if _counted(index, mag, mag.old_box) != _counted(index, mag, finer.box)}
+        changed |= {index for index in now.keys() | then.keys() if _footprint_in(index, mag, mag.old_box) != _footprint_in(index, mag, finer.box)}
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
 
 
@@ -256,7 +253,7 @@ def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Ve
     return {(row[0], row[1], row[2]) for row in found ^ known}
 
 
-def _counted(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
+def _footprint_in(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
     """Return the part of a shard's footprint that lies inside a box of the finer mag: windows contain only these voxels."""
     return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
 
@@ -289,11 +286,8 @@ class PyramidOptions:
     finest: Mag | str | None = None
     """Mag or key of the level to start from."""
     method: str = "default"
-    """Reduction of a window to a voxel."""
     ignore_zero: bool = False
-    """Whether zeros in a window are left out."""
     mags: tuple[Mag, ...] | None = None
-    """Mags to make."""
     coarsest: Mag | None = None
     """Last mag of the ladder."""
     sampling: str | None = None
@@ -301,9 +295,7 @@ class PyramidOptions:
     align_with: str | bool = True
     """Image whose mags the ladder follows: True for all other images of the dataset, False for none, or a name."""
     stored: Any = None
-    """Storage options of the format."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +303,6 @@ class Pyramid(Plan):
     """Plan of a pyramid."""
 
     source: Volume
-    """The finest mag."""
     method: str
     ignore_zero: bool
     passes: tuple[Pass, ...]

@@ -41,7 +41,6 @@ class LayerSelection:
     """Mags of a source to convert, and the part of each."""
 
     mags: tuple[Mag, ...] | None = None
-    """Mags to convert, by default all."""
     finest_only: bool = False
     """Whether only the finest mag is converted."""
     part: VolumeSelection = field(default_factory=VolumeSelection)
@@ -71,7 +70,6 @@ class LayerSelection:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of the job that a journal records."""
         return settings_of("convert", **{name: getattr(self.part, name) for name in VolumeSelection.__slots__})
 
 
@@ -148,7 +146,6 @@ class RechunkOptions:
     command: str = "rechunk"
     """Verb of the user. A ``copy`` keeps all bytes of files that it can take over unchanged."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,6 @@ class RegionJob:
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return whether the result of an earlier start is still valid."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
         return self._collector.still_exists(result, known)
@@ -83,7 +82,6 @@ class SourceSpec:
         raise NotImplementedError
 
     def digest(self) -> int:
-        """Return the digest of the states."""
         return digest(self.states())
 
 

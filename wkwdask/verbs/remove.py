@@ -44,7 +44,6 @@ class RemoveSpec:
         return Task(f"deletion of {self.paths[0]}", f"delete {self.paths[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:
-        """Delete the paths; missing ones count as deleted."""
         counts = [_delete(path) for path in self.paths]
         return Result((), value=(sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)))
 
@@ -142,7 +141,6 @@ class Removal:
                 files.unlink(link)
 
     def count(self) -> tuple[int, int]:
-        """Return the number of files and their bytes."""
         counts = [files.count_tree(folder) for folder in self.folders]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
@@ -237,7 +235,7 @@ def lay_out_removals(
     is_level = found.mag is not None or any(image.key is not None for image in found.layers)
     holds_images = not is_level and all(image.folder != path for image in found.layers)
     staged = [stage for image in _chosen(one, found, layers) for stage in _stage(one, found, image, mags)]
-    left = [] if mags is not None or is_level else list(_left(one, path, staged, whole=holds_images and layers is None))
+    left = [] if mags is not None or is_level else list(_leftovers(one, path, staged, whole=holds_images and layers is None))
     return Removals(one, tuple(staged), tuple(left), roots, path if is_all and not is_level and (holds_images or not staged) else None)
 
 
@@ -296,15 +294,15 @@ def _parent(image: Image, folder: str) -> str:
     return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
 
 
-def _left(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
+def _leftovers(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
     """Yield the paths that stay beside removed levels, and beside removed images."""
     for parent in dict.fromkeys(stage.parent for stage in staged):
-        yield from _others(one, parent, {folder[len(stage.parent) + 1 :].split("/")[0] for stage in staged for folder in stage.folders})
+        yield from _unlisted(one, parent, {folder[len(stage.parent) + 1 :].split("/")[0] for stage in staged for folder in stage.folders})
     if whole:
-        yield from _others(one, path, {basename(stage.parent) for stage in staged})
+        yield from _unlisted(one, path, {basename(stage.parent) for stage in staged})
 
 
-def _others(one: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
+def _unlisted(one: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
     """Return the paths in a folder that are not hidden, known by name, or metadata of the format."""
     names = sorted(files.listdir(folder)) if files.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name not in one.image_files and not name.startswith("."))

@@ -67,7 +67,6 @@ class Rebuild:
         return self.base.provenance
 
     def spec(self, shard: Vec3) -> RegionSpec:
-        """Return the task body that rebuilds a shard."""
         return RegionSpec(self.base.finer, self.base.plan, (self.target,), self.provenance.method, self.provenance.ignore_zero, shard)
 
 
@@ -89,7 +88,6 @@ class BrokenFile:
         return self.faults[0].path
 
     def has(self, kind: str) -> bool:
-        """Return whether it has a fault of a kind."""
         return any(fault.kind == kind for fault in self.faults)
 
     def rewrite_spec(self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None) -> RewriteSpec:
@@ -275,7 +273,7 @@ class Repair:
         elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
             self._add_rewrite(file, CUT, file.rewrite_spec(), "all blocks stay unchanged")
         else:
-            rebuilding, doubt = self._sure(rebuilding, file)
+            rebuilding, doubt = self._confirmed(rebuilding, file)
             if not self._plan_rebuild(rebuilding, file):
                 self._plan_loss(rebuilding, file, doubt)
 
@@ -292,7 +290,7 @@ class Repair:
         found = plan_rebuild(scope, provenance, lost)
         return Rebuild(found, scope.target(found.coarser.box, f"{scope.folder}/"))
 
-    def _sure(self, rebuilding: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
+    def _confirmed(self, rebuilding: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
         """Return the rebuilding of a file, or None and the reason why its method is uncertain."""
         if rebuilding is None:
             return None, ""

@@ -45,7 +45,6 @@ class SourceVolume:
 
 
 def open_source_volume(url: str | os.PathLike[str]) -> SourceVolume:
-    """Open a volume of any format."""
     return SourceVolume(*open_sized(url))
 
 
@@ -54,13 +53,9 @@ class TargetRequest:
     """Target of a result, and its storage, as the user asks for them."""
 
     target: str | os.PathLike[str]
-    """URL of the level."""
     stored: Any
-    """Storage options of the format."""
     category: str | None = None
-    """Category of a new image."""
     allow_external: bool = False
-    """Whether links of the target may lead out of its container."""
 
     def place(self, read: SourceVolume) -> TargetImage:
         """Return the place of a level that is computed from a volume."""

@@ -121,7 +121,7 @@ class UpdateJob:
         """Record the receipts of a shard; after the last shard of a mag, continue with the next mag."""
         for level, receipt in result.receipts:
             self.tallies[level].add(receipt)
-            self.num_changed[level] += self._is_other(level, receipt)
+            self.num_changed[level] += self._was_replaced(level, receipt)
         if self.tallies[self._level].is_complete:
             self.save_record()
             return self.tasks()
@@ -129,7 +129,7 @@ class UpdateJob:
             self.save_record()
         return ()
 
-    def _is_other(self, level: int, receipt: Receipt) -> bool:
+    def _was_replaced(self, level: int, receipt: Receipt) -> bool:
         """Return whether a shard was replaced by a different file."""
         rows = self._mags[level].record
         if level not in self._known:
@@ -157,13 +157,12 @@ class Update(Work[Report]):
     """Update of coarser mags, file by file in place."""
 
     source: Volume
-    """The finest mag."""
     folder: JobFolder
     """Job folder, which holds the locks of the mags."""
     mags: tuple[ExistingMag, ...]
     """Mags to update, finest first."""
     job: UpdateJob
-    again: Callable[[], Update]
+    plan_again: Callable[[], Update]
     """Plans the same update again, from what is stored now."""
 
     def start(self) -> None:
@@ -174,7 +173,7 @@ class Update(Work[Report]):
         # Lock first, then plan again: what another job changed between planning and locking is seen, and what comes later cannot happen.
         self.folder.start("update", {"command": "update"})
         try:
-            now = self.again()
+            now = self.plan_again()
             if now.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:
@@ -257,8 +256,8 @@ def lay_out_update(
     job = UpdateJob(living, by_content=by_content, box=box)
     dataset = None if layer.container is None else layer.container.dataset_folder
     hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [dataset])])
-    again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
-    return Update(source, hold, tuple(living), job, again)
+    plan_again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
+    return Update(source, hold, tuple(living), job, plan_again)
 
 
 def _check_options(options: PyramidOptions) -> None:

@@ -41,15 +41,11 @@ class UpsampleOptions:
     """Options of an upsampling; None chooses a default."""
 
     source: Mag | None = None
-    """Mag to start from."""
     finest: Mag | None = None
     """First mag of the ladder of new mags."""
     mags: tuple[Mag, ...] | None = None
-    """Mags to make."""
     stored: Any = None
-    """Storage options of the format."""
     allow_external: bool = False
-    """Whether levels may be written where paths and links lead out of the container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,6 @@ class Upsample(Plan):
     """Plan of an upsampling."""
 
     source: Volume
-    """The coarse mag."""
     plans: tuple[UpsamplePlan, ...]
     staged: StagedMags
     """Mags to write; no targets where all mags exist."""

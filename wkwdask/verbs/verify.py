@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.verbs.recompute import RecomputeSpec
 
-_SHOWN = 50
+_MAX_LISTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,6 @@ class CheckSpec:
     """Task that checks a group of files."""
 
     level: str
-    """Key of their level."""
     check: FileCheck
     files: tuple[Any, ...]
     """The files, in the format's own listing."""
@@ -136,9 +135,9 @@ class VerifyReport:
         return f"{state}: {counts}; {counted(self.files, 'file')}, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
 
     def __str__(self) -> str:
-        lines = [str(fault) for fault in self.faults[:_SHOWN]]
-        if len(self.faults) > _SHOWN:
-            lines.append(f"... and {len(self.faults) - _SHOWN} more")
+        lines = [str(fault) for fault in self.faults[:_MAX_LISTED]]
+        if len(self.faults) > _MAX_LISTED:
+            lines.append(f"... and {len(self.faults) - _MAX_LISTED} more")
         return "\n".join([*lines, self.verdict])
 
     def to_json(self) -> dict[str, Any]:
@@ -236,7 +235,6 @@ class Verification(Work["VerifyReport"]):
 def lay_out_verification(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
 ) -> Verification:
-    """Plan a verification."""
     one = format_of(url) or default_format()
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")

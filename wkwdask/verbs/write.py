@@ -127,7 +127,6 @@ class WriteJob:
         return part_of_array(self._content, cell_box(part, self._part_shape, box).intersection(box), box.topleft)
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the parts, those of one shard together."""
         parts = (part for shard in self._shards for part in self._parts(shard))
         return (PartSpec(self._target, part, self._part_shape, self._content_of(part)).task() for part in parts)
 

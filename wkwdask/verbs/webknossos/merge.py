@@ -51,7 +51,6 @@ class Merge:
 
     @property
     def target(self) -> str:
-        """Folder of the result."""
         assert self.move.destination is not None
         return self.move.destination.url
 
@@ -66,7 +65,6 @@ class _Scan:
     """Result of reading all blocks of an annotation."""
 
     largest: int
-    """Largest id."""
     outside: BoundingBox
     """Smallest box around all nonzero voxels outside of the base's box."""
 
@@ -76,7 +74,6 @@ class MergeOptions:
     """Selection of the base's mag and of the annotations' volume layers."""
 
     layer: str | None = None
-    """Layer of the base."""
     mag: Mag | None = None
     relabel: bool | int = False
     """Whether new ids of different annotations are made distinct; or the largest id of the base."""
@@ -130,7 +127,6 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
-    """Plan the merge."""
     move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
