@@ -197,7 +197,7 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
     Examples
     --------
-    >>> list(flat({"distributed": {"worker-ttl": "5m", "worker": {"memory": {"spill": False}}}}))
+    >>> list(flatten({"distributed": {"worker-ttl": "5m", "worker": {"memory": {"spill": False}}}}))
     [('distributed.worker-ttl', '5m'), ('distributed.worker.memory.spill', False)]
     """
     for name, value in settings.items():
