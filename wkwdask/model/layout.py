@@ -179,8 +179,8 @@ class Shards(ShardLayout):
         """Return the number of codes of a file."""
 
     @abstractmethod
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> ShardFile:
-        """Start a shard whose first chunk is ``first``; ``pieces`` is the file to append to."""
+    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> ShardFile:
+        """Start a shard whose first chunk is ``first``; ``buffer`` is the file to append to."""
 
     @property
     @abstractmethod
@@ -245,6 +245,7 @@ def _batches(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> It
 def _parts(ranges: Ranges, grid: ChunkGrid) -> Iterator[npt.NDArray[np.int64]]:
     """Split a box of chunks into parts of limited size, each of whole shards if these are small enough; each has shape (n, 4)."""
     steps = list(_HASHED_CELLS if grid.file is None else (max(1, n // edge) for n, edge in zip(grid.file, grid.chunk, strict=True)))
+    # Double the shortest axis until a part has enough cells, so that parts stay compact.
     while math.prod(steps) < _CELLS_AT_ONCE and any(step < len(cells) for step, cells in zip(steps, ranges, strict=True)):
         axis = min(range(4), key=lambda n: steps[n] if steps[n] < len(ranges[n]) else 1 << 62)
         steps[axis] *= 2

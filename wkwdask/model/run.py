@@ -104,6 +104,7 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
     >>> sizes.tolist(), [(s.run, s.offset, s.nbytes) for s in segments]
     ([10, 20, 0, 5], [(0, 0, 30), (-1, 0, 0), (1, 0, 5)])
     """
+    # One entry per code: the run that has the block (-1: none), and its offset there.
     run_of = np.full(blocks_per_file, -1, np.int64)
     offset_of = np.zeros(blocks_per_file, np.int64)
     sizes = np.zeros(blocks_per_file, np.int64)

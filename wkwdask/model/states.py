@@ -50,6 +50,7 @@ def add_digests(*values: int) -> int:
 
 def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
     """Return the digests of states grouped by the cells of a grid that the files touch."""
+    # Repeat each file once per cell that it touches, axis by axis; then sort by cell and add up the digests of each.
     values, cells = digests(states), states[:, :3]
     for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
         first = cells[:, axis] * edge // cell

@@ -188,7 +188,7 @@ class StoredArray(RandomAccessVolume):
         nonzero = 0
         if inside.size:
             nonzero = self._read_inside(inside, (low[0], low[1], low[2], low[3]), high, fill_zeros=fill_zeros)
-        if inside.shape != out.shape and (nonzero or fill_zeros):
+        if inside.shape != out.shape and (nonzero or fill_zeros):  # zeros around the part that lies inside the array
             for axis, part in enumerate(where):
                 for beyond in (slice(0, part.start), slice(part.stop, None)):
                     out[(slice(None),) * axis + (beyond,)] = 0
@@ -206,7 +206,7 @@ class StoredArray(RandomAccessVolume):
             self.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
             raise
         self.identity.check(has_absent=found < seen.size)
-        has_fill = bool(self.fill) and found < seen.size
+        has_fill = bool(self.fill) and found < seen.size  # with a fill value other than 0, missing chunks are not zero
         if has_fill or seen.any():
             for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
                 corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
@@ -433,6 +433,9 @@ class StoredArray(RandomAccessVolume):
     def _moved(self, states: States) -> States:
         """Convert indices counted from the array's first voxel to those of the absolute shards that the files touch."""
         for axis, (edge, origin) in enumerate(zip(self.grid.unit, self.grid.origin, strict=True)):
+            # Without a common origin a file lies in two shards of the absolute grid, and has a row for each:
+            #     absolute grid   |    0    |    1    |    2
+            #     files               |    0    |    1    |
             first, rest = divmod(origin, edge)
             shards = (first, first + 1) if rest else (first,)
             rows = np.repeat(states, len(shards), axis=0)

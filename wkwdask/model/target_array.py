@@ -266,7 +266,7 @@ class TargetArray:
             return self.splicer.splice_shard(source, self, shard)
         box = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
         receipt = Receipt(shard, box, voxels=box.volume)
-        chunks = self._copied(source, self._cells(box))
+        chunks = self._reframed_chunks(source, self._cells(box))
         return self._spliced_shard(receipt, chunks) if self.is_sharded else self._spliced_files(receipt, chunks)
 
     def _spliced_files(self, receipt: Receipt, chunks: Iterator[tuple[int, Vec4, bytes]]) -> Receipt:
@@ -298,7 +298,7 @@ class TargetArray:
             raise
         return self.published(receipt)
 
-    def _copied(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
+    def _reframed_chunks(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
         """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
         reframe, num_found = self.array.codec.reframe(source.codec), 0
         assert reframe is not None
@@ -355,8 +355,8 @@ class TargetArray:
 
     def new_shard(self, shard: Vec3) -> ShardFile:
         layout, store = self.shards, self.array.store
-        pieces = FileBuffer(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
-        return layout.new_shard(self._first_chunk(shard), self.array.grid, pieces)
+        buffer = FileBuffer(lambda: store.new_file(self.shard_key(shard), self.parts.url), layout.head_nbytes)
+        return layout.new_shard(self._first_chunk(shard), self.array.grid, buffer)
 
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
         output = self.new_shard(shard)
@@ -397,7 +397,7 @@ class TargetArray:
                     return self.published(receipt)
                 runs.append(open_run(opened.enter_context(file)))
             if self.merges:
-                runs += self._kept(shard, [part.box for part in parts], opened)
+                runs += self._untouched_runs(shard, [part.box for part in parts], opened)
             if not runs:
                 if self.is_in_place:
                     self.remove_file((0, *shard))
@@ -406,7 +406,7 @@ class TargetArray:
         self.remove_file((0, *shard), others=True)
         return self.published(receipt)
 
-    def _kept(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
+    def _untouched_runs(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
         """Return the chunks of a stored shard that no box touches."""
         layout = self.shards
         file = opened.enter_context(layout.opened(self.array.store, self.shard_key(shard)))
@@ -414,12 +414,13 @@ class TargetArray:
             return []
         box = cell_box(shard, self.shard_shape, self.box)
         places = self._cells(box.intersection(self.as_volume().extent))
+        # A chunk that any box touches was merged with its stored voxels before it was encoded, see with_borders.
         is_kept = np.ones(len(places), np.bool_)
         for low, high in ((one.topleft, one.bottomright) for one in boxes):
             corner = places[:, 1:] * self.chunk_shape
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
         places = places[is_kept]
-        if not layout.is_as_described(file):
+        if not layout.is_as_described(file):  # another block type: stored bytes cannot be mixed with new ones
             return self._reencoded(shard, places, opened)
         found = layout.without_zeros(file, layout.locate(file, places))
         if not len(found):
@@ -494,13 +495,13 @@ class Writer(ABC):
         self._target = target
         self._shard, self._part = shard, part
         self._stats = Stats(target.box.mag)
-        self._pieces: FileBuffer | None = None
+        self._buffer: FileBuffer | None = None
 
     def skip(self, box: BoundingBox) -> None:
         """Count all-zero voxels instead of appending them."""
         self._stats.add_zeros(box)
 
-    def _taken(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+    def _clipped(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
         """Cut off voxels beyond the box, or extend the array to whole chunks with what is stored around it."""
         voxels = self._target.within(array, topleft)
         self._stats.add(voxels, topleft)
@@ -513,12 +514,12 @@ class Writer(ABC):
     @property
     def buffered_nbytes(self) -> int:
         """Number of encoded bytes in memory."""
-        return 0 if self._pieces is None else self._pieces.buffered_nbytes
+        return 0 if self._buffer is None else self._buffer.buffered_nbytes
 
     def flush(self) -> None:
         """Write the encoded bytes in memory."""
-        if self._pieces is not None:
-            self._pieces.flush()
+        if self._buffer is not None:
+            self._buffer.flush()
 
     @abstractmethod
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
@@ -530,8 +531,8 @@ class Writer(ABC):
 
     def discard(self) -> None:
         """Remove what was stored."""
-        if self._pieces is not None:
-            self._pieces.discard()
+        if self._buffer is not None:
+            self._buffer.discard()
 
 
 class PartWriter(Writer):
@@ -542,10 +543,10 @@ class PartWriter(Writer):
         self._name = target.part_name(shard, part)
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
-        self._output = self._pieces = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
+        self._output = self._buffer = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        self.encode(*self._taken(array, topleft))
+        self.encode(*self._clipped(array, topleft))
 
     def encode(self, voxels: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode and store whole chunks, without statistics."""
@@ -574,7 +575,7 @@ class ShardWriter(Writer):
     def __init__(self, target: TargetArray, shard: Vec3) -> None:
         super().__init__(target, shard, None)
         self._shard_file = target.new_shard(shard)
-        self._pieces = self._shard_file.buffer
+        self._buffer = self._shard_file.buffer
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
         self._starts: list[npt.NDArray[np.int64]] = []
@@ -583,7 +584,7 @@ class ShardWriter(Writer):
         self._is_in_order = True
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        voxels, topleft = self._taken(array, topleft)
+        voxels, topleft = self._clipped(array, topleft)
         codes, corners = self._target.ordered_chunks(voxels.shape[1:], topleft)
         if not len(codes):
             return
@@ -596,11 +597,11 @@ class ShardWriter(Writer):
             self._append(voxels, codes[here], corners[here])
 
     def _append(self, voxels: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
-        target, pieces, layout = self._target, self._shard_file.buffer, self._target.array.layout
+        target, buffer, layout = self._target, self._shard_file.buffer, self._target.array.layout
         while len(codes):
             count = self._shard_file.start_stretch(codes) if self._is_in_order else len(codes)
-            start = pieces.end
-            sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, pieces, self._source, stores_zeros=layout.is_dense)
+            start = buffer.end
+            sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, buffer, self._source, stores_zeros=layout.is_dense)
             stored = sizes > 0
             here, sizes = codes[:count][stored], sizes[stored]
             if self._is_in_order and len(here):
@@ -621,12 +622,13 @@ class ShardWriter(Writer):
         if self._is_in_order:
             publish_shard(self._shard_file, is_in_place=self._target.is_in_place)
         else:
-            self._put_in_order()
+            self._sort_chunks()
         self._target.remove_file((0, *self._shard), others=True)
         return self._target.published(receipt)
 
-    def _put_in_order(self) -> None:
+    def _sort_chunks(self) -> None:
         table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
+        # The unsorted file serves as a run, from which the shard is joined; it is never published.
         file = self._shard_file.buffer.close()
         try:
             with file.open_written() as written:
@@ -643,7 +645,7 @@ class FilesWriter(Writer):
         self._files = target.array.store.new_files(target.parts.url)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        voxels, topleft = self._taken(array, topleft)
+        voxels, topleft = self._clipped(array, topleft)
         target, (nx, ny, nz) = self._target, self._target.chunk_shape
         for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], target.mag), target.chunk_shape):
             x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
@@ -654,7 +656,7 @@ class FilesWriter(Writer):
                 continue
             key = target.naming.key(cell)
             data = target.array.codec.encode(chunk, target.array.store.path_of(key))
-            if not (target.is_in_place and self._is_stored(key, data)):
+            if not (target.is_in_place and self._is_stored(key, data)):  # equal files keep their time, so that nothing above is rebuilt
                 self._files.write(key, data)
             target.remove_file(cell, others=True)
 

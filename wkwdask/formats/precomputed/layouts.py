@@ -283,9 +283,9 @@ class PrecomputedShards(Shards):
     def head_nbytes(self) -> int:
         return self.sharding.index_nbytes
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewShard:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewShard:
         del grid
-        return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), pieces)
+        return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
         """Check whether the last minishard index ends where the file does, as in all shards that wkwdask writes."""
@@ -305,12 +305,12 @@ class _NewShard:
     # Chunks arrive in ascending order of identifiers, so the chunks of a minishard follow each other:
     #     | shard index (written last) | chunks | index | chunks | index | ...
 
-    def __init__(self, sharding: Sharding, first_id: int, pieces: FileBuffer) -> None:
+    def __init__(self, sharding: Sharding, first_id: int, buffer: FileBuffer) -> None:
         self._sharding, self._first_id = sharding, np.uint64(first_id)
         self._minishard = 0
         self._tables: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
         self._ranges = np.zeros((2, 1 << sharding.minishard_bits), np.uint64)
-        self.buffer = pieces
+        self.buffer = buffer
 
     @property
     def _end(self) -> int:

@@ -167,9 +167,9 @@ class WkwFiles(Shards, BoxCodec):
     def head_nbytes(self) -> int:
         return self.header.smallest_data_offset
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewFile:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewFile:
         del first, grid
-        return _NewFile(self.header, self.zero, pieces)
+        return _NewFile(self.header, self.zero, buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
         """Check whether header and jump table are valid."""
@@ -194,11 +194,11 @@ class _NewFile:
                                append    _fill           append
     """
 
-    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], pieces: FileBuffer) -> None:
+    def __init__(self, header: WkwHeader, zero: npt.NDArray[np.uint8], buffer: FileBuffer) -> None:
         self._header, self._zero = header, zero
         self._sizes = np.full(header.blocks_per_file, zero.size, np.int64)
         self._next = 0
-        self.buffer = pieces
+        self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
         """Fill up with zeros to the first block, and return how many of the blocks are consecutive from there."""

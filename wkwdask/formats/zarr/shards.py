@@ -109,9 +109,9 @@ class ZarrShards(Shards):
     def head_nbytes(self) -> int:
         return 0 if self.index_at_end else self.index_nbytes
 
-    def new_shard(self, first: Vec4, grid: ChunkGrid, pieces: FileBuffer) -> _NewShard:
+    def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> _NewShard:
         del first, grid
-        return _NewShard(self, pieces)
+        return _NewShard(self, buffer)
 
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
@@ -137,10 +137,10 @@ class ZarrShards(Shards):
 class _NewShard:
     """Writer of a new shard; memory is bounded by a write buffer and the index."""
 
-    def __init__(self, layout: ZarrShards, pieces: FileBuffer) -> None:
+    def __init__(self, layout: ZarrShards, buffer: FileBuffer) -> None:
         self._layout = layout
         self._chunks: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
-        self.buffer = pieces
+        self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
         """Return how many chunks can be appended at once: all, because nothing lies between chunks."""
