@@ -155,5 +155,5 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
 
 def test_redirect_to_a_local_path_is_not_followed(memory):
     memory.pipe("/v/info", b'{"redirect": "/etc"}')
-    with pytest.raises(UnsupportedError, match="redirects from a remote place to the local path /etc"):
+    with pytest.raises(UnsupportedError, match="redirects from a remote volume to the local path /etc"):
         wkwdask.open("precomputed://shelf://v")

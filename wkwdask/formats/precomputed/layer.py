@@ -135,7 +135,7 @@ def _redirect_location(store: Store, redirect: str) -> str:
         return store.path_of(location.rstrip("/"))
     # A remote file must not choose which local files are read.
     if not is_remote(location) and not store.is_local:
-        raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote place to the local path {location}, which is not followed")
+        raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote volume to the local path {location}, which is not followed")
     return location
 
 
