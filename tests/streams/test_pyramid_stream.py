@@ -294,8 +294,8 @@ def test_memory_is_reused():
         for brick in plan.bricks(region):
             stream.source_view(brick)[...] = 1
             for _ in stream.push(brick, False):
-                most = max(most, sum(len(level) for level in stream._open))
-        assert sum(len(level) for level in stream._open) == 0  # all has gone out
+                most = max(most, sum(len(level) for level in stream._pending))
+        assert sum(len(level) for level in stream._pending) == 0  # all has gone out
         assert most <= 2 * len(plan.levels)
 
 
@@ -306,7 +306,7 @@ def test_memory_is_what_the_plan_says(monkeypatch, steps):
     box = BoundingBox((3, 5, 7), (120, 90, 60))
     for plan in _passes(box, steps, 2, workers=4):
         allocated = []
-        planar = PyramidStream._planar
+        planar = PyramidStream._allocate
 
         def counted(stream, shape, planar=planar, allocated=allocated):
             memory = planar(stream, shape)
@@ -314,6 +314,6 @@ def test_memory_is_what_the_plan_says(monkeypatch, steps):
             return memory
 
         monkeypatch.setattr(stream_module, "_brick_pools", threading.local())
-        monkeypatch.setattr(PyramidStream, "_planar", counted)
+        monkeypatch.setattr(PyramidStream, "_allocate", counted)
         _stream(plan, np.ones((1, *plan.source_box.size), np.uint8), "max", sparse=False)
         assert sum(allocated) <= plan.memory_nbytes(1) * (1 if orderly else 4)

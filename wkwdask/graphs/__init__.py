@@ -1,1 +1,11 @@
-"""Dask: arrays over volumes, sinks for arrays, runners for jobs. Knows volumes by their protocols, no format."""
+"""Everything that uses dask: runners of jobs, and volumes as dask arrays. Volumes are used through the protocols of ``model``, not by format.
+
+- ``runners``: choose the runner of a job by dask's own rule, and run it; start here
+- ``local_run``, ``client_run``, ``job_array``: threads and processes of this machine, a dask cluster, a SLURM job array without dask
+- ``task_queue``: tasks that can start, shared by the runners
+- ``read``, ``selection``: a volume as a dask array, and orthogonal or pointwise indexing of it
+- ``write``: a dask array as the source of a mag
+- ``signals``: SIGTERM as an exception
+
+May import all folders below ``api`` and ``cli``. No folder below this one imports dask.
+"""

@@ -1,7 +1,14 @@
-"""A job on a dask cluster.
+"""Run a job on a dask cluster.
 
-A window of futures is in flight, each released as soon as its result is here: the scheduler's memory does not grow with the job, and a lost worker repeats
-only what it was working on.
+A window of futures is in flight, and each is released as soon as its result has arrived. So the memory of the scheduler does not grow with the job, and a lost
+worker costs only the tasks that it was running. What goes wrong, and the reaction::
+
+    a task raises                          retried after a delay, on other workers
+    its worker dies                        dask runs it again; after several deaths it becomes a suspect
+    a suspect                              runs alone at the end, on a worker with nothing else, up to 3 times
+    its result cannot be fetched           runs again, and the workers that hold the result are avoided
+    it takes far longer than others        a copy starts on another worker; the first result counts
+    all workers are paused for a minute    the job fails with the remedy
 """
 
 from __future__ import annotations
@@ -33,10 +40,10 @@ _PAUSED_SECONDS = 60.0
 
 
 class PauseWatch:
-    """Looks at the workers now and then, while nothing comes back from them.
+    """Detect a cluster whose workers are all paused for good.
 
-    Dask pauses a worker whose memory is nearly full, and lets it go on when tasks that end have made room. A limit below what a worker needs for itself is
-    never left again: the job would wait for ever, and say nothing.
+    Dask pauses a worker whose memory is nearly full, and resumes it when finished tasks have freed some. A worker whose limit is below its own needs stays
+    paused: without this check, the job would wait forever without a word.
     """
 
     def __init__(self, client: Any) -> None:
@@ -44,10 +51,10 @@ class PauseWatch:
         self._since: float | None = None
 
     def check(self) -> None:
-        """Look at the workers."""
+        """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute. Call now and then while no result arrives."""
         try:
             workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # nothing where the connection is lost
-        except OSError:  # the scheduler does not answer just now
+        except OSError:  # the scheduler does not answer at the moment
             return
         now = time.monotonic()
         if not workers or not all(_is_stuck(worker) for worker in workers):
@@ -75,7 +82,7 @@ _AVOIDED_SECONDS = 300.0
 
 
 class Workers:
-    """Knows the workers of a cluster, and which of them to avoid."""
+    """Workers of a cluster, and those to avoid for a while."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -83,35 +90,35 @@ class Workers:
         self._avoided: dict[str, float] = {}
 
     def num_threads(self) -> Mapping[str, int]:
-        """Count the threads of each worker; as they were where the scheduler does not answer just now."""
+        """Return the threads of each worker; the last known ones if the scheduler does not answer."""
         with suppress(OSError):
             self._num_threads = dict(self._client.nthreads())
         return self._num_threads
 
     def avoid(self, workers: Iterable[str]) -> None:
-        """Give no more tasks to some workers for a while, if there are others: what is stopped or cut off would take one after the other."""
+        """Prefer other workers for a while: a stopped or disconnected worker would take one task after another and finish none."""
         self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
 
     def preferred(self, exclude: Iterable[str] = ()) -> list[str]:
-        """Give the workers that are not to be avoided, without some more; where no such are left, without these alone."""
+        """Return the workers that are neither avoided nor excluded; if none are left, those that are not excluded."""
         now = time.monotonic()
         self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
         others = set(self.num_threads()) - set(exclude)
         return sorted(others - self._avoided.keys()) or sorted(others)
 
     def avoiding(self, workers: Iterable[str] = ()) -> dict[str, Any]:
-        """Say to dask that tasks should rather not run on some workers, nor on those to be avoided."""
+        """Return arguments of ``Client.submit`` that prefer workers other than these and the avoided ones."""
         workers = set(workers)
         return prefer_workers(self.preferred(workers)) if workers or self._avoided else {}
 
     def running(self) -> dict[str, str]:
-        """Tell which worker has each task; nothing where the scheduler does not answer just now."""
+        """Return the worker of each running task; empty if the scheduler does not answer."""
         with suppress(OSError):
             return {key: worker for worker, keys in self._client.processing().items() for key in keys}
         return {}
 
     def holders(self, future: Any) -> set[str]:
-        """Tell which workers have a result; none where the cluster does not say."""
+        """Return the workers that hold a result; empty if the cluster does not answer."""
         if self._client.status == "running":
             with suppress(OSError, CancelledError):
                 return {worker for workers in self._client.who_has([future]).values() for worker in workers}
@@ -119,56 +126,53 @@ class Workers:
 
 
 def prefer_workers(workers: Sequence[str]) -> dict[str, Any]:
-    """Say to dask where tasks should run; when all of these are gone, any will do: a task that may run nowhere would be waited for without end."""
+    """Return arguments of ``Client.submit`` that prefer some workers."""
+    # Without allow_other_workers, a task whose workers are all gone would wait forever.
     return {"workers": workers, "allow_other_workers": True} if workers else {}
 
 
 _WINDOW_PER_WORKER = 3
-_WINDOW_WORK_SECONDS = 0.1  # of work that each worker has at least, so that tasks of milliseconds do not wait for the way there and back
+_WINDOW_WORK_SECONDS = 0.1  # work queued per worker at least, so that tasks of milliseconds do not wait for a round trip each
 _MOST_PER_WORKER = 32
-_WINDOW_SECONDS = 2.0  # how long the number of workers is believed
+_WINDOW_SECONDS = 2.0  # time between two looks at the number of workers
 _POLL_SECONDS = 5.0
 _GONE = "the dask scheduler is gone and did not come back"
-_RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
-_LATE_SECONDS = 60.0
-_LATE_FACTOR = 10.0
-_MOST_DEATHS = 3  # of workers that ran a task and nothing else
+_RESULT_SECONDS = 20.0  # timeout to fetch a receipt of some hundred bytes
+_LATE_SECONDS = 60.0  # a task is late after this time ...
+_LATE_FACTOR = 10.0  # ... and after so many times the average time
+_MOST_DEATHS = 3  # workers that may die while they run the same task and nothing else
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """A task whose workers died, maybe by the fault of another one beside it.
+    """A task whose workers died, possibly because of another task beside it.
 
-    It runs again when all else is done, on one worker that runs nothing else. If that dies too, the task does not go on to the next by itself, and whose fault
-    it was is known.
+    It runs again after all other tasks, alone on one worker, which dask may not replace. If that worker dies too, the task itself is at fault.
     """
 
     task: Task
-    """The task."""
     error: KilledWorker
-    """What the cluster said."""
+    """Error of the cluster."""
     worker: str = ""
-    """Where it runs now."""
+    """Worker that runs the task alone."""
     deaths: int = 0
-    """How many workers died while they ran nothing else."""
+    """Workers that died while they ran the task alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A task that was handed to a cluster."""
+    """A submitted task."""
 
     task: Task
-    """The task."""
     future: Any
-    """What came of it, or will."""
     since: float
-    """When."""
+    """Time of submission, by ``time.monotonic``."""
     suspect: _Suspect | None
-    """Why it runs alone, if it does."""
+    """Set if the task runs alone."""
 
 
 class ClientRun:
-    """Runs a job on a dask cluster."""
+    """Run of a job on a dask cluster."""
 
     def __init__(self, job: RetryingJob, client: Any) -> None:
         self._job = job
@@ -185,13 +189,13 @@ class ClientRun:
         self._workers = Workers(client)
         self._watch = PauseWatch(client)
 
-    def to_end(self) -> None:
+    def run(self) -> None:
         """Keep a window of tasks in flight until nothing is left."""
         try:
             self._fill()
             while self._attempts or self._queue.has_more() or self._suspects:
                 try:
-                    self._take_all(self._ended.get(timeout=self._timeout()))
+                    self._collect(self._ended.get(timeout=self._timeout()))
                 except Empty:
                     self._check_cluster()
                 self._fill()
@@ -203,7 +207,7 @@ class ClientRun:
             raise
 
     def _timeout(self) -> float:
-        pause = self._queue.pause()
+        pause = self._queue.retry_delay()
         return _POLL_SECONDS if pause is None else min(_POLL_SECONDS, pause)
 
     def _is_gone(self) -> bool:
@@ -219,7 +223,7 @@ class ClientRun:
             self._window = self._window_per_worker() * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
-        while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
+        while len(self._attempts) + len(tasks) < self._window and (task := self._queue.pop()) is not None:
             if task.key in self._failed_on:
                 self._submit([task], **self._workers.avoiding(self._failed_on[task.key]))
             else:
@@ -247,48 +251,48 @@ class ClientRun:
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
 
-    def _take_all(self, first: Any) -> None:
-        """Take what has ended by now; results that are there are fetched together, each way to the workers takes milliseconds."""
+    def _collect(self, first: Any) -> None:
+        """Handle all futures that have ended by now. Their results are fetched together, as each round trip takes milliseconds."""
         futures = [first]
         while not self._ended.empty():
             futures.append(self._ended.get())
         fetched = self._fetch([future for future in futures if future.status == "finished" and future.key in self._attempts])
         for future in futures:
-            self._take(future, fetched.get(future.key))
+            self._handle(future, fetched.get(future.key))
 
     def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | FailedAttempt]:
-        """Fetch results together; nothing where that fails, so that each is fetched alone."""
+        """Fetch results together; empty if that fails, and each is then fetched alone."""
         if len(futures) < 2:
             return {}
         try:
-            results = self._client.sync(self._gathered, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-        except Exception:  # whose fault it is comes out one by one
+            results = self._client.sync(self._gather, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+        except Exception:  # fetching one by one shows which future failed
             return {}
         return {future.key: result for future, result in zip(futures, results, strict=True)}
 
-    async def _gathered(self, futures: Sequence[Any]) -> Any:
+    async def _gather(self, futures: Sequence[Any]) -> Any:
         return await self._client.gather(futures, asynchronous=True)
 
-    def _take(self, future: Any, fetched: Result | FailedAttempt | None = None) -> None:
-        """Take the end of an attempt: hand on what came of it, or start the task again where the scheduler lost it."""
+    def _handle(self, future: Any, fetched: Result | FailedAttempt | None = None) -> None:
+        """Pass the outcome of an attempt to the queue, or start the task again if the scheduler lost it."""
         attempt = self._attempts.pop(future.key, None)
-        if attempt is None:  # a copy of it was faster
+        if attempt is None:  # a copy was faster
             return
         copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
         outcome = fetched if fetched is not None else self._outcome(future)
         if isinstance(outcome, Result):
-            self._take_result(attempt, outcome, copies)
-        elif copies:  # one of them may do better
+            self._handle_result(attempt, outcome, copies)
+        elif copies:  # a copy may still succeed
             return
         elif outcome is None:
             self._resubmit(attempt.task, future)
         elif isinstance(outcome, FailedAttempt):
-            self._take_failure(attempt, outcome)
+            self._handle_failure(attempt, outcome)
         else:
-            self._take_error(attempt, outcome)
+            self._handle_error(attempt, outcome)
 
     def _outcome(self, future: Any) -> Result | FailedAttempt | Exception | None:
-        """Fetch what a task gave, or the error of the cluster; None where it is lost."""
+        """Return the outcome of a task, or the error of the cluster; None if the scheduler lost it."""
         if future.status == "error":
             error: Exception = future.exception()
             return error
@@ -296,13 +300,13 @@ class ClientRun:
             return None
         try:
             outcome: Result | FailedAttempt = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-        except (OSError, CancelledError):  # time-outs, broken connections; its worker was lost just now
+        except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
-        except Exception as error:  # it was lost just now, and so were workers that ran it again; or it cannot be read here
+        except Exception as error:  # lost together with the workers that ran it again, or not readable here
             return error
         return outcome
 
-    def _take_result(self, attempt: _Attempt, result: Result, copies: Sequence[str]) -> None:
+    def _handle_result(self, attempt: _Attempt, result: Result, copies: Sequence[str]) -> None:
         if copies:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
         attempt.future.release()
@@ -310,29 +314,29 @@ class ClientRun:
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
         self._work_seconds = result.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * result.seconds
         self._failed_on.pop(attempt.task.key, None)
-        self._queue.end(attempt.task, result)
+        self._queue.finish(attempt.task, result)
 
-    def _take_failure(self, attempt: _Attempt, failed: FailedAttempt) -> None:
-        """Hand on a failure, and remember where it was if the task comes again."""
+    def _handle_failure(self, attempt: _Attempt, failed: FailedAttempt) -> None:
+        """Pass a failure to the queue, and remember the worker if the task will be retried."""
         task, future = attempt.task, attempt.future
-        if not self._queue.end(task, failed):
+        if not self._queue.finish(task, failed):
             self._failed_on.pop(task.key, None)
             return
         self._failed_on.setdefault(task.key, set()).update(self._workers.holders(future))
 
-    def _take_error(self, attempt: _Attempt, error: Exception) -> None:
-        """Take what the cluster says itself: workers died that had the task, or it could not be read."""
+    def _handle_error(self, attempt: _Attempt, error: Exception) -> None:
+        """Handle an error of the cluster itself: the workers of the task died, or its result could not be read."""
         from distributed.scheduler import KilledWorker
 
         if not isinstance(error, KilledWorker):
-            self._queue.end(attempt.task, FailedAttempt(error, gethostname()))
+            self._queue.finish(attempt.task, FailedAttempt(error, gethostname()))
         elif attempt.suspect is None:
             self._suspects.append(_Suspect(attempt.task, error))
         else:
-            self._take_death(attempt.suspect)
+            self._handle_death(attempt.suspect)
 
-    def _take_death(self, suspect: _Suspect) -> None:
-        """Take the death of a worker that ran one task and nothing else."""
+    def _handle_death(self, suspect: _Suspect) -> None:
+        """Handle the death of a worker that ran one task alone."""
         suspect.deaths += 1
         if suspect.deaths < _MOST_DEATHS:
             self._suspects.append(suspect)
@@ -342,16 +346,16 @@ class ClientRun:
             f"(the very last: {suspect.worker}; see its log)"
         )
         failure.__cause__ = suspect.error
-        self._queue.end(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
+        self._queue.finish(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _resubmit(self, task: Task, future: Any) -> None:
-        """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
+        """Run a task again whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or disconnected."""
         self._workers.avoid(self._workers.holders(future))
         future.release()
         self._queue.add([task])
 
     def _check_cluster(self) -> None:
-        """See whether the cluster is still there, and each worker that a task depends on; it may be stopped or cut off."""
+        """Check the scheduler, the workers, suspects and late tasks, after no result arrived for a while."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
         if self._client.status != "running":
@@ -362,15 +366,15 @@ class ClientRun:
             self._duplicate_slow_tasks()
 
     def _check_suspects(self) -> None:
-        """See whether the worker is still there that runs one task and nothing else."""
+        """Handle suspects whose worker is gone: they may run nowhere else, so dask would keep them waiting forever."""
         for key, attempt in list(self._attempts.items()):
             if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
                 del self._attempts[key]
                 self._client.cancel([attempt.future], force=True)
-                self._take_death(attempt.suspect)
+                self._handle_death(attempt.suspect)
 
     def _duplicate_slow_tasks(self) -> None:
-        """Start a copy of each task that takes far longer than others did."""
+        """Start a copy of each task that takes far longer than others did; its worker may be stopped or disconnected."""
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
         slow = {

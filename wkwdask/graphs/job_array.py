@@ -1,9 +1,15 @@
-"""A job as a SLURM job array, without any scheduler of dask.
+"""Run a job as a SLURM job array, without a scheduler of dask.
 
-The process that submits the job plans it, writes the tasks down in shares, one for each element of an array, and ends: from then on the job, and its
-locks, belong to a second SLURM job, which depends on the array by ``afterany``. Each element runs its share and keeps a journal of its own. The dependent
-job does what the same command does that goes on with an interrupted job: it takes the finished tasks from the journals, checks their receipts, runs what
-follows from them (joins) and what is missing, and publishes. Where much is left, such as the next pass of a pyramid, it hands that to another array.
+::
+
+    wkwdask ... --submit      plans the job, writes the tasks to a file, submits both jobs, hands its lock to the finish job, and exits
+        |
+        +-- array job         element n runs its share of the tasks and appends receipts to its own journal
+        |     (afterany)
+        +-- finish job        runs the same command again, which resumes the job: it reads the journals, checks the receipts, runs what follows from
+                              them (joins) and what is missing, and publishes. If much is left, such as the next pass of a pyramid, it submits another array.
+
+The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or submits them again.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.runs.job import Job, Result, Task
 
-_JOURNALS_PER_ROUND = 1_000_000
+_JOURNALS_PER_ROUND = 1_000_000  # numbers of journals: round n uses those from n + 1 million on
 _SCRIPT_NAME = "batch.sh"
 
 
@@ -44,7 +50,7 @@ _current: ContextVar[Batch | None] = ContextVar("wkwdask_batch", default=None)
 
 @contextlib.contextmanager
 def submitting_to(batch: Batch) -> Iterator[None]:
-    """Let jobs that start in this block be handed to the batch system."""
+    """Submit the jobs that start in this block to the batch system."""
     token = _current.set(batch)
     try:
         yield
@@ -53,69 +59,67 @@ def submitting_to(batch: Batch) -> Iterator[None]:
 
 
 def current_batch() -> Batch | None:
-    """Give what jobs of this thread are handed to, None where they run here."""
+    """Return the batch that jobs of this thread are submitted to, None if they run here."""
     return _current.get()
 
 
 def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
-    """Make sure that a command can go on with the first of its jobs without doing over those that it has finished.
-
-    The job after an array gives the same command again, to go on: of several jobs that begin anew whatever is there, it could not tell which it has done.
-    """
+    """Refuse several jobs that overwrite existing data: the finish job runs the same command again, and could not know which of them are done."""
     if current_batch() is not None and num_jobs > 1 and overwrites:
         raise UnsupportedError(
-            f"a job array makes one layer, or one mag, anew at a time, and these are {num_jobs}: submit one command for each, or all in one with "
-            "--cluster slurm-allocation"
+            f"a job array overwrites one layer or one mag at a time, got {num_jobs}; submit one command for each, or all in one with --cluster slurm-allocation"
         )
 
 
 def submit_tasks(job: Job, batch: Batch) -> Job:
-    """Hand the tasks of a job to an array, or give back a job of the few that are left."""
+    """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`, or return a job of the few tasks that are left to run here."""
     if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
-    goes_on = before is not None and before.rounds == batch.rounds  # else it is submitted for the first time, or once more after it was cancelled
+    is_finish_job = before is not None and before.rounds == batch.rounds  # otherwise a user submits, for the first time or after a cancellation
     batch = replace(batch, rounds=() if before is None else before.rounds)
     asked = _requested_size(batch)
     total = job.num_tasks + job.num_known
     few = finish_job_tasks(Workload(total, job.nbytes_in, job.task_nbytes), asked)
-    waiting = iter(job.tasks())
-    first = list(islice(waiting, few + 1))
-    if not first or (goes_on and len(first) <= few):
+    tasks = iter(job.tasks())
+    first = list(islice(tasks, few + 1))
+    if not first or (is_finish_job and len(first) <= few):
         return _RemainingJob(job, first)
     journaled = len(set(keys_of(read_journal(job.folder))))
-    if goes_on and journaled <= batch.rounds[-1].journaled:
-        raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see wkwdask status, and what its elements printed, in {batch.logs}")
+    if is_finish_job and journaled <= batch.rounds[-1].journaled:  # another array would fail in the same way
+        raise TaskFailedError(f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}")
     left = max(total - journaled, len(first))
     work = Workload(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
     size = propose_size(work, asked, max_array_size())
     path = _tasks_path(job.folder, len(batch.rounds))
-    num_tasks = _write(path, chain(first, waiting), group_size(work.num_tasks, size.elements or 1))
+    num_tasks = _write(path, chain(first, tasks), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
     after = size if asked.seconds is not None else finish_job_size(few, work, size)
     raise HandedToSlurm(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
-    from distributed.protocol.pickle import dumps  # functions that are in no module go by value
+    from distributed.protocol.pickle import dumps  # pickles functions that no module defines by value
 
     return write_tasks(path, tasks, group, dumps)
 
 
 def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
-    """Submit an array and the job after it, of their sizes, and hand the wkwdask job over to the latter."""
+    """Submit an array and its finish job, of these sizes, and hand the lock over to the finish job."""
+    # The array is submitted on hold. It starts only after the finish job depends on it, the record names both and the lock is handed over: if this
+    # process dies in between, nothing runs that nobody would publish.
     script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
     publish_bytes(script, batch.script.encode())
     files.makedirs(batch.logs)
-    if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a word
-        raise PermissionError(errno.EACCES, "nobody may write there what the jobs print; name another folder with --logs", batch.logs)
+    if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a message
+        raise PermissionError(errno.EACCES, "the folder for the logs of the jobs is not writable; name another one with --logs", batch.logs)
     logs = batch.logs.replace("%", "%%")
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
     again = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
-    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # what comes later wins
+    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # the last of equal options wins
     submitted: list[str] = []
     with _cancelled_together(submitted):
         array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
@@ -132,7 +136,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
 
 @contextlib.contextmanager
 def _cancelled_together(submitted: Sequence[str]) -> Iterator[None]:
-    """Cancel the jobs that were submitted so far where the others cannot be, or this process is told to end."""
+    """Cancel the jobs submitted so far if submitting the others fails or is interrupted."""
     with sigterm_raises():
         try:
             yield
@@ -142,18 +146,18 @@ def _cancelled_together(submitted: Sequence[str]) -> Iterator[None]:
 
 
 def _sbatch_options(batch: Batch) -> dict[str, str]:
-    """List what the script and the user tell SLURM."""
+    """Return the options of sbatch in the script and from the user."""
     return {**options_in(batch.script), **options_in("#SBATCH " + " ".join(batch.options))}
 
 
 def _requested_size(batch: Batch) -> ArraySize:
-    """Give what the user asked for, with the cores that the script asks for: memory is proposed for as many tasks at once."""
+    """Return the resources that the user asked for, with the cores of the script: the proposed memory depends on them."""
     cores = _sbatch_options(batch).get("cpus-per-task", "")
     return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
 
 
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
-    """Turn the proposal into options, but for what the script or the user says."""
+    """Return the proposed resources as options of sbatch, except those that the script or the user sets."""
     said = _sbatch_options(batch).keys()
     options = [] if "cpus-per-task" in said and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
     if batch.size.seconds is not None or "time" not in said:
@@ -164,7 +168,7 @@ def _size_options(batch: Batch, size: ArraySize) -> list[str]:
 
 
 class _RemainingJob:
-    """A job some of whose tasks have been asked for already."""
+    """The rest of a job whose first tasks were already taken from its iterator."""
 
     def __init__(self, job: JournaledJob, first: list[Task]) -> None:
         self.folder = job.folder
@@ -187,7 +191,7 @@ class _RemainingJob:
 
 
 class ElementJob:
-    """The share of one element of an array; what is finished goes to a journal of its own."""
+    """Tasks of one element of an array, with a separate journal for their results."""
 
     def __init__(self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]) -> None:
         self.folder = root
@@ -198,11 +202,11 @@ class ElementJob:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks that are not finished."""
         return len(self._share) - self._num_known
 
     def tasks(self) -> Iterator[Task]:
-        """Give the tasks; none once the job was ended by somebody else."""
+        """Yield the tasks, and stop when the job was cancelled or finished elsewhere, which removes its record."""
         for task in self._share.tasks():
             if not files.exists(f"{self.folder}/{BATCH_NAME}"):
                 return
@@ -212,14 +216,14 @@ class ElementJob:
                 yield task
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take note of a result; what follows from it is up to the dependent job."""
+        """Record a result in the journal. The finish job runs the tasks that follow from it."""
         self._journal.append(entry_of(task.key, result))
         return ()
 
 
 @contextlib.contextmanager
 def element_job(root: str, number: int, element: int, *, has_started_before: bool) -> Iterator[ElementJob | None]:
-    """Open the share of one element, None where the job is over."""
+    """Open the tasks of one element, None if the job is over."""
     batch = read_batch(root)
     if batch is None:
         yield None

@@ -1,4 +1,4 @@
-"""A job on threads or processes of this machine."""
+"""Run a job on threads or processes of this machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Result, Task
     from wkwdask.runs.retries import RetryingJob
 
-_MOST_DEATHS = 3  # of processes that ran a task and nothing else
+_MOST_DEATHS = 3  # processes that may die while they run the same task and nothing else
 
 
 def run_on_threads(job: RetryingJob, workers: int) -> None:
     """Run a job on threads of this process."""
-    _LocalRun(job, lambda: ThreadPoolExecutor(workers, thread_name_prefix="wkwdask"), workers, job.attempt).to_end()
+    _LocalRun(job, lambda: ThreadPoolExecutor(workers, thread_name_prefix="wkwdask"), workers, job.attempt).run()
 
 
 def run_on_processes(job: RetryingJob, workers: int) -> None:
-    """Run a job on processes of this machine; where one is killed, new ones are started and what was in flight is done again."""
-    _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_remotely).to_end()
+    """Run a job on processes of this machine. If one is killed, new ones start and the tasks in flight run again."""
+    _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_remotely).run()
 
 
 def _process_pool(workers: int) -> ProcessPoolExecutor:
@@ -40,7 +40,7 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _end_with_driver() -> None:
-    """Let this process of a pool end when the one that started it is killed; by itself it would wait for tasks forever."""
+    """Exit this process of a pool when the process that started it is killed; otherwise it would wait for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
@@ -52,9 +52,10 @@ def _end_after(process: Any) -> None:
 
 
 class _LocalRun:
-    """Keeps the workers of this machine busy.
+    """Run of a job on an executor.
 
-    When a process dies, its pool is gone, and nobody knows whose task it was. The tasks in flight run again one by one, each alone in a pool: then it is known.
+    When a process dies, its whole pool breaks, and the task at fault is unknown. The tasks in flight become suspects: they run again one at a time in a new
+    pool, so the next death identifies its task.
     """
 
     def __init__(self, job: RetryingJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | FailedAttempt]) -> None:
@@ -67,13 +68,13 @@ class _LocalRun:
         self._suspects: list[Task] = []
         self._deaths: Counter[str] = Counter()
 
-    def to_end(self) -> None:
+    def run(self) -> None:
         """Run all tasks."""
         while self._suspects or self._queue.has_more():
             with self._make_executor() as executor:
                 try:
                     self._clear_suspects(executor)
-                    self._fill_and_take(executor)
+                    self._run_queue(executor)
                 except BrokenExecutor as error:
                     self._recover(error)
                 except BaseException:
@@ -84,16 +85,16 @@ class _LocalRun:
         while self._suspects:
             self._submit(executor, self._suspects.pop())
             wait(self._running)
-            self._take_ended()
+            self._collect_done()
 
-    def _fill_and_take(self, executor: Executor) -> None:
+    def _run_queue(self, executor: Executor) -> None:
         while True:
-            while len(self._running) < 2 * self._workers and (task := self._queue.take()) is not None:
+            while len(self._running) < 2 * self._workers and (task := self._queue.pop()) is not None:
                 self._submit(executor, task)
-            pause = self._queue.pause()
+            pause = self._queue.retry_delay()
             if self._running:
                 wait(self._running, pause, FIRST_COMPLETED)
-                self._take_ended()
+                self._collect_done()
             elif pause is not None:
                 time.sleep(pause)
             else:
@@ -106,18 +107,18 @@ class _LocalRun:
             self._queue.add([task])
             raise
 
-    def _take_ended(self) -> None:
+    def _collect_done(self) -> None:
         for future in [future for future in self._running if future.done()]:
-            outcome = future.result()
-            self._queue.end(self._running.pop(future), outcome)
+            outcome = future.result()  # raises before the task leaves ``_running``, which _recover then inspects
+            self._queue.finish(self._running.pop(future), outcome)
 
     def _recover(self, error: BrokenExecutor) -> None:
-        """Take what has ended, and suspect what has not."""
+        """Take the results that arrived before the pool broke; all other tasks become suspects."""
         lost = []
         for future, task in self._running.items():
             broken = future.exception()
             if broken is None:
-                self._queue.end(task, future.result())
+                self._queue.finish(task, future.result())
             elif isinstance(broken, BrokenExecutor):
                 lost.append(task)
             else:
@@ -129,12 +130,12 @@ class _LocalRun:
             if self._deaths[task.key] >= _MOST_DEATHS:
                 failure = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
                 failure.__cause__ = error
-                self._queue.end(task, FailedAttempt(failure, gethostname(), attempts=_MOST_DEATHS))
+                self._queue.finish(task, FailedAttempt(failure, gethostname(), attempts=_MOST_DEATHS))
                 return
         self._suspects += lost
 
     def _drain(self) -> None:
-        """Let tasks that run come to their end, and take their results: a job that keeps a journal then does not do them again."""
+        """Wait for running tasks and record their results, so that a resumed job does not repeat them."""
         for future in self._running:
             future.cancel()
         wait(self._running)
@@ -142,5 +143,5 @@ class _LocalRun:
             if not future.cancelled() and future.exception() is None:
                 outcome = future.result()
                 if not isinstance(outcome, FailedAttempt):
-                    with suppress(Exception):  # the error that stopped the job is the one to tell
+                    with suppress(Exception):  # the error that stopped the job is the one to report
                         self._job.receive(task, outcome)

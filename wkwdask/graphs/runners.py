@@ -1,4 +1,4 @@
-"""Who runs the tasks of a job: this thread, local threads or processes, or a dask cluster, by dask's own rule; or nobody, where calls are only planned."""
+"""Run jobs: on this thread, local threads or processes, or a dask cluster, as dask's own configuration says; in a dry run, only collect them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DryRun:
-    """What a call would do."""
+    """Work that a call would do."""
 
     jobs: list[Any] = field(default_factory=list)
-    """Mags that it would make, of the verbs that store voxels anew or import them."""
+    """Plans of mags to store again with other files or to import."""
     exports: list[Export] = field(default_factory=list)
-    """What it would export."""
     pyramids: list[str] = field(default_factory=list)
-    """Above which mags it would build a pyramid then."""
+    """Mags from which a pyramid would be built afterwards."""
 
 
 _dry_run: ContextVar[DryRun | None] = ContextVar("wkwdask_planned", default=None)
@@ -58,52 +57,52 @@ _dry_run: ContextVar[DryRun | None] = ContextVar("wkwdask_planned", default=None
 
 @contextlib.contextmanager
 def dry_run() -> Iterator[DryRun]:
-    """Let conversions that are called in this block be planned only."""
-    planned = DryRun()
-    token = _dry_run.set(planned)
+    """Collect the work of conversions that are called in this block, instead of doing it."""
+    collected = DryRun()
+    token = _dry_run.set(collected)
     try:
-        yield planned
+        yield collected
     finally:
         _dry_run.reset(token)
 
 
 def planned_report(job: Plan) -> Report | None:
-    """Collect a job, where calls are only planned, and give a report of nothing; None where it is to be done."""
-    planned = _dry_run.get()
-    if planned is None:
+    """In a dry run, collect a plan and return an empty report; otherwise return None."""
+    collected = _dry_run.get()
+    if collected is None:
         return None
-    planned.jobs.append(job)
+    collected.jobs.append(job)
     return Report(tuple(ShardTally(target, 0).report(folder) for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)), 0, 0.0)
 
 
 def planned_export_report(export: Export) -> Report | None:
-    """Collect an export in the same way."""
-    planned = _dry_run.get()
-    if planned is None:
+    """In a dry run, collect an export and return an empty report; otherwise return None."""
+    collected = _dry_run.get()
+    if collected is None:
         return None
-    planned.exports.append(export)
+    collected.exports.append(export)
     return Report((), 0, 0.0)
 
 
 def is_pyramid_planned(place: str) -> bool:
-    """Take note of a pyramid, where calls are only planned: what it is made from is not there yet."""
-    planned = _dry_run.get()
-    if planned is not None:
-        planned.pyramids.append(place)
-    return planned is not None
+    """In a dry run, collect a pyramid and return True. It cannot be planned: its source does not exist yet."""
+    collected = _dry_run.get()
+    if collected is not None:
+        collected.pyramids.append(place)
+    return collected is not None
 
 
 EXPECTED_WORKERS = "wkwdask.expected-workers"
-"""Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""
+"""Dask setting: number of tasks that will run at once on a cluster whose workers have not started yet."""
 EXPECTED_MEMORY = "wkwdask.expected-memory"
-"""Setting of dask: memory of each of them [bytes]."""
+"""Dask setting: memory of each of these tasks [bytes]."""
 
-_WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
-_MEMORY_NBYTES = 2 << 30  # what a task is given where nobody tells
+_EXPECTED_WORKERS = 100  # for a cluster without workers or setting
+_MEMORY_NBYTES = 2 << 30  # of a task, if no worker or setting says otherwise
 
 
 def active_client() -> Any:
-    """Give the dask Client that dask itself would use now, None where it would use none."""
+    """Return the dask Client that ``dask.compute`` would use now, None if it would use a local scheduler."""
     get = dask.base.get_scheduler()
     owner = getattr(get, "__self__", None)
     distributed = sys.modules.get("distributed")
@@ -111,20 +110,20 @@ def active_client() -> Any:
 
 
 def available_cores() -> int:
-    """Count the cores that affinity, cgroup and SLURM leave to this process."""
+    """Return the number of cores that affinity, cgroup and SLURM leave to this process."""
     cores = dask.system.cpu_count()
     slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return max(1, min(cores, int(slurm)) if slurm.isdecimal() else cores)
 
 
 def num_workers() -> int:
-    """Count the tasks that will run at once."""
+    """Return the number of tasks that run at once."""
     batch = current_batch()
     if batch is not None:
-        return batch.planned_workers or _WORKERS_TO_COME
+        return batch.planned_workers or _EXPECTED_WORKERS
     client = active_client()
     if client is not None:
-        return max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0))) or _WORKERS_TO_COME
+        return max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0))) or _EXPECTED_WORKERS
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
     configured: Any = dask.config.get("num_workers", None)
@@ -132,7 +131,7 @@ def num_workers() -> int:
 
 
 def memory_per_task() -> int:
-    """Tell how much memory there is for each task that runs at once [bytes]."""
+    """Return the memory for each task that runs at once [bytes]."""
     batch, client = current_batch(), active_client()
     if batch is not None:
         return batch.size.memory_nbytes or _MEMORY_NBYTES
@@ -144,7 +143,7 @@ def memory_per_task() -> int:
 
 
 def available_memory() -> int:
-    """Tell how much memory machine, cgroup, resource limit and SLURM leave to this process [bytes]."""
+    """Return the memory that machine, cgroup, resource limit and SLURM leave to this process [bytes]."""
     from distributed.system import MEMORY_LIMIT
 
     per_node, per_cpu = (os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
@@ -153,13 +152,13 @@ def available_memory() -> int:
 
 
 def check_reachable(folder: str, *, in_process: bool = False) -> None:
-    """Refuse a job in the memory of this process that others would run."""
+    """Refuse to run a job on a folder in the memory of this process if other processes would run it."""
     if current_batch() is not None or (not in_process and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
         need_file_system(folder, "a job that other processes run")
 
 
 def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: FailurePolicy | None = None, folder: str | None = None) -> None:
-    """Run a job to its end and show its progress; a task that fails does not keep the others from being done."""
+    """Run a job and show its progress. A failed task does not stop the others; :class:`TaskFailedError` lists the failures at the end."""
     folder = folder or getattr(job, "folder", None)
     if folder is not None:
         check_reachable(folder, in_process=in_process)
@@ -176,11 +175,11 @@ def run_job(job: Job, title: str, *, in_process: bool = False, failure_policy: F
 
 
 def _choose_runner(in_process: bool) -> tuple[Callable[[RetryingJob], None], int]:
-    """Choose who runs a job, and tell how many tasks run at once."""
+    """Return the function that runs a job, and the number of tasks that it runs at once."""
     client = active_client()
     scheduler = dask.base.get_scheduler()
     if client is not None and not in_process:
-        return lambda job: ClientRun(job, client).to_end(), num_workers()
+        return lambda job: ClientRun(job, client).run(), num_workers()
     if scheduler is dask.local.get_sync:
         return _run_in_this_thread, 1
     if scheduler is dask.multiprocessing.get and not in_process:
@@ -191,22 +190,22 @@ def _choose_runner(in_process: bool) -> tuple[Callable[[RetryingJob], None], int
 
 def _run_in_this_thread(job: RetryingJob) -> None:
     queue = TaskQueue(job)
-    while (task := queue.wait()) is not None:
-        queue.end(task, job.attempt(task))
+    while (task := queue.pop_or_wait()) is not None:
+        queue.finish(task, job.attempt(task))
 
 
 def run_work(work: Work[R]) -> R:
-    """Run a work to its end with :func:`run_job`."""
+    """Run the phases of some work with :func:`run_job`, and return its result."""
     return drive(work, run_job)
 
 
 def run_plan(plan: Plan) -> Report:
-    """Run a plan, new or resumed. In a dry run, only note it."""
+    """Run a plan, new or resumed. In a dry run, only collect it."""
     return planned_report(plan) or run_work(WriteMags(plan))
 
 
 def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_later_steps: bool = False) -> Report:
-    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes."""
+    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags is resumed."""
     check_restartable(len(stages), overwrites=existing == "overwrite")
     existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
     reports = []
@@ -219,7 +218,7 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_
 
 
 def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, has_later_steps: bool = False) -> str:
-    """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
+    """Check all mags of a call before the first is made, and return its ``existing=`` policy: ``"resume"`` if the call was interrupted between two mags."""
     if len(stages) < 2 and not has_later_steps:
         return existing
     jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]

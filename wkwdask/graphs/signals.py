@@ -1,4 +1,4 @@
-"""What a process that is told to end does first."""
+"""SIGTERM as an exception, so that clean-up code runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM end this process as an error would, so that jobs which wait in a queue are cancelled."""
+    """Raise SystemExit on SIGTERM inside this block, so that its clean-up cancels queued SLURM jobs."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return

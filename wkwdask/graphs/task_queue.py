@@ -1,4 +1,4 @@
-"""The tasks of a job that can start, in their order: what results set free comes first, what failed comes again after a pause."""
+"""Tasks of a job that can start, in order: due retries, then tasks that follow from results, then the tasks of the job."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Result, Task
     from wkwdask.runs.retries import RetryingJob
 
-_MOST_WAITING = 100  # with so many tasks that wait for another attempt no new ones are begun: what they need may be down
+_MOST_RETRIES = 100  # with so many tasks waiting for a retry, no new ones start: a resource that all of them need is probably down
 
 
 class TaskQueue:
-    """Tasks that can start."""
+    """Tasks that can start now or later."""
 
     def __init__(self, job: RetryingJob) -> None:
         self._job = job
+        # A stack of iterators: a result adds the tasks that follow from it on top, so a join runs soon after its parts, while few parts are on disk.
         self._sources = [iter(job.tasks())]
         self._next: Task | None = None
-        self._later: list[tuple[float, int, Task]] = []
+        self._retries: list[tuple[float, int, Task]] = []  # heap of (time, number, task); the number keeps tasks from being compared
         self._number = count()
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Add tasks that come before all others."""
+        """Add tasks before all others."""
         self._sources.append(iter(tasks))
 
-    def take(self) -> Task | None:
-        """Give the next task, None where none can start now."""
-        if self._later and self._later[0][0] <= time.monotonic():
-            return heapq.heappop(self._later)[2]
-        if len(self._later) >= _MOST_WAITING:
+    def pop(self) -> Task | None:
+        """Return the next task, None if none can start now."""
+        if self._retries and self._retries[0][0] <= time.monotonic():
+            return heapq.heappop(self._retries)[2]
+        if len(self._retries) >= _MOST_RETRIES:
             return None
         if self._next is not None:
-            held, self._next = self._next, None
-            return held
+            task, self._next = self._next, None
+            return task
         while self._sources:
             source = self._sources[-1]
             task = next(source, None)
@@ -49,31 +50,31 @@ class TaskQueue:
             self._sources.pop()
         return None
 
-    def wait(self) -> Task | None:
-        """Give the next task, where need be after the pause of one that failed; None where there is no other."""
+    def pop_or_wait(self) -> Task | None:
+        """Return the next task, after the delay of a retry if necessary; None if no task is left."""
         while True:
-            task = self.take()
-            if task is not None or not self._later:
+            task = self.pop()
+            if task is not None or not self._retries:
                 return task
-            time.sleep(self.pause() or 0.0)
+            time.sleep(self.retry_delay() or 0.0)
 
     def has_more(self) -> bool:
-        """Tell whether there is another task, now or later."""
-        if self._later:
+        """Return whether a task can start now or later."""
+        if self._retries:
             return True
-        self._next = self.take()
+        self._next = self.pop()
         return self._next is not None
 
-    def pause(self) -> float | None:
-        """Tell in how many seconds a task that failed is to be tried again, None where there is none."""
-        return max(0.0, self._later[0][0] - time.monotonic()) if self._later else None
+    def retry_delay(self) -> float | None:
+        """Return the seconds until the next retry, None if none is waiting."""
+        return max(0.0, self._retries[0][0] - time.monotonic()) if self._retries else None
 
-    def end(self, task: Task, outcome: Result | FailedAttempt) -> bool:
-        """Hand on what became of a task."""
+    def finish(self, task: Task, outcome: Result | FailedAttempt) -> bool:
+        """Pass the outcome of a task to the job, and return whether the task will be retried."""
         if not isinstance(outcome, FailedAttempt):
             self.add(self._job.receive(task, outcome))
             return False
-        pause = self._job.fail(task, outcome)
-        if pause is not None:
-            heapq.heappush(self._later, (time.monotonic() + pause, next(self._number), task))
-        return pause is not None
+        delay = self._job.fail(task, outcome)
+        if delay is not None:
+            heapq.heappush(self._retries, (time.monotonic() + delay, next(self._number), task))
+        return delay is not None

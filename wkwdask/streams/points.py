@@ -1,4 +1,4 @@
-"""The values of a volume at many points."""
+"""Values of a volume at many points."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Read the values at points, each chunk once."""
+    """Return the values at points (n, 3) as (n, c), reading each chunk once."""
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
+    # Sort the points by the number of their chunk, so that the points of a chunk follow each other.
     chunks = (points - volume.origin) // volume.chunk_shape
     low = chunks.min(axis=0)
     number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))

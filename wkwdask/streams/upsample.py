@@ -1,4 +1,4 @@
-"""The bricks of a finer mag, made from a reading of a coarse one: each of its voxels becomes a block of equal voxels."""
+"""Bricks of a finer mag from readings of a coarse one: each source voxel becomes a box of equal voxels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class UpsampleStream:
-    """Turns what is read of the source into the bricks of a finer mag."""
+    """Turn readings of the source into bricks of a finer mag."""
 
     def __init__(self, plan: UpsamplePlan, dtype: np.dtype[Any], num_channels: int) -> None:
         self._plan = plan
@@ -31,27 +31,32 @@ class UpsampleStream:
         self._memory = np.empty(num_channels * math.prod(plan.brick_shape), dtype)
 
     def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Give memory for the source voxels of a reading."""
+        """Allocate memory (c, x, y, z) for the source voxels of a reading, and return it with its lowest voxel."""
         box = self._plan.source_box_of(self._plan.reading_box(reading))
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
-        """Make all bricks of a reading: their indices, and their voxels inside the box (c, x, y, z), until the next is asked for; None: all are zero."""
+        """Yield the bricks of a reading: index, and voxels inside the box (c, x, y, z), None if all are zero. Voxels are valid until the next brick."""
         corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
 
     def _brick(self, index: Vec3, source: npt.NDArray[Any], corner: Vec3) -> npt.NDArray[Any] | None:
-        """Enlarge the source voxels of a brick, and cut off what reaches over the box."""
+        """Repeat the source voxels of a brick, and crop the result to the box."""
+        # One axis, factor 4. The box starts inside a source voxel, so the repeated voxels start before the box:
+        #
+        #   source    |  a  |  b  |  c  |
+        #   repeated  |aaaa|bbbb|cccc|
+        #   box          [=========)        part_of_array drops the voxels outside
         plan = self._plan
         cell = cell_box(index, plan.brick_shape, plan.box)
         box = cell.intersection(plan.box)
         share = plan.source_box_of(box)
         planes = part_of_array(source, share, corner).transpose(0, 3, 2, 1)
-        if not planes.view(self._unsigned).any():  # every bit, so that -0.0 stays what it is
+        if not planes.view(self._unsigned).any():  # as bits: -0.0 must be written
             return None
-        repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a voxel may be larger than a brick
+        repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a source voxel may be larger than a brick
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
         out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
         repeat_voxels(planes, repeats, out)
