@@ -7,7 +7,7 @@
         +-- array job         element n runs its share of the tasks and appends receipts to its own journal
         |     (afterany)
         +-- finish job        runs the same command again, which resumes the job: it reads the journals, checks the receipts, runs what follows from
-                              them (joins) and what is missing, and publishes. If much is left, such as the next pass of a pyramid, it submits another array.
+                              them (joins) and what is missing, and publishes. If much is left (the next pass of a pyramid), it submits another array.
 
 The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or submits them again.
 """

@@ -1,7 +1,7 @@
 """A volume as a dask array.
 
-The array is ``from_array`` over a small picklable reader: the only form in which dask fuses a slice into the read, so that a 2-D slice of a
-large chunk decodes one layer of blocks.
+The array is ``dask.array.from_array`` over a small picklable reader. Only in this form does dask fuse a slice into the read: a 2-D slice of a large chunk then
+decodes one layer of blocks.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
 
 Chunks: TypeAlias = "str | int | Sequence[int]"
-_MOST_PER_AXIS = 1 << 18  # dask lists the lengths of all chunks of an axis
+_MOST_PER_AXIS = 1 << 18  # chunks; dask stores the lengths of all chunks of an axis
 
 
 @dataclass(frozen=True, slots=True)
 class BoxReader:
-    """Array-like over a box of a volume: slicing it reads."""
+    """Array-like over a box of a volume; indexing it reads."""
 
     volume: Volume
-    """What is read."""
     start: Vec3
     """Absolute voxel of element 0 along x, y, z."""
     box: BoundingBox
-    """Where there is data [voxels of the mag]; the array ends with it."""
+    """Extent of the data [voxels of the mag]. The array ends with it, and is zero between ``start`` and it."""
     axes: str
-    """Order of the axes, out of ``c``, ``x``, ``y``, ``z``; without ``c`` the array has one channel."""
+    """Order of the axes ``c``, ``x``, ``y``, ``z``; without ``c``, the array has one channel."""
     channel: int | None
-    """The one channel of an array without ``c``."""
+    """Channel of an array without ``c``."""
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -68,7 +67,7 @@ class BoxReader:
 
     @property
     def grid_start(self) -> Vec3:
-        """Voxel of element 0 on the grid of what is stored, which need not begin at absolute voxel 0."""
+        """Voxel of element 0 on the grid of stored chunks, which need not start at absolute voxel 0."""
         shift = self.volume.origin
         return self.start[0] - shift[0], self.start[1] - shift[1], self.start[2] - shift[2]
 
@@ -76,7 +75,7 @@ class BoxReader:
         return (*self.volume.token, self.start, self.box, self.axes, self.channel)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        """Read what a basic index selects; any other index is applied to everything."""
+        """Read the selection of a basic index. Any other index reads the whole array and is applied to it."""
         items = index if isinstance(index, tuple) else (index,)
         if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
             everything: Any = self._read([slice(0, n) for n in self.shape])
@@ -87,7 +86,7 @@ class BoxReader:
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
 
     def _read(self, spans: Sequence[slice]) -> npt.NDArray[Any]:
-        """Read a box, C-contiguous in the order of the axes: dask joins chunks in C order, and other chunks cost it many times more."""
+        """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of another order many times slower."""
         span = dict(zip(self.axes, spans, strict=True))
         out = np.empty([s.stop - s.start for s in spans], self.dtype)
         first_channel = span["c"].start if "c" in span else (self.channel or 0)
@@ -107,21 +106,21 @@ class BoxReader:
 
 
 def _span(item: slice | int | np.integer[Any], length: int) -> tuple[slice, slice | int]:
-    """Split an index of one axis into the span to read and what to take of it."""
+    """Split an index of one axis into the span to read and the index to apply to it."""
     if not isinstance(item, slice):
         at = range(length)[int(item)]
         return slice(at, at + 1), 0
-    taken = range(length)[item]
-    if not taken:
+    selected = range(length)[item]
+    if not selected:
         return slice(0, 0), slice(None)
-    low, high = min(taken[0], taken[-1]), max(taken[0], taken[-1]) + 1
-    if taken.step == 1:
+    low, high = min(selected[0], selected[-1]), max(selected[0], selected[-1]) + 1
+    if selected.step == 1:
         return slice(low, high), slice(None)
-    return slice(low, high), slice(None, None, taken.step)
+    return slice(low, high), slice(None, None, selected.step)
 
 
 def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> da.Array:
-    """Make a dask array over a volume."""
+    """Return a dask array over a volume."""
     reader = box_reader(volume, box, start, axes, channel)
     ordered = reader_chunks(reader, chunks)
     if num_chunks(ordered) > MANY_CHUNKS:
@@ -144,7 +143,7 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
 
 
 def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> BoxReader:
-    """Make a reader of a volume, see :func:`open_array`."""
+    """Return a reader of a volume, with checked axes and channel."""
     axes = _checked_axes(axes, channel, volume.num_channels)
     if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
         raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
@@ -152,7 +151,7 @@ def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, 
 
 
 def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
-    """Cut what a reader reads into dask chunks, with borders on the grid of blocks."""
+    """Return the dask chunks of a reader, with borders on the grid of stored chunks."""
     volume = reader.volume
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
     start = reader.grid_start
@@ -180,7 +179,7 @@ def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> s
 
 
 def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[int]:
-    """Turn a chunk policy into voxels along x, y, z."""
+    """Resolve ``chunks=`` to voxels along x, y, z."""
     if chunks == "file":
         return volume.shard_shape
     if chunks == "block":

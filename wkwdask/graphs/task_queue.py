@@ -40,8 +40,8 @@ class TaskQueue:
         if len(self._retries) >= _MOST_RETRIES:
             return None
         if self._next is not None:
-            task, self._next = self._next, None
-            return task
+            upcoming, self._next = self._next, None
+            return upcoming
         while self._sources:
             source = self._sources[-1]
             task = next(source, None)

@@ -1,7 +1,12 @@
-"""A dask array as the source of a volume: chunks are encoded as parts, one task per shard joins them and publishes it.
+"""A dask array as the source of a mag.
 
-Built from ``map_blocks`` and ``rechunk`` alone. Between tasks travel receipts, one object each; voxels go from a chunk straight to its part file. Where the
-chunks that a part touches do not fit into memory, such as wide sections, chunks are cut up into scratch files first, and parts are put together from these.
+::
+
+    chunks of the array  --rechunk-->  parts  --_encode-->  part files  --_join-->  shard, published
+                                       inside one shard     one receipt each        one task per shard
+
+The graph is built from ``map_blocks`` and ``rechunk`` alone. Receipts travel between tasks; voxels go from a chunk straight to its part file. If the chunks
+that a part touches do not fit into memory (wide sections, for example), a first graph cuts the chunks into scratch files, and a job assembles parts from these.
 """
 
 from __future__ import annotations
@@ -49,12 +54,12 @@ _LOOK_SECONDS = 5.0
 
 
 def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
-    """Run graphs of receipts."""
-    taken: set[Vec3] = set()
+    """Run graphs of receipts, and pass the receipt of each shard to ``take`` early."""
+    seen: set[Vec3] = set()
 
     def take_once(value: Any) -> None:
-        if isinstance(value, Receipt) and value.part is None and value.shard not in taken:
-            taken.add(value.shard)
+        if isinstance(value, Receipt) and value.part is None and value.shard not in seen:
+            seen.add(value.shard)
             take(value)
 
     for value in compute_values(graphs, title, take_once, folder):
@@ -62,7 +67,7 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
 
 
 def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
-    """Run graphs of single objects and show the progress."""
+    """Run graphs whose chunks are single objects, show the progress, and return the objects; ``on_value`` receives each one early if possible."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     if folder is not None:
         check_reachable(folder)
@@ -86,9 +91,9 @@ def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[A
 
 
 def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]) -> list[Any]:
-    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it.
+    """Fetch and release each object early: a worker lost later costs no finished shard.
 
-    What fails keeps only that from being done which depends on it, and is told in the end.
+    A failure stops only what depends on it, and is reported at the end.
     """
     from distributed import futures_of
 
@@ -112,7 +117,7 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
 
 
 def _deliver(job: RetryingJob, future: Any) -> None:
-    """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
+    """Pass the result or the error of a graph task to the job. The cluster itself has retried it as often as configured."""
     task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
         job.receive(task, Result((), value=list(future.result().ravel())))
@@ -128,7 +133,7 @@ def _run_by_the_cluster(spec: None) -> Result:
 
 
 def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
-    """Give futures as they end, and see meanwhile whether they still can."""
+    """Yield futures as they end, and check meanwhile that the workers are not paused for good."""
     ended: SimpleQueue[Any] = SimpleQueue()
     for future in futures:
         future.add_done_callback(ended.put)
@@ -144,22 +149,22 @@ def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
         yield future
 
 
-_SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
+_SHARE_OF_MEMORY = 4  # a quarter of a task's memory for its chunks: waiting chunks, the part and the user's own functions need the rest
 _META = np.empty((0, 0, 0, 0), object)
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """How an array is written."""
+    """Choice of parts and scratch files for an array."""
 
     part_shape: Vec3
-    """What is encoded at once [voxels]."""
+    """Shape that is encoded at once [voxels]."""
     scratch_nbytes: int = 0
-    """Where the chunks that a part touches do not fit into memory: what goes through scratch files, before compression [bytes]; else 0."""
+    """Voxels that go through scratch files, before compression [bytes]; 0 if the chunks that a part touches fit into memory."""
 
 
 def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
-    """Choose how an array is written, so that memory stays bounded by its chunks and by parts of the target."""
+    """Choose the parts of an array, so that the memory of a task is bounded by its chunks and by parts of the target."""
     budget = memory_per_task() // _SHARE_OF_MEMORY
     plan = _parts(array, target, budget)
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
@@ -185,7 +190,7 @@ def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[]
     )  # fmt: skip
     if part_shape == shard_shape:
         return receipts
-    # how many parts each shard has along each axis
+    # Parts of each shard along each axis. Shards at the border of the box have fewer.
     per_shard = [
         borders(low // part, -(-high // part), shard // part)
         for low, high, part, shard in zip(box.topleft, box.bottomright, part_shape, shard_shape, strict=True)
@@ -201,10 +206,10 @@ def write_shards(array: da.Array, target: TargetArray, title: str, folder: str, 
     if not plan.scratch_nbytes:
         compute_receipts(_without(build_write_graph(array, target), target, done), title, take, folder)
         return ""
-    found: list[tuple[ScratchPiece, ...]] = compute_values(
+    pieces_of_chunks: list[tuple[ScratchPiece, ...]] = compute_values(
         [_cutting_graph(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder
     )
-    pieces = [piece for of_chunk in found for piece in of_chunk]
+    pieces = [piece for pieces_of_chunk in pieces_of_chunks for piece in pieces_of_chunk]
     run_job(WriteJob(target, pieces, take, done, plan.part_shape), title, folder=folder)
     return (
         f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
@@ -213,7 +218,7 @@ def write_shards(array: da.Array, target: TargetArray, title: str, folder: str, 
 
 
 def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[da.Array]:
-    """Leave out the shards that are done; what only they need is not computed."""
+    """Drop the shards that are done. Chunks that only they need are not computed."""
     if not done:
         return [receipts]
     low = [axis.start for axis in cell_range(target.box, target.shard_shape)]
@@ -222,7 +227,7 @@ def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[d
 
 
 def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]) -> da.Array:
-    """Build the graph that cuts each chunk of an array into pieces of parts and sets them aside."""
+    """Build the graph that cuts each chunk of an array along the borders of parts, and stores the pieces in scratch files."""
     borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
     pieces: da.Array = da.map_blocks(
         _set_aside, array, target=target, part_shape=part_shape, borders_of=borders_of, done=done, dtype=object, meta=_META,
@@ -249,15 +254,13 @@ def _set_aside(
 
 
 def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
-    """Add a last task that takes all receipts."""
+    """Add a last task that receives all receipts."""
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
 def _first_task(prepare: Callable[[], object]) -> da.Array:
-    """Make an array of one chunk whose only task prepares.
-
-    A lone block would be fused into every task that it is broadcast to, and so run once for each; behind a rechunk it is not.
-    """
+    """Return an array of one chunk whose only task calls ``prepare``; tasks that take it as an argument run after it."""
+    # dask would fuse a lone block into every task that it is broadcast to, and so run it once for each. It does not fuse across a rechunk.
     pair: da.Array = da.map_blocks(_prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META)
     first: da.Array = pair.rechunk((2, 1, 1, 1), method="tasks")
     return first
@@ -270,7 +273,7 @@ def _prepare(prepare: Callable[[], object], *, block_id: Sequence[int]) -> npt.N
 
 
 def _encode(voxels: npt.NDArray[Any], *_: Any, target: TargetArray, part_shape: Vec3, block_id: Sequence[int]) -> npt.NDArray[Any]:
-    """Encode one chunk; dask calls this once for each."""
+    """Encode one part."""
     low = target.box.topleft
     part = (low[0] // part_shape[0] + block_id[1], low[1] // part_shape[1] + block_id[2], low[2] // part_shape[2] + block_id[3])
     box = cell_box(part, part_shape, target.box).intersection(target.box)
@@ -279,13 +282,13 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: TargetArray, part_shape: 
 
 
 def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: TargetArray) -> npt.NDArray[Any]:
-    """Make sure that a chunk is what its array says, and give it in native byte order."""
+    """Check that a chunk has the shape and type that its array declares, and return it in native byte order."""
     if isinstance(voxels, np.ma.MaskedArray):
         raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
     if voxels.shape != shape:
-        raise ValueError(f"a chunk of shape {voxels.shape} came for {shape}: the array's chunks are not what it says they are")
+        raise ValueError(f"a chunk has shape {voxels.shape}, but the array declares {shape}: check the chunks= that it was made with")
     if voxels.dtype.newbyteorder("=") != target.dtype:
-        raise ValueError(f"a chunk is {voxels.dtype.name}, but the array says {target.dtype.name}: check the dtype= or meta= that it was made with")
+        raise ValueError(f"a chunk is {voxels.dtype.name}, but the array declares {target.dtype.name}: check the dtype= or meta= that it was made with")
     return voxels.astype(target.dtype, copy=False)
 
 
@@ -311,21 +314,20 @@ def _finish(finish: Callable[[list[Receipt]], Any], receipts: npt.NDArray[Any]) 
 
 @dataclass(frozen=True, slots=True)
 class ArrayWrite(Plan):
-    """An array that is written as a mag, or as a part of one."""
+    """Plan that writes an array as a mag, or as a part of one."""
 
     staged: StagedMags
-    """What is written."""
     array: da.Array | npt.NDArray[Any]
-    """The voxels, shape (c, x, y, z); an array in memory is written by this process."""
+    """Voxels, shape (c, x, y, z); this process writes an array in memory itself."""
     trust_note: str
-    """Why files of an interrupted start are believed to be those of this array."""
+    """Reason to assume that the files of an interrupted call came from the same array, for the report."""
 
     def finished_before(self, report: Report) -> Report:
-        """Say why the array is believed to be the same."""
+        """Add to the report why the array is assumed to be the same."""
         return replace(report, note=f"{report.note}; {self.trust_note}") if report.note else report
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Write the files that are not there yet."""
+        """Write the files that are missing."""
         staged, (target,), array = self.staged, self.staged.targets, self.array
         receipts = staged.known_shards()
         notes = [f"{len(receipts)} files had been finished before; {self.trust_note}"] if receipts else []
@@ -345,12 +347,12 @@ class ArrayWrite(Plan):
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trust_note: str, *, compute: bool) -> Any:
-    """Write an array, or build a graph that does; a Report, or a Delayed whose result is one."""
+    """Write an array and return a Report; without ``compute``, return a Delayed with that result."""
     return run_plan(ArrayWrite(staged, array, trust_note)) if compute else delayed_write(staged, array)
 
 
 def delayed_write(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
-    """Check now that an array can be written, and build a graph whose last task lets the mag appear."""
+    """Check now that an array can be written, and return a Delayed whose last task publishes the mag."""
     staged.check_free()
     done = staged.done()
     if done is not None:
@@ -367,6 +369,6 @@ def _publish(staged: StagedMags, receipts: list[Receipt]) -> Report:
 
 
 def _publish_nothing(staged: StagedMags) -> Report:
-    """Let a mag without voxels appear."""
+    """Publish a mag without voxels."""
     report = staged.start()
     return report if report is not None else _publish(staged, [])
