@@ -109,7 +109,7 @@ def test_the_voxel_size(tmp_path, sections):
     with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"):
         wkwdask.convert(sections, tmp_path / "ds", layer="again", voxel_size=(5, 4, 40))
     for wrong in ((4, 4), (4, 4, 0), (4, 4, -1), (4, float("inf"), 4), (float("nan"), 4, 4), (4, 4, 1e400)):
-        with pytest.raises(ValueError, match="voxel_size must be three positive lengths"):
+        with pytest.raises(ValueError, match="voxel_size must be three positive, finite lengths"):
             wkwdask.convert(sections, tmp_path / "new", voxel_size=wrong)
     with pytest.raises(ValueError, match="unit must be a unit of length"):
         wkwdask.convert(sections, tmp_path / "new", voxel_size=(4, 4, 4), unit="mag")
@@ -309,7 +309,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
         wkwdask.convert(sections, tmp_path / "whole", **OPTIONS)
         with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
             wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
-        assert any("the same call goes on" in note for note in caught.value.__notes__)
+        assert any("the same call resumes" in note for note in caught.value.__notes__)
         assert not (tmp_path / "ds" / FILE_NAME).exists()
         with pytest.raises(ResumeError, match="compression was lz4, is raw"):
             wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"compression": "raw"}))
@@ -510,7 +510,7 @@ def test_exports_that_make_no_sense(tmp_path, dataset):
     for name in ("a.png", "a.h5", "a.MRC"):
         with pytest.raises(UnsupportedError, match="is read but not written"):
             wkwdask.convert(dataset, tmp_path / name)
-    with pytest.raises(UnsupportedError, match="the source is WKW too: rechunk stores a mag anew"):
+    with pytest.raises(UnsupportedError, match="the source is WKW too: use rechunk"):
         wkwdask.convert(dataset, tmp_path / "other" / "color" / "1")
     with pytest.raises(MissingError, match="no layer 'other'"):
         wkwdask.convert(dataset, tmp_path / "a.npy", layer="other")
@@ -520,7 +520,7 @@ def test_exports_that_make_no_sense(tmp_path, dataset):
 def test_an_interrupted_export_goes_on(tmp_path, dataset):
     with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
         wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 21))
-    assert any("the same call goes on" in note for note in caught.value.__notes__)
+    assert any("the same call resumes" in note for note in caught.value.__notes__)
     assert not (tmp_path / "a.npy").exists()
     with pytest.raises(ResumeError, match="box was 5,6,7,41,30,21, is 5,6,7,41,30,20"):
         wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 20))

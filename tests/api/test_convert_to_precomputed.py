@@ -173,7 +173,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
     url = f"precomputed://{tmp_path}/em"
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
         wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
-    assert any("the same call goes on" in note for note in caught.value.__notes__)
+    assert any("the same call resumes" in note for note in caught.value.__notes__)
     assert not (tmp_path / "em" / "info").exists()
     with pytest.raises(ResumeError, match="scales was"):
         wkwdask.convert(sections, url, shard_shape=True, offset=(1, 0, 0), **OPTIONS)
