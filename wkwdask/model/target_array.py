@@ -393,7 +393,7 @@ class TargetArray:
                 if file is None:
                     # dask can run a task twice: the first run published the shard and removed its parts
                     if self._state(shard) is None:
-                        raise IncompleteWriteError(f"{part.path}: part of {self.shard_path(shard)} is gone before they were joined")
+                        raise IncompleteWriteError(f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet")
                     return self.published(receipt)
                 runs.append(open_run(opened.enter_context(file)))
             if self.merges:

@@ -132,7 +132,7 @@ def test_parts_are_joined_to_the_same_shards(tmp_path, part_shape):
         target.remove_parts(shard)
         assert target.join_shard(shard, parts) == receipt  # a task that runs twice
         os.unlink(receipt.path)
-        with pytest.raises(IncompleteWriteError, match="is gone before they were joined"):
+        with pytest.raises(IncompleteWriteError, match="is missing, though the shard is not joined yet"):
             target.join_shard(shard, parts)
 
 
