@@ -207,7 +207,7 @@ class ParquetFile(_File):
         with reading(self.path, "Parquet file", lambda: f"behind row {first - 1}"), pq.ParquetFile(self.path) as file:
             names = self._by_index(file.schema_arrow)
             if len(names) != 2:
-                raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: ids, and what they become")
+                raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: old and new ids")
             for batch in file.iter_batches(ROWS):
                 columns = [self._column(batch, name, first) for name in names]
                 yield first, columns[0], columns[1]
@@ -223,7 +223,7 @@ class ParquetFile(_File):
         column = batch.column(batch.schema.get_field_index(name))
         if column.null_count:
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise FormatError(f"{self.describe(row)}: column {name} holds nothing, expected an id")
+            raise FormatError(f"{self.describe(row)}: column {name} is empty, expected an id")
         return as_ids(column.to_numpy(zero_copy_only=False), f"{self.path}: column {name}, rows {first} to {first + batch.num_rows - 1}")
 
 

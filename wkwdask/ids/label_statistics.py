@@ -66,7 +66,7 @@ def _exact_moments(counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64])
     with np.errstate(over="ignore"):
         exact_sums, exact_squares = ((totals[:, n + 1] << LIMB_BITS) + totals[:, n] for n in (0, 2))
         differences = (counts * exact_squares - exact_sums * exact_sums).astype(np.float64)
-    # Labels whose sums leave 64 bits have so many voxels that there are few of them: Python integers are fast enough.
+    # Only labels with very many voxels have sums above 64 bits, and a volume has few of these: Python integers are fast enough.
     for row in np.flatnonzero((product >= _SAFE) | (square >= _SAFE)).tolist():
         a, b, c, d = totals[row].tolist()
         differences[row] = int(counts[row]) * ((d << LIMB_BITS) + c) - ((b << LIMB_BITS) + a) ** 2

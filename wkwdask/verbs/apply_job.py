@@ -132,7 +132,7 @@ class AppliedFunction:
     skips_empty: bool = False
     """Whether bricks become zero, without a call, where the first source (with the halo) is zero."""
     attempts: int = 1
-    """Calls of the function per brick, at most."""
+    """Maximal number of calls per brick."""
     origin: Vec3 = (0, 0, 0)
     """Absolute voxel of the mag from which the boxes of the plan count."""
 

@@ -196,7 +196,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
 
 
 def _is_plain(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is a file or folder of images or an array without a place; Zarr has one where it is an image or named as Zarr."""
+    """Return whether a path is image or array files without a position. A Zarr array has one if it is part of an image or its URL names Zarr."""
     if holds_plain_arrays(url):
         its_format = format_of(url)
         return its_format is not None and not its_format.is_image(url)
@@ -214,7 +214,7 @@ def _is_plain(url: str | os.PathLike[str]) -> bool:
 def _pair_plain(
     first: str | os.PathLike[str], second: str | os.PathLike[str], plain: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> MagPair:
-    """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
+    """Pair a volume with image or array files, whose first voxel is placed at the corner of the volume's box."""
     found: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip((first, second), plain, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
     options = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)

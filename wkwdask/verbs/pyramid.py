@@ -75,7 +75,7 @@ class RegionSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
-        """Read the region brick by brick, and write the bricks of each mag as soon as they are complete."""
+        """Read the region brick by brick, and write the bricks of each mag once they are complete."""
         # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps its open shard until the last brick of it has come.
         states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)

@@ -221,7 +221,7 @@ def lay_out_removals(
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
     if files.islink(path) and not allow_external:
-        raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
+        raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
     unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(one, path)]
     roots = tuple(root for found, _ in unfinished for root in found)
     is_all = layers is None and mags is None

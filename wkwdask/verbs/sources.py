@@ -73,7 +73,7 @@ class TargetRequest:
 
 
 def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
-    """Refuse levels that would replace the source that they are made of, or lie inside of it."""
+    """Raise an error for levels that would replace their source or lie inside of it."""
     outer = files.realpath(source.name)
     for folder in levels.folders:
         real = files.realpath(folder)

@@ -170,7 +170,7 @@ class Update(Work[Report]):
         for mag in self.mags:
             if files.isdir(mag.target.folder) and not files.is_writable(mag.target.folder):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
-        # Lock first, then plan again: what another job changed between planning and locking is seen, and what comes later cannot happen.
+        # Lock first, then plan again: the second plan sees changes that another job made before the lock, and no job makes any after it.
         self.folder.start("update", {"command": "update"})
         try:
             now = self.plan_again()
