@@ -148,19 +148,16 @@ def read(
     [5, 6, 7]
     """
     parsed_mag = mag_or_key(mag)
-    volume = open_cached(url, layer, parsed_mag)
-    if box is None:
+    volume = open_cached(url, layer, parsed_mag, refresh=box is None)
+    selected = volume.box if box is None else voxel_box(box, volume.box.mag)
+    # Repeated reads reuse the volume that was opened last. The layer may have grown since then: a box beyond it is an error only for current metadata.
+    if box is not None and not volume.box.contains(selected):
         volume = open_cached(url, layer, parsed_mag, refresh=True)
-        asked = volume.box
-    else:
-        asked = voxel_box(box, volume.box.mag)
-        if not volume.box.contains(asked):
-            volume = open_cached(url, layer, parsed_mag, refresh=True)
-            check_inside(volume.name, volume.box, asked)
+        check_inside(volume.name, volume.box, selected)
     try:
-        return _read_box(volume, asked)
+        return _read_box(volume, selected)
     except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), asked)
+        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), selected)
 
 
 def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:

@@ -186,10 +186,10 @@ def convert(
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     if value_range is not None and len(value_range) != 2:
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
-    range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
-    of_images = {"axes": axes, "on_error": on_error == "fill"}
-    size, place = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
-    part = VolumeSelection(box, place, None if channels is None else tuple(channels), dtype, range_)
+    parsed_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+    image_options = {"axes": axes, "on_error": on_error == "fill"}
+    size, position = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
+    part = VolumeSelection(box, position, None if channels is None else tuple(channels), dtype, parsed_range)
     its_format = format_of_target(target)
     is_dataset = its_format is default_format()
     if is_dataset:
@@ -199,8 +199,10 @@ def convert(
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
     if not is_dataset:
         check(its_format.options, **options)  # report invalid options before the source is opened
-    find_it = _find_layers if is_dataset else _find_source
-    found = find_it(source, whole_images=not any(of_images.values()))
+    # Three routes: export one mag of a volume as images; copy the levels of an image to the same positions; import images or an array as one level.
+    # The options axes and on_error only apply to images, so they select the third route for a source that could be either, such as a Zarr array.
+    find_levels = _find_layers if is_dataset else _find_source
+    found = find_levels(source, whole_images=not any(image_options.values()))
     chosen, name = (None, layer) if found is None else _choose_layer_of(found, layer)
     if is_dataset and found is not None and (chosen is None or chosen.container is not None or _is_export(target)):
         stored_layer, volume = found.open(layer, mag_or_key(mag))
@@ -214,20 +216,20 @@ def convert(
         os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
     )  # fmt: skip
     if found is not None and chosen is not None:
-        refuse_options(f"{source} is converted level by level", of_images)
-        is_chosen = found.mag is not None or layer is not None or mag is not None or not is_dataset
-        only = found.mag if is_chosen else _mag_in(target, chosen.mags)
+        refuse_options(f"{source} is converted level by level", image_options)
+        selects_mag = found.mag is not None or layer is not None or mag is not None or not is_dataset
+        only = found.mag if selects_mag else _mag_in(target, chosen.mags)
         taken = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
         return _convert_levels(chosen, wanted, taken, stored, existing)
     if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
     if not is_dataset:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
-    elif min(place) < 0:
-        raise ValueError(f"offset must not be negative, got {place}")
+    elif min(position) < 0:
+        raise ValueError(f"offset must not be negative, got {position}")
     wanted = replace(wanted, mag=None if mag is None else Mag.parse(mag))
-    as_images = SourceOptions(part, axes, on_error == "fill", allow_external)
-    return _convert_images(source, wanted, as_images, stored, existing, pyramid=pyramid)
+    source_options = SourceOptions(part, axes, on_error == "fill", allow_external)
+    return _convert_images(source, wanted, source_options, stored, existing, pyramid=pyramid)
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:
@@ -344,23 +346,23 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     copies = [taken.copy_of(image.volume(mag)) for mag in mags]
     check_alike(copies)
     first, workers = copies[0].source, num_workers()
-    is_mag_told = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
+    names_mag = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
     wanted = replace(
         wanted, all_mags=tuple(mags), category=wanted.category or image.category, guess=_guess_category(first.dtype, first.num_channels),
         coordinate_voxel_size_nm=image.voxel_size_nm,
     )  # fmt: skip
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
-        place = target_for(replace(wanted, mag=mag if is_mag_told else None))
-        return lay_out_copy(place, copy, stored, existing, workers)
+        target_image = target_for(replace(wanted, mag=mag if names_mag else None))
+        return lay_out_copy(target_image, copy, stored, existing, workers)
 
-    place = target_for(replace(wanted, mag=mags[0] if is_mag_told else None))
-    note = place.unchanged_levels(existing)
+    target_image = target_for(replace(wanted, mag=mags[0] if names_mag else None))
+    note = target_image.unchanged_levels(existing)
     # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
     report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=taken.finest_only)
     if taken.finest_only:
         # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
-        url = place.url_of(report.mags[0].path) if report.mags else wanted.url
+        url = target_image.url_of(report.mags[0].path) if report.mags else wanted.url
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
     left = describe_unusable_levels(image) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, note, left])))
@@ -370,14 +372,14 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     """Convert images or an array in files to one level of an image."""
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    place = target_for(wanted)
-    imported = open_source(source, taken, place.mag)
+    target_image = target_for(wanted)
+    imported = open_source(source, taken, target_image.mag)
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
-    found = None if lengths_nm is None else ratio_of(lengths_nm, place.mag.factors)
-    place = target_for(replace(wanted, source_voxel_size_nm=found, guess=_guess_category(voxels.dtype, voxels.num_channels)))
-    staged = lay_out_import(place, imported, stored, existing, num_workers())
-    note = "" if pyramid else place.unchanged_levels(existing)
-    url = place.url_of(staged.staged.folders[0])
+    found = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
+    target_image = target_for(replace(wanted, source_voxel_size_nm=found, guess=_guess_category(voxels.dtype, voxels.num_channels)))
+    staged = lay_out_import(target_image, imported, stored, existing, num_workers())
+    note = "" if pyramid else target_image.unchanged_levels(existing)
+    url = target_image.url_of(staged.staged.folders[0])
     for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
         for text in notes:
             warnings.warn(text, kind, stacklevel=3)

@@ -159,11 +159,13 @@ def _rechunk_levels(
 
     moves = find()
     in_place = [move for move in moves if move.destination is None]
+    # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
     for move in in_place:
         parent, folder = its_format.job_folders(move.image, move.level)
         finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
         moves = find()
+        # One mag may be listed by several layers. It can be replaced in place only once, so the layer has to be named.
         listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}
         if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag; choose one with layer=")
@@ -173,6 +175,7 @@ def _rechunk_levels(
         return lay_out_rechunk(its_format, move, options, existing, workers)
 
     check_restartable(len(moves), overwrites="level" in options.stored.given() if in_place else existing == "overwrite")
+    # All levels are planned once before the first is stored: an invalid option or an existing target must not leave a part of them done.
     if in_place:
         moves = [move for move in moves if stage(move, existing) is not None]
     else:
@@ -183,6 +186,7 @@ def _rechunk_levels(
         staged = stage(move, existing)
         if staged is None:  # a concurrent call stored it already
             continue
+        # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
         is_exact = not staged.decodes or staged.loss is None
         for note, category in (*((note, ViewerWarning) for note in staged.notes), *([] if is_exact or not staged.loss else [(staged.loss, UserWarning)])):
             warnings.warn(note, category, stacklevel=4)

@@ -145,7 +145,7 @@ def build_pyramid(
     if not update and box is None:
         pyramids = [_with_warnings(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
         check_restartable(len(pyramids), overwrites=existing == "overwrite")
-        if len(pyramids) > 1:  # before the first one is built
+        if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
             for pyramid in pyramids:
                 pyramid.accepting_finished().staged.check_free()
         return merge_reports([run_plan(pyramid.accepting_finished()) for pyramid in pyramids])

@@ -109,7 +109,9 @@ def _fingerprint(array: Any) -> str:
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         return str(dask.base.tokenize(array))
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
+    # Hash bit patterns, so that NaN and -0.0 count as they are stored.
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
+    # Each cube is copied to Fortran order (c fastest, then x), which makes the hash independent of the array's own memory order.
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
     memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
     for x, y, z in product(*starts):
