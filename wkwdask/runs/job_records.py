@@ -105,7 +105,7 @@ def problem_of(root: str) -> str:
 def check_records(paths: RecordPaths) -> None:
     """Check that the records of a job are readable and name only paths in its dataset."""
     if files.islink(paths.root):
-        raise CorruptError(f"{paths.root}: found a symbolic link, expected the folder of a job; remove the link")
+        raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
     record = read_plan(paths.root)
     for target in () if record is None else record["targets"]:
         paths.target(target, PLAN_NAME)
