@@ -301,12 +301,12 @@ class MergedVolume:
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         if not out.size:
             return 0
-        wanted = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
-        stored = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(wanted)]
+        box = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
+        stored = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(box)]
         # Everything before the last block that covers the whole request is overwritten, so it need not be read.
-        covering = [number for number, (annotation, index) in enumerate(stored) if _block_box(annotation, index).contains(wanted)]
+        covering = [number for number, (annotation, index) in enumerate(stored) if _block_box(annotation, index).contains(box)]
         stored = stored[max(covering, default=0) :]
-        nonzero = 0 if covering else self._read_base(out, wanted, first_channel, fill_zeros=fill_zeros or bool(stored))
+        nonzero = 0 if covering else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(stored))
         for annotation, index in stored:
             block = annotation.read_block(index, self.dtype)[first_channel : first_channel + out.shape[0]]
             step = annotation.header.block_len
@@ -318,15 +318,15 @@ class MergedVolume:
             nonzero += bool(part.any())
         return nonzero
 
-    def _read_base(self, out: npt.NDArray[Any], wanted: BoundingBox, first_channel: int, *, fill_zeros: bool) -> int:
+    def _read_base(self, out: npt.NDArray[Any], box: BoundingBox, first_channel: int, *, fill_zeros: bool) -> int:
         """Fill an array from the base, with zeros outside of the base's box."""
-        inside = wanted if self.box == self.base.box else wanted.intersection(self.base.box)
-        if inside == wanted:
-            return self.base.read_into(out, wanted.topleft, first_channel, fill_zeros=fill_zeros)
+        inside = box if self.box == self.base.box else box.intersection(self.base.box)
+        if inside == box:
+            return self.base.read_into(out, box.topleft, first_channel, fill_zeros=fill_zeros)
         out[...] = 0
         if inside.is_empty:
             return 0
-        return self.base.read_into(part_of_array(out, inside, wanted.topleft), inside.topleft, first_channel)
+        return self.base.read_into(part_of_array(out, inside, box.topleft), inside.topleft, first_channel)
 
     def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Mark the cells of a grid, within a box, that contain voxels of annotated blocks."""

@@ -227,12 +227,12 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
     missing = set(layers or ()) - {layer.name for layer in found}
     if missing:
         raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in found) or 'none'}")
-    wanted = mags if only is None else [only]
+    selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
-    folders += [(layer.folder, True) for layer in chosen if wanted is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
+    folders += [(layer.folder, True) for layer in chosen if selected is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
     for folder, _ in folders:
         faults += leftovers_in(folder)
-    scopes = tuple(_inspect_layer(layer, wanted, faults) for layer in chosen)
+    scopes = tuple(_inspect_layer(layer, selected, faults) for layer in chosen)
     return Scope(path, scopes, faults, tuple(folders), dataset, datasource)
 
 

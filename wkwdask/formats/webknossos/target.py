@@ -49,16 +49,16 @@ class MagTarget:
     """Layer of the mag, with its record if the JSON of the dataset lists it."""
     destination: Destination
     """Destination and options given by the user."""
-    named: str = ""
+    user_folder: str = ""
     """Folder as the user named it, if links lead elsewhere."""
 
     @property
     def _is_named_as_mag(self) -> bool:
         """Whether the folder is named after the mag."""
-        return basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
+        return basename(self.user_folder or self.folder) in (self.mag.name, self.mag.long_name)
 
     def url_of(self, folder: str) -> str:
-        return self.named or folder
+        return self.user_folder or folder
 
     def unchanged_levels(self, existing: str) -> str:
         """Return a note on existing coarser mags, which are not updated."""
@@ -91,21 +91,21 @@ class MagTarget:
             header = derived_header(before, options, spec, before.file_len)
         size = self._size_of_new_dataset()
         edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
-        keeps = self.destination.keeps_files and _shows_no_more(edit, spec.box)
+        keeps = self.destination.keeps_files and _is_hidden_outside(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
         settings = {"folder": self.folder, "dtype": header.dtype.name, "channels": header.num_channels, **storage_settings([header], options.chosen_level)}
         return NewLevels(self.layer.folder, (self.folder,), (target,), settings, edit, stored_as=storage_text([header], options.chosen_level))
 
     def _edit(self, header: WkwHeader, box: BoundingBox, voxel_size_nm: Lengths | None) -> LayerEdit | None:
         """Return the edit that lists the mag, or None without a JSON. A new layer that copies another one inherits its attributes."""
-        layer, wanted = self.layer, self.destination
+        layer, destination = self.layer, self.destination
         dataset, record = layer.container.dataset_folder, layer.container.record
-        source = None if wanted.image is None or wanted.image.container is None else wanted.image.container.record
+        source = None if destination.image is None or destination.image.container is None else destination.image.container.record
         if dataset is None:
             return None
         listed = () if record is None else record.mags
         check_one_ladder(layer.folder, [entry.mag for entry in listed], [self.mag])
-        path = f"./{relpath(self.named, dataset)}" if self.named else json_path(layer, self.mag, self.folder)
+        path = f"./{relpath(self.user_folder, dataset)}" if self.user_folder else json_path(layer, self.mag, self.folder)
         edit = LayerEdit(dataset, layer.name, ((self.mag, path, header.file_len_vx),), voxel_size_nm=voxel_size_nm, is_listed=record is not None)
         elements = element_class(header.dtype, header.num_channels)
         has_others = any(entry.mag != self.mag for entry in listed)
@@ -120,33 +120,33 @@ class MagTarget:
         if record is not None:
             category = record.category
         else:
-            if source is None or wanted.image.name != layer.name:
+            if source is None or destination.image.name != layer.name:
                 check_layer_name(layer.name)
-            category = wanted.category or (source.category if source is not None else default_category(header))
+            category = destination.category or (source.category if source is not None else default_category(header))
         layer_box, attributes = box.in_mag(MAG_1), {}
-        if source is not None and wanted.image_box is not None:
-            layer_box, attributes = wanted.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
+        if source is not None and destination.image_box is not None:
+            layer_box, attributes = destination.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
         if has_others:
             layer_box = record.bounding_box.union(layer_box)
         return replace(edit, new_layer=NewLayer(category, layer_box, elements, header.num_channels), attributes=attributes)
 
     def _size_of_new_dataset(self) -> Lengths | None:
         """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
-        wanted = self.destination
-        if not wanted.needs_container and wanted.voxel_size_nm is None:
-            return None if wanted.coordinate_voxel_size_nm is None else self._size_of_array(wanted.coordinate_voxel_size_nm)
-        if not wanted.needs_container and not self._is_named_as_mag:
+        destination = self.destination
+        if not destination.needs_container and destination.voxel_size_nm is None:
+            return None if destination.coordinate_voxel_size_nm is None else self._size_of_array(destination.coordinate_voxel_size_nm)
+        if not destination.needs_container and not self._is_named_as_mag:
             raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
         # An explicit voxel size must match an existing dataset. Without one, a new dataset takes that of the source.
-        given = wanted.required_voxel_size_nm if wanted.needs_container else wanted.voxel_size_nm
-        dataset = dirname(dirname(self.named or self.folder))
+        explicit = destination.required_voxel_size_nm if destination.needs_container else destination.voxel_size_nm
+        dataset = dirname(dirname(self.user_folder or self.folder))
         datasource = read_datasource(dataset)
         if datasource is not None:
             known = datasource.voxel_size_nm
-            if given is not None and known is not None and not same_lengths(given, known):
-                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave voxel_size= out, or correct the JSON")
+            if explicit is not None and known is not None and not same_lengths(explicit, known):
+                raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {explicit} nm; leave voxel_size= out, or correct the JSON")
             return None
-        size = given or wanted.source_voxel_size_nm
+        size = explicit or destination.source_voxel_size_nm
         if size is None:
             raise ValueError(f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm")
         return size
@@ -240,7 +240,7 @@ class LayerTarget:
             raise ValueError(f"{like.name}: layer {other} lists this mag and its file length too; write to another target")
 
 
-def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
+def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
     """Check whether a layer's box will be inside of another box: then voxels outside of it stay hidden, and whole files can be kept."""
     if edit is None:
         return False
@@ -257,10 +257,10 @@ def _target(folder: str, header: WkwHeader, options: WkwOptions, box: BoundingBo
     return target if options.level is None else replace(target, splicer=None)
 
 
-def mag_target(wanted: Destination) -> MagTarget:
+def mag_target(destination: Destination) -> MagTarget:
     """Return the target of a new mag, given the destination that a user named."""
-    allow_external = wanted.allow_external
-    folder = mag_folder(wanted) if wanted.needs_container else local_path(wanted.url)
+    allow_external = destination.allow_external
+    folder = mag_folder(destination) if destination.needs_container else local_path(destination.url)
     layer_folder, name = split(folder)
     dataset_folder, layer_name = split(layer_folder)
     mag = mag_from_name(name)
@@ -270,10 +270,10 @@ def mag_target(wanted: Destination) -> MagTarget:
                 raise ValueError(f"{folder}: is not the folder of a mag; name one, such as {example}")
         layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         check_inside_dataset(layer, folder)
-        return MagTarget(real_folder(layer, folder), MAG_1, layer, wanted)
+        return MagTarget(real_folder(layer, folder), MAG_1, layer, destination)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
-        return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), wanted)
+        return MagTarget(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external), destination)
     layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
     if layer.container.data_format != "wkw":
         what = f"layer {layer.name} is stored as {layer.container.data_format}, and all mags of a layer have the same format"
@@ -285,7 +285,7 @@ def mag_target(wanted: Destination) -> MagTarget:
     if listed is not None and (is_remote(listed) or (is_occupied(listed) and files.realpath(listed) != files.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
-    return MagTarget(folder, mag, layer, wanted) if real == folder else MagTarget(real, mag, replace(layer, folder=dirname(real)), wanted, folder)
+    return MagTarget(folder, mag, layer, destination) if real == folder else MagTarget(real, mag, replace(layer, folder=dirname(real)), destination, folder)
 
 
 def other_layers_with(layer: Image, folder: str) -> list[str]:
@@ -377,24 +377,24 @@ def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders:
                 raise FormatError(f"{folder}: mag {mags[number]} would overwrite {other}; the paths in the JSON overlap")
 
 
-def mag_folder(wanted: Destination) -> str:
+def mag_folder(destination: Destination) -> str:
     """Return the folder of the mag for a destination that is a dataset, a layer or a mag."""
-    folder = local_path(wanted.url)
+    folder = local_path(destination.url)
     mag = mag_from_name(basename(folder))
-    if wanted.layer is None and mag is not None and read_datasource(folder) is None:
-        if wanted.mag is not None and wanted.mag != mag:
-            raise ValueError(f"{folder}: is mag {mag}, but the voxels to write are mag {wanted.mag}")
+    if destination.layer is None and mag is not None and read_datasource(folder) is None:
+        if destination.mag is not None and destination.mag != mag:
+            raise ValueError(f"{folder}: is mag {mag}, but the voxels to write are mag {destination.mag}")
         return folder
-    name = (wanted.mag or MAG_1).name
-    if wanted.layer is not None:
+    name = (destination.mag or MAG_1).name
+    if destination.layer is not None:
         datasource = read_datasource(folder)
         above = [] if datasource is not None else [dirname(folder), dirname(dirname(folder))]
         outer = next((path for path in above if path and read_datasource(path) is not None), None)
         if outer is not None:  # a dataset must not be nested in a layer or mag of another one
             raise ValueError(f"{folder}: is inside the dataset {outer}, but layer= needs a dataset as the target: pass {outer}, or leave layer= out")
-        if datasource is None or datasource.layer(wanted.layer) is None:
-            check_layer_name(wanted.layer)
-        return f"{folder}/{wanted.layer}/{name}"
+        if datasource is None or datasource.layer(destination.layer) is None:
+            check_layer_name(destination.layer)
+        return f"{folder}/{destination.layer}/{name}"
     if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
-    return f"{folder}/{wanted.category or wanted.guess}/{name}"
+    return f"{folder}/{destination.category or destination.guess}/{name}"
