@@ -302,19 +302,17 @@ class MergedVolume:
         if not out.size:
             return 0
         box = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
-        stored = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(box)]
+        blocks = [(annotation, _index(row)) for annotation in self.annotations for row in annotation.blocks_in(box)]
+        boxes = [_block_box(annotation, index) for annotation, index in blocks]
         # Everything before the last block that covers the whole request is overwritten, so it need not be read.
-        covering = [number for number, (annotation, index) in enumerate(stored) if _block_box(annotation, index).contains(box)]
-        stored = stored[max(covering, default=0) :]
-        nonzero = 0 if covering else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(stored))
-        for annotation, index in stored:
-            block = annotation.read_block(index, self.dtype)[first_channel : first_channel + out.shape[0]]
-            step = annotation.header.block_len
-            corner = [n * step for n in index]
-            inside = [(max(t, c), min(t + n, c + step)) for t, n, c in zip(topleft, out.shape[1:], corner, strict=True)]
-            here = tuple(slice(a - t, b - t) for (a, b), t in zip(inside, topleft, strict=True))
-            part = block[(slice(None), *(slice(a - c, b - c) for (a, b), c in zip(inside, corner, strict=True)))]
-            out[(slice(None), *here)] = part
+        covering = [number for number, block_box in enumerate(boxes) if block_box.contains(box)]
+        first = max(covering, default=0)
+        nonzero = 0 if covering else self._read_base(out, box, first_channel, fill_zeros=fill_zeros or bool(blocks))
+        for (annotation, index), block_box in zip(blocks[first:], boxes[first:], strict=True):
+            voxels = annotation.read_block(index, self.dtype)[first_channel : first_channel + out.shape[0]]
+            inside = block_box.intersection(box)
+            part = part_of_array(voxels, inside, block_box.topleft)
+            part_of_array(out, inside, topleft)[...] = part
             nonzero += bool(part.any())
         return nonzero
 
