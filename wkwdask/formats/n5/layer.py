@@ -160,7 +160,7 @@ def _image_from_datasets(
 
 
 def _inherited(store: Store) -> dict[str, Any]:
-    """Merge the attributes of the folders above a group, such as the voxel size, up to the root of the container or an unreadable folder."""
+    """Merge the attributes of the folders above a group, up to the root of the container or an unreadable folder."""
     folder, found = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):
         folder, _, _ = folder.rpartition("/")

@@ -1,4 +1,4 @@
-"""Zarr as people name it: from a URL or folder to the layers in it, each an OME-NGFF image with its resolutions, or one array."""
+"""Images of a Zarr array or group: from a path or URL to OME-NGFF images with their levels, and to single arrays."""
 
 from __future__ import annotations
 

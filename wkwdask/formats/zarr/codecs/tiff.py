@@ -201,7 +201,7 @@ def tiff_prefix(shape: Sequence[int], dtype: Any, byteorder: str = "little", *, 
         A letter per axis: any of ``t``, ``z``, ``c`` for planes, then ``y`` and ``x``, then optionally ``s`` for the samples of a pixel (3 are RGB, 4 RGBA).
         Default: ``"yx"`` or ``"zyx"``.
     stack : str
-        How planes are stored. ``"pages"``: one directory per plane, which every reader supports. ``"imagej"``: one directory with ImageJ's description (uint8,
+        Storage of the planes. ``"pages"``: one directory per plane, which every reader supports. ``"imagej"``: one directory with ImageJ's description (uint8,
         uint16, float32), a short header for many planes. ``"tall"``: one image with all planes below each other.
 
     Returns
