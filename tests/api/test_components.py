@@ -362,7 +362,7 @@ def test_what_makes_no_sense(dataset):
         (ValueError, "lies inside the source", lambda: wkwdask.connected_components(source, source / "1")),
         (ValueError, "is mag 2, but", lambda: wkwdask.connected_components(source, dataset / "cc" / "2")),
         (ValueError, "has 3 channels, expected one", lambda: wkwdask.connected_components(dataset / "rgb", target)),
-        (TypeError, "only of integers, give threshold=", lambda: wkwdask.connected_components(dataset / "float", target)),
+        (TypeError, "only equal integers can be joined: set threshold=", lambda: wkwdask.connected_components(dataset / "float", target)),
         (TypeError, "ids are integers", lambda: wkwdask.connected_components(source, target, dtype=np.float32)),
         (BoundsError, "lies outside of its box", lambda: wkwdask.connected_components(source, target, where=(500, 0, 0, 9, 9, 9))),
     ]:

@@ -349,7 +349,7 @@ def test_command(dataset, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("annotations", "options", "match"), [([], {}, "at least one annotation"), (None, {"relabel": -5}, "from 0 on"), (None, {"relabel": 1.5}, "whole number")]
+    ("annotations", "options", "match"), [([], {}, "at least one"), (None, {"relabel": -5}, "an integer >= 0"), (None, {"relabel": 1.5}, "an integer >= 0")]
 )
 def test_arguments_that_make_no_sense(dataset, tmp_path, annotations, options, match):
     """A negative largest id would make zero an id of the annotation."""

@@ -43,7 +43,7 @@ class ImportSource(Volume, Protocol):
         """Return a part of the volume that is small to pickle."""
 
     def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
-        """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
+        """Return a reader that decodes each part of the source once. Parts that later readings need wait in an unnamed file in a scratch folder."""
 
 
 class ConvertSpec(UpsampleSpec):
