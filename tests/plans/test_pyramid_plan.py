@@ -343,7 +343,7 @@ def test_anisotropic_steps_are_not_in_order():
         assert [level.in_order for level in plan.levels] == [True, False, False]  # once lost, the order does not come back
 
 
-def test_check_steps():
+def test_step_factors():
     assert step_factors(Mag.parse(1), _ladder(Mag.parse(1), STEPS + JUMPS)[1:]) == STEPS + JUMPS
     for names in (["2", "2-2-1"], ["1", "2-2-1", "4-4-2", "8-8-1"]):
         finest, *mags = map(Mag.parse, names)

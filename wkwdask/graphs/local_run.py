@@ -113,7 +113,7 @@ class _LocalRun:
             self._queue.finish(self._running.pop(future), outcome)
 
     def _recover(self, error: BrokenExecutor) -> None:
-        """Take the results that arrived before the pool broke; all other tasks become suspects."""
+        """Record the results that arrived before the pool broke; all other tasks become suspects."""
         lost = []
         for future, task in self._running.items():
             broken = future.exception()

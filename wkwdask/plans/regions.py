@@ -77,7 +77,7 @@ class RegionGrid:
             yield x, y, z
 
     def cells_in(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
-        """Go through the cells of one shape in a cell of a larger one that touch the box, in Morton order."""
+        """Yield the cells of one shape, in a cell of a larger one, that touch the box, in Morton order."""
         counts = ceil_divide(outer_shape, shape)
         x_range, y_range, z_range = cell_range(self.box, shape)
         _, coordinates = morton.ordered_box((0, 0, 0), counts)
