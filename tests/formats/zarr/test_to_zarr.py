@@ -359,7 +359,7 @@ def test_levels_that_are_no_mags(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"type": "scale"', '"typ": "scale"', "a new dataset needs a voxel size"), ("1.5", '"x"', "a new dataset needs the size of a voxel"),
+        ('"type": "scale"', '"typ": "scale"', "a new dataset needs a voxel size"), ("1.5", '"x"', "a new dataset needs a voxel size"),
         ('"datasets"', '"data"', "a group without multiscales"),
         ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"), ("{", "", "not readable as Zarr array or group"),
     ],
