@@ -85,7 +85,7 @@ def test_parts(mags, compression, data):
 
 
 @given(data=st.data())
-def test_boxed(data):
+def test_enclosing_box(data):
     """What is picked out of the box is what numpy picks out of the chunk, backwards and by lists of places too."""
     shape = (5, 6, 7)
     chunk = np.arange(210).reshape(shape)
