@@ -361,7 +361,7 @@ def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
     assert "tasks had been finished before" in report.note
     assert wkwdask.verify(dataset, pyramid=True).is_sound
     records = [json.loads(line) for line in (dataset / "color" / "2" / PROGRESS_NAME).read_text().splitlines()]
-    assert sum(record["failed"] for record in records if record["seconds"]) <= 3
+    assert max(record["failed"] for record in records) == 2  # a slow run writes more records than one per phase
     ends = [record for record in records if record["done"] + record["known"] + record["failed"] > 0]
     assert ends[-1]["done"] + ends[-1]["known"] == ends[-1]["total"]
     assert ends[-1]["failed"] == 0
