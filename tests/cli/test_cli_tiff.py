@@ -27,7 +27,7 @@ def test_options_and_codec():
 
 def test_errors_are_one_line():
     for arguments, message in (
-        (("8,16,3,3", "uint8"), "say with --axes"),
+        (("8,16,3,3", "uint8"), "--axes must name its axes"),
         (("8,16", "bool"), "TIFF has no type for bool"),
         (("8;16", "uint8"), "--shape takes numbers with commas"),
         (("8,16", "voxel"), "voxel"),
