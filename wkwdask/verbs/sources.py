@@ -141,7 +141,7 @@ def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
 def check_not_replaced(source: Volume) -> None:
     """Raise an error if a source was replaced while it was read."""
     if not source.is_current():
-        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts again with the new one')
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts over with the new one')
 
 
 @dataclass(frozen=True, slots=True)

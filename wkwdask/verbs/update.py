@@ -244,7 +244,7 @@ def lay_out_update(
         stored.check_links(layer, folder)
         volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder)
         if record is None and trusts_records:
-            raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts again')
+            raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
