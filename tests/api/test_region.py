@@ -451,5 +451,5 @@ def test_parts_of_other_formats(tmp_path):
             function(patch, url, region=region, chunk_shape=(8, 8, 8))
         with pytest.raises(BoundsError, match="reaches outside"):
             function(patch, url, region=((18, 3, 2), (21, 7, 7)))
-    with pytest.raises(ValueError, match="named as OME-NGFF, and to_wkw writes WKW"):
+    with pytest.raises(ValueError, match=r"named as OME-NGFF, but to_wkw\(\) writes WKW"):
         wkwdask.to_wkw(array, f"{tmp_path}/z.ome.zarr")

@@ -103,7 +103,7 @@ def test_voxel_size_of_what_is_there(tmp_path):
     wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "color" / "1", voxel_size=(4, 4, 35))
     with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(4, 4, 30\) nm"):
         wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "other" / "1", voxel_size=(4, 4, 30))
-    with pytest.raises(ValueError, match="name one"):
+    with pytest.raises(ValueError, match="creates a dataset, whose mags are folders"):
         wkwdask.to_wkw(ARRAY, tmp_path / "volume", voxel_size=(4, 4, 30))
     with pytest.raises(ValueError, match="three positive numbers"):
         wkwdask.to_wkw(ARRAY, tmp_path / "new" / "color" / "1", voxel_size=(4, 0, 30))
