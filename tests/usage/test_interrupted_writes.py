@@ -88,7 +88,7 @@ def test_status_and_cancel(interrupted):
     assert "wkwdask cancel --discard removes it" in said
     refused = run_here("cancel", interrupted)
     assert refused.returncode == 1
-    assert "was interrupted, and --discard removes it" in refused.stderr
+    assert "was interrupted, --discard removes it" in refused.stderr
     assert len(jobs(interrupted)) == 1
     ended = run_here("cancel", interrupted, "--discard")
     assert ended.returncode == 0, ended.stderr

@@ -215,7 +215,7 @@ def test_without_a_voxel_size_it_counts_voxels(tmp_path):
     np.testing.assert_array_equal(opened.x[:3], [33.0, 35.0, 37.0])
     assert opened.x.attrs == {"units": "voxel", "long_name": "x", "mag": 2}
     assert opened.wkw.mag == wkwdask.Mag(2, 2, 2)
-    with pytest.raises(ValueError, match="voxel size is not known"):
+    with pytest.raises(ValueError, match="voxel size is unknown"):
         _ = opened.wkw.voxel_size
     opened.wkw.to_wkw(tmp_path / "other" / "2", **OPTIONS)
     xr.testing.assert_equal(xr.open_dataarray(tmp_path / "other" / "2", engine="wkw"), opened)
