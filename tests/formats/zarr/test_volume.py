@@ -91,6 +91,20 @@ def test_any_box(tmp_path_factory, data):
     np.testing.assert_array_equal(computed(wkwdask.open(folder, channel=channel, axes="xyz", chunks=9)[part[1:]]), whole[channel][part[1:]])
 
 
+def test_a_fill_value_in_hexadecimal_fills_absent_chunks(tmp_path):
+    stored = zarr.create_array(tmp_path / "a.zarr", shape=(20, 20, 20), dtype=np.float32, chunks=(8, 8, 8), fill_value=2.5)
+    stored[:8] = 1
+    path = tmp_path / "a.zarr" / "zarr.json"
+    path.write_text(path.read_text().replace('"fill_value": 2.5', '"fill_value": "0x40200000"'))
+    expected = zarr.open_array(tmp_path / "a.zarr", mode="r")[:].transpose(2, 1, 0)[None]
+    assert expected[0, 0, 0, 19] == 2.5
+    array = wkwdask.open(tmp_path / "a.zarr", axes="cxyz")
+    np.testing.assert_array_equal(array.compute(), expected)
+    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds" / "color" / "1", axes="zyx", voxel_size=(1, 1, 1))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "color" / "1"), expected)
+
+
+
 def test_absent_chunks_that_are_not_zero(tmp_path):
     """Then nothing is known of what is stored, and all is read."""
     stored = zarr.create_array(tmp_path / "a", shape=(20, 20, 20), dtype=np.uint8, chunks=(8, 8, 8), fill_value=5)

@@ -136,7 +136,7 @@ def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, 
     if storage is None or naming is None or fill is None:
         # Without a naming, no file is looked up. An absent chunk is then never skipped as zeros: zarr-python fills it.
         storage = _zarr_python_storage(store.url, axes)
-        naming = None if fill else naming
+        naming = naming if fill == 0 else None
     outer, codec, layout = storage
     size, chunk, file = pick_cxyz(shape, axes), pick_cxyz(codec.chunk_shape, axes), pick_cxyz(outer, axes)
     dtype = stored_dtype(codec.dtype)
