@@ -641,7 +641,7 @@ def test_what_is_no_update(dataset, update):
 @pytest.mark.parametrize("options", [{"update": True}, {"update": "content"}, {"bounding_box": (5, 14, 7, 10, 20, 10)}])
 def test_an_update_is_not_about_building(dataset, options):
     for existing in ("overwrite", "resume"):
-        with pytest.raises(ValueError, match="give one or the other"):
+        with pytest.raises(ValueError, match="use one or the other"):
             wkwdask.build_pyramid(dataset, existing=existing, **options)
     with pytest.raises(TypeError, match=r"update|bounding_box"):
         wkwdask.plan_pyramid(dataset, **options)

@@ -20,7 +20,7 @@ import wkwdask
     ("arguments", "said"),
     [
         (["pyramid", "ds"], "Missing option '--cluster'"),
-        (["pyramid", "ds", "--cluster", "local"], "type the command itself: wkwdask pyramid ... --cluster local"),
+        (["pyramid", "ds", "--cluster", "local"], "run the command directly: wkwdask pyramid ... --cluster local"),
         (["pyramid", "ds", "--cluster", "slurm-array", "--memory", "much"], "--memory takes a size"),
         *((["pyramid", "ds", "--cluster", "slurm-array", "--walltime", text], "--walltime takes") for text in ("", "1h", "1:2:3:4", "-1", "1-")),
     ],
