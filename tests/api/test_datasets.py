@@ -347,17 +347,24 @@ def _again(opened):
 # ----------------------------------------------------------------------------- several processes
 
 
+def start(*arguments, **environment):
+    paths = os.pathsep.join(filter(None, (str(Path(dataset_edits.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "support.dataset_edits", *map(str, arguments)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **environment}, stderr=subprocess.PIPE, text=True)
+
+
 def run(*arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, dataset_edits.__file__, *map(str, arguments)], env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 9), done.stderr
+    process = start(*arguments, **environment)
+    _, errors = process.communicate()
+    assert process.returncode in (0, 9), errors
 
 
 def test_processes_lose_nothing(dataset):
     names, count = ("p", "q", "r", "s"), 12
-    processes = [subprocess.Popen([sys.executable, dataset_edits.__file__, "edit", dataset.path, name, str(count)]) for name in names]
-    assert [process.wait() for process in processes] == [0] * len(names)
+    processes = [start("edit", dataset.path, name, count) for name in names]
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
     document = said(dataset)
     assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document["defaultViewConfiguration"])
     assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {f"{name}-{number}" for name in names for number in range(count)}

@@ -104,7 +104,6 @@ def test_a_fill_value_in_hexadecimal_fills_absent_chunks(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "color" / "1"), expected)
 
 
-
 def test_absent_chunks_that_are_not_zero(tmp_path):
     """Then nothing is known of what is stored, and all is read."""
     stored = zarr.create_array(tmp_path / "a", shape=(20, 20, 20), dtype=np.uint8, chunks=(8, 8, 8), fill_value=5)
