@@ -163,7 +163,7 @@ def test_create(tmp_path):
     with pytest.raises(ExistsError, match="already exists"):
         wkwdask.create_dataset(tmp_path / "new", (4, 4, 35))
     assert wkwdask.create_dataset(tmp_path / "new", (4, 4, 35), existing="keep") == made
-    with pytest.raises(ValueError, match=r"voxels are .* nm there"):
+    with pytest.raises(ValueError, match=r"has voxels of .* nm, expected"):
         wkwdask.create_dataset(tmp_path / "new", (4, 4, 36), existing="keep")
     with pytest.raises(ValueError, match="unit must be a unit of length"):
         wkwdask.create_dataset(tmp_path / "newer", (4, 4, 36), unit="parrot")
