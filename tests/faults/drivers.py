@@ -245,7 +245,7 @@ def late_after(seconds, monkeypatch):
     submit = client_run.ClientRun._submit
 
     def noted(self, tasks, **where):
-        chosen = where or self._workers.away_from()
+        chosen = where or self._workers.avoiding()
         submitted.extend([chosen.get("workers")] * len(tasks))
         return submit(self, tasks, **chosen)
 

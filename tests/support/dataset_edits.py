@@ -10,8 +10,6 @@ import os
 import shutil
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # run as a script, only the folder of this file is on the path
-
 from support.inside import exchanging, without_exchange
 
 import wkwdask
