@@ -272,7 +272,7 @@ def test_what_is_no_mapping(dataset, tmp_path):
         (ValueError, r"negative\.npy: id 2 becomes -3, expected no negative id", tmp_path / "negative.npy"),
         (ValueError, r"negative-pairs\.npy: rows 1 to 2: -3 is not an id", tmp_path / "negative-pairs.npy"),
         (FormatError, r"three\.parquet: has 3 columns \(a, b, c\), expected two", tmp_path / "three.parquet"),
-        (FormatError, r"null\.parquet: row 2: column b holds nothing", tmp_path / "null.parquet"),
+        (FormatError, r"null\.parquet: row 2: column b is empty", tmp_path / "null.parquet"),
         (ValueError, r"negative\.parquet: column b, rows 1 to 2: -1 is not an id", tmp_path / "negative.parquet"),
         (FormatError, r"x\.parquet: not readable as Parquet file", written("x.parquet", "nothing at all in here")),
         (FormatError, r"x\.hdf5: not readable as HDF5 file", written("x.hdf5", "nothing")),

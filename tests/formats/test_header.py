@@ -139,7 +139,7 @@ def test_any_length(what):
 def test_channels_fit_the_size_byte(dtype, most):
     assert make_header(dtype, most).voxel_nbytes <= 255
     for channels in (0, most + 1):
-        with pytest.raises(ValueError, match=rf"fits 1\.\.{most} channels, got {channels}"):
+        with pytest.raises(ValueError, match=rf"allows 1\.\.{most} channels, got {channels}"):
             make_header(dtype, channels)
 
 

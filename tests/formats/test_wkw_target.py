@@ -207,7 +207,7 @@ def test_a_part_that_is_gone(tmp_path):
     target.prepare()
     receipts = write_parts(target, array, (0, 0, 0), (8, 8, 8))
     os.unlink(receipts[3].path)
-    with pytest.raises(IncompleteWriteError, match=rf"{receipts[3].path}: part of .*x0\.wkw is gone"):
+    with pytest.raises(IncompleteWriteError, match=rf"{receipts[3].path}: a part of .*x0\.wkw is missing"):
         target.join_shard((0, 0, 0), receipts)
     with pytest.raises(IncompleteWriteError, match="no parts"):
         target.join_shard((0, 0, 0), [])

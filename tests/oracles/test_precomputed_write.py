@@ -18,6 +18,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask import Sharding, choose_sharding
+from wkwdask.errors import ViewerWarning
 
 SHAPE = (50, 33, 21)
 CHUNK = (16, 16, 8)
@@ -65,7 +66,7 @@ def write(array, folder, **options):
     if package:
         pytest.importorskip(package, reason=f"{options['encoding']} needs the extra precomputed")
     with warnings.catch_warnings(), dask.config.set(scheduler="synchronous"):
-        warnings.filterwarnings("ignore", "Neuroglancer shows", UserWarning)
+        warnings.simplefilter("ignore", ViewerWarning)
         options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_shape": CHUNK, **options}
         return wkwdask.to_precomputed(array, folder, **options)
 

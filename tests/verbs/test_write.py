@@ -147,7 +147,7 @@ def test_a_wrong_array_is_refused_before_anything_is_made(tmp_path):
         (np.zeros((4, 4), np.uint8), "shape"),
         (np.zeros((1, 1, 4, 4, 4), np.uint8), "shape"),
         (unknown, "compute_chunk_sizes"),
-        (np.zeros((256, 4, 4, 4), np.uint8), r"fits 1\.\.255 channels, got 256"),
+        (np.zeros((256, 4, 4, 4), np.uint8), r"allows 1\.\.255 channels, got 256"),
         (np.zeros((0, 4, 4, 4), np.uint8), "channels"),
     ):
         with pytest.raises(ValueError, match=match):
