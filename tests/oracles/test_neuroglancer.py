@@ -24,7 +24,7 @@ OFFSET = (7, -5, 3)
 NM = (8, 8, 8)  # cubes: the client chooses the blocks in which it keeps labels by the voxel size
 MANY_SHARDS = Sharding(1, 1, 3, minishard_index_encoding="gzip", data_encoding="gzip")
 PLAIN_SHARD = Sharding(2, 1, 2)
-WRONG = "Neuroglancer shows"
+WRONG = "Neuroglancer (shows|truncates)"
 
 
 @pytest.fixture(scope="session")
