@@ -23,7 +23,7 @@ def dataset(tmp_path):
     "name", ["out.h5:/x", "out.h5:x", "out.HDF5:/volumes/raw", "out.h5", "out.nii", "out.nii.gz", "out.png", "out.mrc", "out.tif.bak", "out.n5/s0.nrrd"]
 )
 def test_an_export_to_what_is_not_written(tmp_path, dataset, name):
-    with pytest.raises((UnsupportedError, ValueError), match=f"{TARGETS}|named as N5"):
+    with pytest.raises((UnsupportedError, ValueError), match=f"{TARGETS}|named like N5"):
         wkwdask.convert(dataset, f"{tmp_path}/{name}")
     assert [path.name for path in tmp_path.iterdir()] == ["ds"]
 

@@ -514,7 +514,7 @@ class TestAccessor:
 
     def test_at_mag_of_what_was_computed(self, dataset):
         opened = xr.open_dataarray(dataset / "em" / "1", engine="wkw")
-        with pytest.raises(ValueError, match="was computed"):
+        with pytest.raises(ValueError, match="opened and not computed"):
             (opened + 1).wkw.at_mag("2-2-1")
         with pytest.raises(wkwdask.MissingError, match="no mag 8"):
             opened.wkw.at_mag(8)
