@@ -32,7 +32,8 @@ def test_states_of_a_job(slurm, tmp_path):
 def test_nothing_stays_of_a_killed_process(slurm_cluster):
     """``slurm_cluster`` only says that SLURM is installed; this is another cluster."""
     with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder:
-        command = "import os, pathlib\nfrom support import private_slurm as p\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"
+        imports = "import os, pathlib\nfrom support import private_slurm as p"
+        command = f"{imports}\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"
         tests = str(Path(__file__).resolve().parent.parent)
         done = subprocess.run([sys.executable, "-c", command], env={**os.environ, "FOLDER": folder, "PYTHONPATH": tests}, timeout=60)
         assert done.returncode == -signal.SIGKILL
