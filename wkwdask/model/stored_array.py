@@ -437,8 +437,8 @@ class StoredArray(RandomAccessVolume):
             #     absolute grid   |    0    |    1    |    2
             #     files               |    0    |    1    |
             first, rest = divmod(origin, edge)
-            shards = (first, first + 1) if rest else (first,)
-            rows = np.repeat(states, len(shards), axis=0)
-            rows[:, axis] += np.tile(shards, len(states))
-            states = rows
+            if rest:
+                states = np.repeat(states, 2, axis=0)
+                states[1::2, axis] += 1
+            states[:, axis] += first
         return states

@@ -113,7 +113,7 @@ class NewFile:
 def _is_equal(first: str, second: str) -> bool:
     """Check whether two files hold the same bytes; false if one is absent."""
     try:
-        with files.open_file(first) as a, files.open_file(second) as b:
+        with files.open_file(second) as b, files.open_file(first) as a:  # a new file mostly has no second one: then nothing else is opened
             offsets = range(0, a.nbytes, _COMPARED_NBYTES)
             return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in offsets)
     except FileNotFoundError:
