@@ -23,6 +23,35 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # pytest-xdist hands out files in the order below, not by their number of tests
+
+
+def pytest_collection_modifyitems(items):
+    """Start with the files whose tests wait for clusters and killed processes, so that others run meanwhile and none of them is left for the end."""
+    folders = ("slurm", "faults", "usage", "api")
+    items.sort(key=lambda item: folders.index(item.path.parent.name) if item.path.parent.name in folders else len(folders))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else None  # tests that wait leave a core idle
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let one worker run all tests of the private SLURM, which is started once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSlurm(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/slurm" if nodeid.startswith("tests/slurm/") else super()._split_scope(nodeid)
+
+    return OneSlurm(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_surroundings(tmp_path_factory):
     """Keep progress bars, the width of a terminal and the user's state folder out of the tests, and of the processes that they start."""
