@@ -6,6 +6,7 @@ Imports are read from the source, those inside functions and for type checkers i
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,26 @@ def _module_name(path, root):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(tree, module, is_package, package):
+@cache
+def _package_nodes(path):
+    return _parse(path)
+
+
+def _parse(path):
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _nodes(path):
+    """Return all nodes of a module; those of the package, which no test changes, are parsed once."""
+    return (_package_nodes if path.is_relative_to(PACKAGE) else _parse)(path)
+
+
+def _imported(nodes, module, is_package, package):
     """Give (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``, since ``b`` may be a module."""
     parent = [package, *module.split(".")] if module else [package]
     if not is_package:
         parent = parent[:-1]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -66,9 +81,9 @@ def _imported(tree, module, is_package, package):
                 yield node.lineno, argument.value
 
 
-def _touched(tree):
+def _touched(nodes):
     """Give (line, call) of everything that touches files: the builtin ``open``, functions of ``os`` and ``numpy``, modules of the standard library."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name) and node.id == "open" and isinstance(node.ctx, ast.Load):
             yield node.lineno, "open"
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -95,8 +110,8 @@ def broken_arrows(root, package="wkwdask"):
             found.append(f"{where}:1: {folder} is on no floor")
             continue
         floor = FLOORS[folder]
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for line, name in _imported(tree, module, path.name == "__init__.py", package):
+        nodes = _nodes(path)
+        for line, name in _imported(nodes, module, path.name == "__init__.py", package):
             top, _, rest = name.partition(".")
             if top in ("dask", "distributed") and floor <= WITHOUT_DASK:
                 found.append(f"{where}:{line}: {folder} imports {name}")
@@ -108,7 +123,7 @@ def broken_arrows(root, package="wkwdask"):
             if not allowed:
                 found.append(f"{where}:{line}: {folder or package} imports {target or package}")
         if folder in HAS_NO_FILES and module not in HAS_FILES:
-            found += [f"{where}:{line}: {folder} touches files by {name}" for line, name in _touched(tree)]
+            found += [f"{where}:{line}: {folder} touches files by {name}" for line, name in _touched(nodes)]
     return found
 
 
@@ -122,7 +137,7 @@ def imports_of(root, package="wkwdask"):
     found = {}
     for module, path in modules.items():
         found[module] = set()
-        for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")), module, path.name == "__init__.py", package):
+        for _, name in _imported(_nodes(path), module, path.name == "__init__.py", package):
             top, _, target = name.partition(".")
             while top == package and target and target not in modules:
                 target = target.rpartition(".")[0]
@@ -149,7 +164,7 @@ def circles(imports):
 def test_exceptions_are_needed():
     """Each module that may touch files does."""
     for module in HAS_FILES:
-        assert list(_touched(ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")))), module
+        assert list(_touched(_nodes(PACKAGE / f"{module.replace('.', '/')}.py"))), module
 
 
 def test_no_circle():
@@ -175,7 +190,7 @@ def test_all_floors_were_seen():
     """The checker reads the real package: every lower folder of the table is there, with modules in it."""
     folders = {_module_name(path, PACKAGE).split(".")[0] for path in PACKAGE.rglob("*.py")}
     assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "store", "runs", "verbs", "graphs", "api"} <= folders
-    imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")), "", True, "wkwdask")]
+    imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(_nodes(path), "", True, "wkwdask")]
     assert len([name for name in imports if name.startswith("wkwdask.")]) > 50
 
 
@@ -287,13 +302,13 @@ def names_of_formats(root, package="wkwdask"):
         module = _module_name(path, root)
         if f"{module}.".startswith(ALL_MAY) or (module or "__init__") in NAMES_FORMATS:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = _nodes(path)
         where = path.relative_to(root).as_posix()
-        for line, name in _imported(tree, module, path.name == "__init__.py", package):
+        for line, name in _imported(nodes, module, path.name == "__init__.py", package):
             parts = name.split(".")
             if parts[:2] == [package, "formats"] and len(parts) > 2 and parts[2] in FORMATS:
                 yield f"{where}:{line}: imports {name}"
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in NAMES:
                 yield f"{where}:{node.lineno}: names {node.value}"
 
@@ -313,16 +328,16 @@ def test_formats_have_no_types_outside():
     """Nobody outside of formats asks for the class of what a format gives."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = _nodes(path)
         if f"{_module_name(path, PACKAGE)}.".startswith(ALL_MAY):
             continue
         classes = {
             alias.asname or alias.name
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wkwdask.formats.")
             for alias in node.names
         }
-        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance")
+        calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance")
         for call in calls:
             asked = {node.id for node in ast.walk(call.args[1]) if isinstance(node, ast.Name)}
             found += [f"{path.name}:{call.lineno}: {name}" for name in sorted(asked & classes)]
