@@ -1,6 +1,6 @@
-"""What every verb has to do to every format, through public functions and commands, compared with numpy.
+"""Tests of each verb on an image of any format, through public functions and commands, compared with numpy.
 
-A verb takes a :class:`Bench`, on which an image and a segmentation of one format are saved, and raises where something is wrong.
+A verb gets a :class:`Bench`, which saves an image and a segmentation of one format, and raises if a result is wrong.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ VERBS = {}
 
 
 def verb(function):
-    """Put a function into the table of verbs, under its name."""
+    """Register a function in the table of verbs."""
     VERBS[function.__name__] = function
     return function
 
 
 def verb_of_target(function):
-    """Put a function of a bench, an image to make and its mag 1 into the table twice: for the same format, and for WKW as the target."""
+    """Register a function of a bench, a target image and its mag 1 twice: with a target of the same format, and of WKW."""
     VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
-    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/made", f"{_other_dataset(bench)}/made/1")
+    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.root}/other/target", f"{_other_dataset(bench)}/target/1")
     return function
 
 
 class Bench:
-    """A folder with an image of one format, drawn from a seed."""
+    """Folder with an image of one format, drawn from a seed."""
 
     def __init__(self, form: Form, folder: Path, seed: int, root: str | None = None) -> None:
         self.form = form
         self.folder = folder
-        """For pictures and tables."""
+        """Folder for pictures and tables."""
         self.root = str(folder) if root is None else root
-        """For images."""
+        """Folder or URL for images."""
         self.rng = np.random.default_rng(seed)
         self._seed = seed
         self.case = draw(seed)
@@ -67,16 +67,16 @@ class Bench:
 
     @property
     def place(self) -> str:
-        """A URL of the same format where nothing is yet."""
+        """Unused URL of the same format."""
         return self.form.url(self.root, "target")
 
     @property
     def finest_place(self) -> str:
-        """The place of mag 1 of a new image."""
+        """URL of mag 1 of a new image."""
         return self.place + {"wkw": "/1", "n5": "/s0"}.get(self.form.engine, "")
 
     def expect(self, url: str, case: Case, mag: object = 1) -> None:
-        """Compare a mag with an array: type, place and voxels."""
+        """Compare type, position and voxels of a mag with an array."""
         found = wkwdask.read(url, (case.offset, case.end), mag=mag)
         assert found.dtype == case.array.dtype
         np.testing.assert_array_equal(found, case.array)
@@ -85,14 +85,14 @@ class Bench:
         np.testing.assert_array_equal(whole.compute(), case.array)
 
     def command(self, *arguments: object) -> str:
-        """Run a command that has to succeed, and give what it prints."""
+        """Run a command, which must succeed, and return its output."""
         done = run_here(*arguments)
         assert done.returncode in (0, None), done.stderr
         return done.stdout
 
 
 def _chunk_files(url: str) -> list[Path]:
-    """List the files of voxels of an image."""
+    """List the files that hold the voxels of an image."""
     names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
     names |= {"toy.json", "level.json"}
     return sorted(path for path in stored_path(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
@@ -204,7 +204,7 @@ def save(bench):
     except wkwdask.ExistsError:
         pass
     else:
-        raise AssertionError("what is there was replaced")
+        raise AssertionError("an existing image was replaced")
     other = Case(bench.case.array[:, ::-1] * 2, bench.case.offset)
     bench.form.save(other.array, bench.image, other.offset, existing="overwrite")
     bench.expect(bench.image, other)

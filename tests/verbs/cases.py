@@ -1,4 +1,4 @@
-"""Arrays of the matrix, drawn from a seed, and what numpy makes of them."""
+"""Arrays of the matrix, drawn from a seed, and their results by numpy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scipy import ndimage
 
 @dataclass(frozen=True)
 class Case:
-    """One array and its place."""
+    """Array and its position."""
 
     array: np.ndarray
-    """Voxels (c, x, y, z); blobs of few values, a part of them zero, so that there are labels, ties and chunks of zeros."""
+    """Voxels (c, x, y, z): blobs of few values with many zeros, for labels, ties and chunks of zeros."""
     offset: tuple[int, int, int]
-    """Its lower corner in voxels of mag 1."""
+    """Lower corner [voxels of mag 1]."""
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -26,13 +26,13 @@ class Case:
         return tuple(low + n for low, n in zip(self.offset, self.size, strict=True))
 
     def part(self, rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """Draw a box inside the array, in absolute voxels: lower and upper corner."""
+        """Draw the lower and upper corner of a box inside the array [absolute voxels]."""
         low = [int(rng.integers(n)) for n in self.size]
         high = [int(rng.integers(first + 1, n + 1)) for first, n in zip(low, self.size, strict=True)]
         return tuple(o + n for o, n in zip(self.offset, low, strict=True)), tuple(o + n for o, n in zip(self.offset, high, strict=True))
 
     def crop(self, box: tuple[tuple[int, int, int], tuple[int, int, int]]) -> np.ndarray:
-        """Give the voxels of a box in absolute voxels."""
+        """Return the voxels of a box [absolute voxels]."""
         return self.array[(slice(None), *(slice(low - o, high - o) for low, high, o in zip(*box, self.offset, strict=True)))]
 
 
@@ -52,7 +52,7 @@ def draw(seed: int, *, is_segmentation: bool = False) -> Case:
 
 
 def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
-    """Take the largest voxel of every window anchored at absolute voxel 0; voxels outside the box do not count."""
+    """Return the maximum of every window anchored at absolute voxel 0, without voxels outside the box."""
     before = [o % n for o, n in zip(case.offset, step, strict=True)]
     after = [-(o + m) % n for o, m, n in zip(case.offset, case.size, step, strict=True)]
     padded = np.pad(case.array, [(0, 0), *zip(before, after, strict=True)])
@@ -63,7 +63,7 @@ def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
 
 
 def components_of(labels: np.ndarray) -> np.ndarray:
-    """Number the connected parts of every label; voxels that share a face, an edge or a corner are neighbours."""
+    """Number the connected components of every label; voxels that share a face, an edge or a corner are neighbours."""
     numbered = np.zeros(labels.shape, np.int64)
     for label in set(np.unique(labels)) - {0}:
         parts, _ = ndimage.label(labels == label, np.ones((3, 3, 3)))

@@ -1,4 +1,4 @@
-"""The formats of the matrix: how each is written and named, with chunks so small that every case has several."""
+"""Formats of the matrix, with small chunks so that each case has several."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ VOXEL_SIZE = (4.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class Form:
-    """One format, in one way of storing it."""
+    """A format with its storage options."""
 
     name: str
     url: Callable[[Path, str], str]
-    """Gives the URL of an image from a folder and a name."""
+    """Return the URL of an image for a folder and a name."""
     save: Callable[..., Any]
-    """Saves an array (c, x, y, z) as mag 1: ``save(array, url, offset, **others)``."""
+    """Save an array (c, x, y, z) as mag 1: ``save(array, url, offset, **options)``."""
     engine: str
     """Name of the engine in xarray."""
     needs: str | None = None
-    """Package without which the format is neither read nor written."""
+    """Optional package that the format needs."""
 
     def __str__(self) -> str:
         return self.name
