@@ -15,7 +15,7 @@ from scipy import ndimage
 from support.commands import run_here
 from support.datasets import layer_of
 from support.inside import before_task, limited
-from support.scipy_components import assert_same_components, of_labels, of_mask
+from support.references import assert_same_components, of_labels, of_mask
 
 import wkwdask
 from wkwdask import BoundingBox

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import dataset_edits
+from api import dataset_edits
 from support.datasets import FILE_NAME
 from support.file_events import counting
 from support.inside import impatient, limited, without_exchange
@@ -349,7 +349,7 @@ def _again(opened):
 
 def start(*arguments, **environment):
     paths = os.pathsep.join(filter(None, (str(Path(dataset_edits.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "support.dataset_edits", *map(str, arguments)]
+    command = [sys.executable, "-m", "api.dataset_edits", *map(str, arguments)]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **environment}, stderr=subprocess.PIPE, text=True)
 
 

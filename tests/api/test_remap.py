@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support.commands import run_here
 from support.datasets import layer_of
 from support.inside import before_task, limited
-from support.plain_mapping import mapped
+from support.references import mapped
 
 import wkwdask
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError

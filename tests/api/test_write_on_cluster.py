@@ -10,7 +10,7 @@ import distributed
 import numpy as np
 import pytest
 from scipy import ndimage
-from support.failing_chunks import fail_behind, fail_first
+from support.failing_jobs import fail_behind, fail_first
 from support.local_cluster import local_cluster
 
 import wkwdask

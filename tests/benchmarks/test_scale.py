@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.serial import run_serially
+from support.inside import run_serially
 
 from .scale_command import Cluster, Sight, Watch
 from .scale_job import PretendedJob

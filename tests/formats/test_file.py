@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from formats.encoded_wkw import encode_file
 from hypothesis import given
 from hypothesis import strategies as st
-from support.encoded_wkw import encode_file
 from support.strategies import any_length_headers, damaged, file_voxels, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError

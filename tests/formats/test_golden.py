@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.encoded_wkw import encode_file
+from formats.encoded_wkw import encode_file
 
 from wkwdask.formats.wkw.array import open_mag
 from wkwdask.formats.wkw.file import decode_file

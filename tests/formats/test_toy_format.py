@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import support.toy_format as toy
-from support.toy_volumes import box_of, save_toy
+from formats.toy_volumes import box_of, save_toy
 
 import wkwdask
 from wkwdask import BoundingBox, Mag

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from formats.encoded_wkw import encode_file
 from hypothesis import given
 from hypothesis import strategies as st
 from support.damage_matrix import hashes
-from support.encoded_wkw import encode_file
 from support.strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
 from wkwdask import BoundingBox

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from formats.encoded_wkw import encode_file
 from hypothesis import given
 from hypothesis import strategies as st
-from support.encoded_wkw import encode_file
 from support.strategies import vectors
 
 from wkwdask import BoundingBox

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from formats.encoded_wkw import encode_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.encoded_wkw import encode_file
 
 from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError

@@ -11,9 +11,9 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from support.inside import run_serially
 from support.local_cluster import local_cluster
 from support.memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
-from support.serial import run_serially
 
 import wkwdask
 from wkwdask import BoundingBox, Mag

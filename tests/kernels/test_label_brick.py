@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scipy_components import assert_same_components, of_labels
+from support.references import assert_same_components, of_labels
 
 from wkwdask.kernels.labels.components import label_brick
 

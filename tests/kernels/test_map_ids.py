@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.plain_mapping import mapped
+from support.references import mapped
 
 from wkwdask.kernels.labels.values import map_ids
 

@@ -12,8 +12,8 @@ import os
 import dask.array as da
 import numpy as np
 import pytest
+from oracles.neuroglancer_client import missing, reading
 from PIL import Image
-from support.neuroglancer_client import missing, reading
 
 import wkwdask
 from wkwdask import Sharding

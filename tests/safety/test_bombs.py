@@ -12,8 +12,8 @@ import zlib
 
 import numpy as np
 import pytest
+from safety.memory_room import memory_room
 from support.annotations import write_annotation
-from support.memory_room import memory_room
 
 import wkwdask
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from safety.memory_room import memory_room
+from safety.mutations import MUTATIONS, mutated
 from support.annotations import write_annotation
 from support.commands import run_here
-from support.memory_room import memory_room
-from support.mutations import MUTATIONS, mutated
 from support.n5_volumes import java_lz4, write_attributes, write_dataset
 
 import wkwdask

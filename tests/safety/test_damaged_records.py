@@ -12,9 +12,9 @@ import dask
 import pytest
 from click.testing import CliRunner
 from faults.drivers import regions_of, stopping
+from safety.mutations import MUTATIONS, mutated
 from safety.test_job_records import NEW, OPTIONS, ended_owner, fork, killed_between_record_and_rename, make_dataset, tree
 from support.commands import COMMAND
-from support.mutations import MUTATIONS, mutated
 
 import wkwdask
 from wkwdask.errors import CorruptError, WkwDaskError

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from safety.listening import listening
 from support.commands import run_here
-from support.listening import listening
 
 import wkwdask
 
@@ -30,7 +30,7 @@ TELL = """
 import json, os, sys
 from pathlib import Path
 import wkwdask
-from support.listening import listening
+from safety.listening import listening
 script = os.getppid()
 with wkwdask.cluster() as client:
     client.wait_for_workers(1, timeout=60)

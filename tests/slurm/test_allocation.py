@@ -11,7 +11,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from support.slurm_sites import wait_until
+from slurm.sites import wait_until
 
 import wkwdask
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.slurm_sites import SITE
+from slurm.sites import SITE
 
 CONFIGS = Path(__file__).resolve().parent.parent.parent / "cluster-configs"
 

@@ -10,7 +10,7 @@ import sys
 import dask
 import numpy as np
 import pytest
-from support.slurm_sites import SITE, memory_settings, nap, wait_until
+from slurm.sites import SITE, memory_settings, nap, wait_until
 
 import wkwdask
 from wkwdask.errors import TaskFailedError

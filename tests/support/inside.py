@@ -114,3 +114,14 @@ def empty_memory():
     """Remove all files in the memory of this process."""
     for name in files.listdir("memory://"):
         files.remove_tree(f"memory://{name}")
+
+
+def run_serially(job):
+    """Run a job in this thread, in order."""
+    waiting = [iter(job.tasks())]
+    while waiting:
+        task = next(waiting[-1], None)
+        if task is None:
+            waiting.pop()
+        else:
+            waiting.append(iter(job.receive(task, jobs.run_task(task))))

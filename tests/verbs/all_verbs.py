@@ -13,9 +13,9 @@ import pytest
 import xarray as xr
 from PIL import Image
 from support.commands import run_here
-from support.stored_path import stored_path
 from verbs.cases import Case, components_of, draw, largest_of_windows
 from verbs.forms import VOXEL_SIZE, Form
+from verbs.stored_path import stored_path
 
 import wkwdask
 

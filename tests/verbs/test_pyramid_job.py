@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.inside import run_serially
 from support.memory_volume import MemoryTarget, make_volume, read_whole, store_of
-from support.serial import run_serially
 from support.strategies import vectors
 
 from wkwdask import BoundingBox, Mag

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import toy_format
-from support.stored_path import stored_path
 from verbs.cases import Case, largest_of_windows
 from verbs.forms import FORMS
+from verbs.stored_path import stored_path
 
 import wkwdask
 from wkwdask.formats import registry

@@ -6,9 +6,9 @@ import struct
 
 import numpy as np
 import pytest
+from formats.precomputed import plain_segmentation
 from hypothesis import given
 from hypothesis import strategies as st
-from support import plain_segmentation
 from support.strategies import damaged, vectors
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError

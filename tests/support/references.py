@@ -1,4 +1,4 @@
-"""Connected components as scipy finds them in a whole array."""
+"""Results of numpy and scipy on whole arrays: mapped ids and connected components."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from scipy import ndimage
 RANK = {6: 1, 18: 2, 26: 3}
 
 
+def mapped(array, pairs, default="keep"):
+    """Replace ids."""
+    out = array.astype(np.uint64) if default == "keep" else np.zeros(array.shape, np.uint64)
+    for old, new in pairs:
+        out[array == old] = new
+    return out
+
+
 def of_mask(mask, connectivity):
-    """What scipy finds in a whole array."""
+    """Label the components of a mask."""
     return ndimage.label(mask, ndimage.generate_binary_structure(3, RANK[connectivity]))[0]
 
 
 def of_labels(labels, connectivity):
-    """Components of equal labels, one scipy call for each label."""
+    """Label the components of equal labels, by one call of scipy for each label."""
     out, count = np.zeros(labels.shape, np.int64), 0
     for value in np.unique(labels[labels != 0]):
         found = of_mask(labels == value, connectivity)
@@ -24,7 +32,7 @@ def of_labels(labels, connectivity):
 
 
 def assert_same_components(found, expected):
-    """The same voxels together, whatever the ids, and ids 1 to n."""
+    """Check that both group the same voxels, whatever the ids, and that the ids found are 1 to n."""
     pairs = np.unique(np.stack([found.ravel(), expected.ravel()]).astype(np.int64), axis=1)
     assert len(np.unique(pairs[0])) == len(np.unique(pairs[1])) == pairs.shape[1]
     assert ((found == 0) == (expected == 0)).all()
