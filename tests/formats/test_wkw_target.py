@@ -312,15 +312,15 @@ def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
     path = Path(receipt.path)
     assert path == Path(target.path_of(receipt)) != Path(other.path)
     raw = path.read_bytes()
-    assert target.holds(receipt)
+    assert target.has_files_of(receipt)
     for content in (raw[:-1], raw + b"x", b"", *(raw[:n] + bytes([raw[n] ^ 1]) + raw[n + 1 :] for n in range(0, len(raw), 5))):
         path.write_bytes(content)
-        assert not target.holds(receipt)
+        assert not target.has_files_of(receipt)
     path.unlink()
-    assert not target.holds(receipt)
+    assert not target.has_files_of(receipt)
     path.write_bytes(raw)
-    assert target.holds(receipt)
-    assert target.holds(other)
+    assert target.has_files_of(receipt)
+    assert target.has_files_of(other)
 
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
@@ -330,19 +330,19 @@ def test_a_file_is_there_if_size_header_and_table_are(tmp_path, block_type):
     (receipt,) = write_all(target, array, (8, 8, 4))
     path = Path(receipt.path)
     raw = path.read_bytes()
-    assert target.holds(receipt)
-    assert target.holds(replace(receipt, mtime_ns=7, path=None))  # the journal keeps no path, and a restored file has another time
+    assert target.has_files_of(receipt)
+    assert target.has_files_of(replace(receipt, mtime_ns=7, path=None))  # the journal keeps no path, and a restored file has another time
     damaged = [raw[:-1], raw + b"x", b"", b"WKX" + raw[3:], raw[:8] + b"\xff" * 8 + raw[16:]]
     if block_type is not BlockType.RAW:
         damaged += [raw[: 16 + 8 * n] + b"\xff" * 8 + raw[24 + 8 * n :] for n in range(8)]
     for content in damaged:
         path.write_bytes(content)
-        assert not target.holds(receipt)
+        assert not target.has_files_of(receipt)
     path.unlink()
-    assert not target.holds(receipt)
+    assert not target.has_files_of(receipt)
     (tmp_path / "mag" / "header.wkw").unlink()
     path.write_bytes(raw)
-    assert target.holds(receipt)
+    assert target.has_files_of(receipt)
 
 
 def test_what_is_all_zero_is_always_there(tmp_path):
@@ -354,7 +354,7 @@ def test_what_is_all_zero_is_always_there(tmp_path):
         writer.skip(target.box)
         receipt = writer.close()
         assert receipt.nbytes == 0
-        assert target.holds(receipt)
+        assert target.has_files_of(receipt)
 
 
 def test_parts_of_other_files_stay(tmp_path):
@@ -365,7 +365,7 @@ def test_parts_of_other_files_stay(tmp_path):
     target.join_shard((0, 0, 0), first)
     target.remove_parts((0, 0, 0))
     assert not any(Path(receipt.path).exists() for receipt in first)
-    assert all(target.holds(receipt) for receipt in second)
+    assert all(target.has_files_of(receipt) for receipt in second)
     target.join_shard((1, 0, 0), second)
     np.testing.assert_array_equal(read_all(target), array)
 

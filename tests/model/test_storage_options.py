@@ -17,7 +17,7 @@ from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.registry import storage_records
 from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
-from wkwdask.model.options import check, options_of
+from wkwdask.model.options import make_options, options_of
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ from wkwdask.model.options import check, options_of
 )
 def test_what_a_format_does_not_have(record, given, message):
     with pytest.raises(ValueError, match=message):
-        check(record, **given)
+        make_options(record, **given)
 
 
 def test_aliases_of_wkw():
-    by_shape, by_length = check(WkwOptions, chunk_shape=[64, 64, 64], shard_shape=(256,) * 3), check(WkwOptions, block_len=64, file_len=4)
+    by_shape, by_length = make_options(WkwOptions, chunk_shape=[64, 64, 64], shard_shape=(256,) * 3), make_options(WkwOptions, block_len=64, file_len=4)
     assert by_shape.block_len_or(32) == by_length.block_len_or(32) == 64
     assert by_shape.file_len_of(64) == by_length.file_len_of(64) == 4
     assert (WkwOptions().block_len_or(16), WkwOptions().file_len_of(16)) == (16, None)
 
 
 def test_given_and_defaults():
-    stored = check(PrecomputedOptions, encoding="png", chunk_shape=None, force=False)
-    assert stored.given() == {"encoding": "png"}
+    stored = make_options(PrecomputedOptions, encoding="png", chunk_shape=None, force=False)
+    assert stored.explicit() == {"encoding": "png"}
     assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False, compression="raw")
 
 

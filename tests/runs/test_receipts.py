@@ -20,7 +20,7 @@ from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
-from wkwdask.model.states import add_digests, describe, digest, digests, grouped_digests
+from wkwdask.model.states import add_digests, describe_last_change, digest, digests, grouped_digests
 from wkwdask.runs.parts import ShardTally, pyramid_records, tally_of
 from wkwdask.store.files import file_states
 from wkwdask.store.records import FILE_RECORD_COLUMNS, FILE_RECORD_NAME, read_file_record, write_file_record
@@ -307,8 +307,8 @@ def test_an_unreadable_folder_is_an_error():
 
 def test_describe():
     rows = rows_of([(0, 0, 1, 10, 5), (0, 2, 0, 20, 9), (3, 0, 0, 30, 7)])
-    assert describe(rows, lambda index: f"file{index}") == "file(0, 2, 0) was changed last, it has 20 bytes"
-    assert describe(rows_of([]), str) == "all its files are gone"
+    assert describe_last_change(rows, lambda index: f"file{index}") == "file(0, 2, 0) was changed last, it has 20 bytes"
+    assert describe_last_change(rows_of([]), str) == "all its files are gone"
 
 
 # ----------------------------------------------------------------------------- tallies

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import MissingError, TruncatedError
-from wkwdask.formats.array_images import array_image, array_level, found_images
+from wkwdask.formats.array_images import array_image, array_level, resolved_images
 from wkwdask.formats.format import ArrayFormat, LevelRemoval
 from wkwdask.formats.identity import JsonIdentity, canonical_json, read_record_state
 from wkwdask.geometry.mag import Mag
@@ -137,7 +137,7 @@ class ToyFormat(ArrayFormat):
             size = document["voxel_size_nm"]
             array = toy_array(path, mag, read_record(f"{path}/{LEVEL_NAME}"), lengths_nm=None if size is None else lengths_in(mag, size))
             levels.append(array_level(level["name"], array, mag, tuple(level["offset"])))
-        return found_images(url, (array_image(self.name, folder, basename(folder), levels, key, document["category"]),))
+        return resolved_images(url, (array_image(self.name, folder, basename(folder), levels, key, document["category"]),))
 
     def target(self, destination):
         return ToyTarget(files.realpath(URL_NAME.location(destination.url)), destination)

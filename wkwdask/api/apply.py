@@ -13,7 +13,7 @@ from wkwdask.formats.opening import format_of_target
 from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.runs.job import FlatJob, is_final, user_trace
 from wkwdask.verbs.apply import ApplyOptions, lay_out_apply, make_reduction, make_trial
 from wkwdask.verbs.apply_job import ReduceWork, check_signature, function_name
@@ -153,7 +153,7 @@ def apply(
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     wanted = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
-        dtype, channels, check(format_of_target(target).options, **options), category, token,
+        dtype, channels, make_options(format_of_target(target).options, **options), category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
     if target is None and (wanted.halo != (0, 0, 0) or mask is not None):

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from wkwdask.api.options import StorageKeywords, refuse_options, storage_options
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError, ViewerWarning
-from wkwdask.formats.opening import EXPORTED, check_target_name, describe_unusable_levels, find, format_of_target, local_mags, target_for
+from wkwdask.formats.opening import EXPORT_SUFFIXES, check_target_name, describe_unusable_levels, find, format_of_target, local_mags, target_for
 from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.sources import HDF5_SUFFIXES
-from wkwdask.formats.registry import default_format, format_of, holds_plain_arrays, storage_records
+from wkwdask.formats.registry import contains_plain_arrays, default_format, format_of, storage_records
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import length_nm, ratio_of
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.model.target_image import Destination
+from wkwdask.model.voxel_type import guess_category
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store import files
 from wkwdask.store.paths import basename, is_remote, local_path
@@ -34,8 +35,6 @@ from wkwdask.verbs.sources import VolumeSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import numpy as np
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.model.image import Image, ResolvedUrl
@@ -198,7 +197,7 @@ def convert(
     asked = {"category": category, "pyramid": pyramid}
     refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
     if not is_dataset:
-        check(its_format.options, **options)  # report invalid options before the source is opened
+        make_options(its_format.options, **options)  # report invalid options before the source is opened
     # Three routes: export one mag of a volume as images; copy the levels of an image to the same positions; import images or an array as one level.
     # The options axes and on_error only apply to images, so they select the third route for a source that could be either, such as a Zarr array.
     find_levels = _find_layers if is_dataset else _find_source
@@ -208,10 +207,10 @@ def convert(
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{option} applies to conversions into levels of an image, but {volume.name} is exported")
-        staged = lay_out_export(volume, target, part, check(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
+                raise ValueError(f"{option} applies to conversions into levels of an image, but {volume.name} is exported as images or an array")
+        staged = lay_out_export(volume, target, part, make_options(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
-    stored = check(its_format.options, **options)
+    stored = make_options(its_format.options, **options)
     wanted = Destination(
         os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
     )  # fmt: skip
@@ -281,7 +280,7 @@ def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
     """Return whether the suffix of a target is that of an image file or array."""
-    return os.fspath(target).lower().endswith(EXPORTED)
+    return os.fspath(target).lower().endswith(EXPORT_SUFFIXES)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
@@ -298,7 +297,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     if not isinstance(source, (str, os.PathLike)):
         return None
     its_format = format_of(source)
-    if holds_plain_arrays(source):
+    if contains_plain_arrays(source):
         return find(source) if whole_images and its_format is not None and its_format.is_placed(source) else None
     if its_format not in (None, default_format()):
         return find(source)
@@ -311,7 +310,7 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
 
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
     """Find the layers of a source with mags, including Zarr arrays; None if the source is images or an array in a file."""
-    if not isinstance(source, (str, os.PathLike)) or (not whole_images and holds_plain_arrays(source)):
+    if not isinstance(source, (str, os.PathLike)) or (not whole_images and contains_plain_arrays(source)):
         return None
     text = os.fspath(source)
     file, colon, _ = text.rpartition(":")
@@ -348,7 +347,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
     first, workers = copies[0].source, num_workers()
     names_mag = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
     wanted = replace(
-        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guess=_guess_category(first.dtype, first.num_channels),
+        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guessed_category=guess_category(first.dtype, first.num_channels),
         coordinate_voxel_size_nm=image.voxel_size_nm,
     )  # fmt: skip
 
@@ -357,7 +356,7 @@ def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, st
         return lay_out_copy(target_image, copy, stored, existing, workers)
 
     target_image = target_for(replace(wanted, mag=mags[0] if names_mag else None))
-    note = target_image.unchanged_levels(existing)
+    note = target_image.unchanged_levels_note(existing)
     # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
     report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=taken.finest_only)
     if taken.finest_only:
@@ -376,9 +375,9 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     imported = open_source(source, taken, target_image.mag)
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
     found = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
-    target_image = target_for(replace(wanted, source_voxel_size_nm=found, guess=_guess_category(voxels.dtype, voxels.num_channels)))
+    target_image = target_for(replace(wanted, source_voxel_size_nm=found, guessed_category=guess_category(voxels.dtype, voxels.num_channels)))
     staged = lay_out_import(target_image, imported, stored, existing, num_workers())
-    note = "" if pyramid else target_image.unchanged_levels(existing)
+    note = "" if pyramid else target_image.unchanged_levels_note(existing)
     url = target_image.url_of(staged.staged.folders[0])
     for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
         for text in notes:
@@ -393,8 +392,3 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
     if pyramid:
         report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
     return replace(report, note="\n".join(filter(None, [report.note, note])))
-
-
-def _guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
-    """Guess the category of an image: integers of 32 bits and more in one channel are a segmentation."""
-    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"

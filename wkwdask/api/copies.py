@@ -12,7 +12,7 @@ from wkwdask.errors import ViewerWarning
 from wkwdask.formats.registry import default_format, format_of, storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.runs.staged import finish_interrupted_publication
 from wkwdask.store import files
@@ -108,9 +108,9 @@ def rechunk(
     """
     its_format = format_of(url) or default_format()
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    wanted = RechunkOptions(check(its_format.options, **options), box, allow_external=allow_external)
+    wanted = RechunkOptions(make_options(its_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
-    find = partial(its_format.moves, url, target, layers, parse_levels(mags), allow_external=allow_external)
+    find = partial(its_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
     reports = _rechunk_levels(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
@@ -157,16 +157,16 @@ def _rechunk_levels(
     from wkwdask.graphs.job_array import check_restartable
     from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
-    moves = find()
-    in_place = [move for move in moves if move.destination is None]
+    level_copies = find()
+    in_place = [move for move in level_copies if move.destination is None]
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
     for move in in_place:
         parent, folder = its_format.job_folders(move.image, move.level)
         finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
     if in_place:
-        moves = find()
+        level_copies = find()
         # One mag may be listed by several layers. It can be replaced in place only once, so the layer has to be named.
-        listed = {(files.realpath(move.level.folder), move.image.folder) for move in moves}
+        listed = {(files.realpath(move.level.folder), move.image.folder) for move in level_copies}
         if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag; choose one with layer=")
     workers = num_workers()
@@ -174,15 +174,15 @@ def _rechunk_levels(
     def stage(move: LevelCopy, existing: str) -> Rechunk | None:
         return lay_out_rechunk(its_format, move, options, existing, workers)
 
-    check_restartable(len(moves), overwrites="level" in options.stored.given() if in_place else existing == "overwrite")
+    check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else existing == "overwrite")
     # All levels are planned once before the first is stored: an invalid option or an existing target must not leave a part of them done.
     if in_place:
-        moves = [move for move in moves if stage(move, existing) is not None]
+        level_copies = [move for move in level_copies if stage(move, existing) is not None]
     else:
-        existing = resolve_existing([partial(stage, move) for move in moves], existing)
+        existing = resolve_existing([partial(stage, move) for move in level_copies], existing)
         prepare()
     reports = []
-    for move in moves:
+    for move in level_copies:
         staged = stage(move, existing)
         if staged is None:  # a concurrent call stored it already
             continue
@@ -271,7 +271,7 @@ def copy(
     options = RechunkOptions(its_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
     named = [layer] if isinstance(layer, str) else layer
     layers = its_format.layers_to_copy(url) if named is None else named
-    find = partial(its_format.moves, url, target, layers, parse_levels(mags))
+    find = partial(its_format.level_copies, url, target, layers, parse_levels(mags))
     left = its_format.copy_warnings(url, find(), layers)
     report = merge_reports(_rechunk_levels(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
     return replace(report, note="; ".join(filter(None, (report.note, *left))))

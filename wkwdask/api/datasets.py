@@ -29,13 +29,12 @@ from wkwdask.formats.webknossos.datasource import (
     without_mags,
 )
 from wkwdask.formats.webknossos.layer_metadata import type_text, view_of
-from wkwdask.formats.webknossos.target import default_category
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import length_nm
-from wkwdask.model.voxel_type import element_class
+from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
 from wkwdask.store.paths import basename, local_path
 from wkwdask.verbs.webknossos.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
@@ -183,7 +182,7 @@ class Dataset:
         extents = [volume.box.in_mag(MAG_1) for volume in volumes.values()]
         box = reduce(BoundingBox.union, extents) if bounding_box is None else BoundingBox.parse(bounding_box)
         elements = element_class(header.dtype, header.num_channels)
-        document = with_layer({}, name, NewLayer(category or default_category(header), box, elements, header.num_channels))
+        document = with_layer({}, name, NewLayer(category or guess_category(header.dtype, header.num_channels), box, elements, header.num_channels))
         listed = _json_entries(folder, name, volumes, (elements, header.num_channels))
         return self._add_entry(with_mags(document, name, listed)["dataLayers"][0])
 
@@ -214,7 +213,7 @@ class Dataset:
         ValueError
             The voxel sizes of the two datasets differ, or the name is invalid.
         """
-        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else locate(other).pick(None)
+        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else locate(other).choose_listed(None)
         theirs = None if source.container.datasource is None else source.container.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):

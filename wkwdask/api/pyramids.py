@@ -15,7 +15,7 @@ from wkwdask.formats.registry import storage_records
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import mag_or_key
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.pyramid import Pyramid, PyramidOptions, lay_out_pyramid
@@ -133,7 +133,7 @@ def build_pyramid(
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
         "allow_external": allow_external, **options,
     }  # fmt: skip
-    if PRECOMPUTED.guess(url):
+    if PRECOMPUTED.guess_can_open(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
     wanted = _pyramid_options(url, given)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
@@ -281,7 +281,7 @@ def upsample(
     from wkwdask.graphs.runners import num_workers, run_plan
 
     single = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
-    wanted = UpsampleOptions(**single, mags=parse_mags(mags), stored=check(options_of(url), **options), allow_external=allow_external)
+    wanted = UpsampleOptions(**single, mags=parse_mags(mags), stored=make_options(options_of(url), **options), allow_external=allow_external)
     return run_plan(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 
@@ -289,7 +289,7 @@ def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> Pyr
     """Return the options of a pyramid from the arguments of a call."""
     pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
     single = {name: mag_or_key(pyramid_values[name]) for name in ("finest", "coarsest") if pyramid_values.get(name) is not None}
-    stored = check(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
+    stored = make_options(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
     return PyramidOptions(**{**pyramid_values, **single, "mags": parse_mags(pyramid_values.get("mags"))}, stored=stored)
 
 

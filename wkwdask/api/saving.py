@@ -128,7 +128,7 @@ def save(
 ) -> Report | Delayed:  # fmt: skip
     """Write an array as one level of an image, or into a region of an existing level. Return a Report, or a Delayed of one."""
     if region is not None:
-        given = {"category": wanted.category, "offset": offset, "voxel_size": voxel_size, **options.given()}
+        given = {"category": wanted.category, "offset": offset, "voxel_size": voxel_size, **options.explicit()}
         refused = [name for name, value in given.items() if value is not None and not (name == "level" and options.writes_level)]
         if refused:
             raise ValueError(f"region= writes into an existing mag; {', '.join(refused)}= is for a new one")

@@ -19,7 +19,7 @@ from wkwdask.ids.id_source import mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.remap_layer import RemapOptions, lay_out_remap
 from wkwdask.ids.survey import SurveyWork
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.verbs.rechunk import RechunkOptions
 from wkwdask.verbs.sources import TargetRequest
 from wkwdask.verbs.webknossos.merge import MergeOptions, find_merge, lay_out_merge
@@ -123,7 +123,7 @@ def merge(
         raise ValueError("annotations is empty, expected at least one")
     found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     default_format().prepare_copy(base, target)
-    staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
+    staged = lay_out_merge(found, RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = run_plan(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))
 
@@ -232,7 +232,7 @@ def connected_components(
 
 def _target_request(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
     """Return the target of a segmentation and its storage options."""
-    return TargetRequest(target, check(format_of_target(target).options, **options), "segmentation", allow_external)
+    return TargetRequest(target, make_options(format_of_target(target).options, **options), "segmentation", allow_external)
 
 
 @storage_options(*storage_records())

@@ -22,7 +22,7 @@ from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.extras import import_extra
-from wkwdask.model.options import check
+from wkwdask.model.options import make_options
 from wkwdask.model.target_image import Destination
 from wkwdask.verbs.write import Creation, lay_out_write
 
@@ -165,7 +165,7 @@ def to_wkw(
 
     if format_of_target(url) is not default_format():
         raise ValueError(f"{os.fspath(url)}: named as {format_of_target(url).options.title}, but to_wkw() writes WKW; use write() for other formats")
-    stored = check(
+    stored = make_options(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
     )  # fmt: skip
@@ -249,7 +249,7 @@ def create(
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
-    stored = check(format_of_target(url).options, **options)
+    stored = make_options(format_of_target(url).options, **options)
     place = target_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
     asked = voxel_box(box, place.mag)
     content = ArrayContent((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
@@ -302,7 +302,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
 
     its_mag, category = options.pop("mag", None), options.pop("category", None)
     saving = {name: options.pop(name) for name in ("region", "voxel_size", "existing", "token") if name in options}
-    stored = check(format_of_target(url).options, **options)
+    stored = make_options(format_of_target(url).options, **options)
     target = _target(url, its_mag, category)
     return save("write", np.asanyarray(array), target, stored, offset=offset, **saving)  # type: ignore[return-value]
 
@@ -412,7 +412,7 @@ def to_precomputed(
     """
     from wkwdask.api.saving import save
 
-    stored = check(
+    stored = make_options(
         PrecomputedOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force
     )  # fmt: skip
     return save(
@@ -518,7 +518,7 @@ def to_zarr(
     from wkwdask.api.saving import save
 
     import_extra("zarr", "to_zarr", "zarr")
-    stored = check(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
+    stored = make_options(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
     return save(
         "to_zarr", array, _target(zarr_layer.PREFIX + os.fspath(url).removeprefix(zarr_layer.PREFIX), mag, category), stored, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,
@@ -616,7 +616,7 @@ def to_n5(
     """
     from wkwdask.api.saving import save
 
-    stored = check(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
+    stored = make_options(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
     return save(
         "to_n5", array, _target(n5_layer.PREFIX + n5_layer.stripped(url), mag, None), stored, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,

@@ -47,6 +47,6 @@ def array_image(stored: str, folder: str, name: str, levels: Sequence[Level], ke
     return Image(stored, folder, name, lambda: levels, key, category, size)
 
 
-def found_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:
+def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:
     """Return a resolved URL for the images that a path or URL contains."""
     return ResolvedUrl(images[0].folder, images, images[0].mag) if len(images) == 1 else ResolvedUrl(os.fspath(url), images)

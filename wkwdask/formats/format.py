@@ -13,9 +13,9 @@ from wkwdask.formats.inspection import inspect_arrays
 from wkwdask.formats.repair import DocumentRepair
 from wkwdask.model.options import StorageOptions
 from wkwdask.model.stored_array import StoredArray
-from wkwdask.model.target_array import InPlace, in_place_target
+from wkwdask.model.target_array import InPlaceWrite, in_place_target
 from wkwdask.model.target_image import Destination, LevelCopy
-from wkwdask.model.voxel_type import holds_ids
+from wkwdask.model.voxel_type import guess_category
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.paths import UrlName, dirname, is_remote, local_path
@@ -135,7 +135,7 @@ class ArrayFormat:
     """File that describes a level, if each level has one."""
     level_entries: ClassVar[str] = ""
     """Regular expression for the names of all other files and folders of a level."""
-    ending: ClassVar[str] = ""
+    reserved_suffix: ClassVar[str] = ""
     """Suffix of folder names that is reserved for the format."""
     unsupported_options: ClassVar[tuple[str, ...]] = ()
     """Options that a conversion into the format rejects: ``category``, ``pyramid``."""
@@ -144,7 +144,7 @@ class ArrayFormat:
         """Return whether a local folder is of the format, by checking for a few files."""
         raise NotImplementedError
 
-    def guess(self, url: object) -> bool:
+    def guess_can_open(self, url: object) -> bool:
         """Return whether a path or URL is of the format, for software that asks several libraries (xarray's engines)."""
         if self.url_name.is_in(url):
             return True
@@ -172,7 +172,7 @@ class ArrayFormat:
         """Return an existing image as the target of levels that are computed from one of its levels."""
         raise UnsupportedError(f"{image.folder}: levels of {self.options.title} cannot be computed from each other yet; convert() it to WKW or precomputed")
 
-    def moves(
+    def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
         """List the levels to store again and their destinations: an image of the same format, by default the same levels."""
@@ -198,9 +198,9 @@ class ArrayFormat:
         del url
         return None
 
-    def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Return notes on what a copy leaves behind and what else differs."""
-        del url, moves, layers
+        del url, level_copies, layers
         return []
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
@@ -215,7 +215,7 @@ class ArrayFormat:
         del folders
         return image.folder
 
-    def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
+    def in_place_target(self, volume: StoredArray, how: InPlaceWrite) -> TargetArray:
         """Return an existing level as an array that is written in place."""
         return in_place_target(volume, how)
 
@@ -249,13 +249,9 @@ class ArrayFormat:
 
         return summarize_arrays(url, self.find(url).layers)
 
-    def source_of(self, image: Image) -> str:
-        """Return the URL that opens an image again."""
-        return f"{self.name}://{image.folder}"
-
     def category_of(self, image: Image, volume: Volume) -> str | None:
         """Return the category of an image, guessed from one of its levels if the image does not state it."""
-        return image.category or ("segmentation" if holds_ids(volume.dtype, volume.num_channels) else "color")
+        return image.category or guess_category(volume.dtype, volume.num_channels)
 
     def default_method(self, category: str) -> str:
         """Return the downsampling method that users of the format expect for a category."""
@@ -289,7 +285,7 @@ class ArrayFormat:
         del pyramid
         found = self.find(url)
         if layers is not None:
-            found = replace(found, layers=tuple(map(found.pick, layers)))
+            found = replace(found, layers=tuple(map(found.choose_listed, layers)))
         return inspect_arrays(found, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
 
     def document_repair(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
@@ -327,12 +323,12 @@ class ArrayFormat:
         del folder
         return "is not a level of an image, or contains other files too"
 
-    def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         """Return the edit that removes levels from the documents, None if no document lists them."""
         keys = tuple(level.key for level in levels if level.key)
         return None if self.removal is None or not keys else self.removal(image.folder, keys)
 
-    def clear(self, folder: str) -> None:
+    def remove_image_files(self, folder: str) -> None:
         """Remove the files that describe an image after its last level, if the folder contains nothing else."""
         for name in self.image_files if self.is_bare(folder) else ():
             path = f"{folder}/{name}"

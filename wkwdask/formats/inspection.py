@@ -14,7 +14,7 @@ from wkwdask.formats.leftovers import leftovers_in, temporary_fault
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, box_cells, read_located
 from wkwdask.model.target_array import TargetArray
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.paths import dirname
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
@@ -310,7 +310,7 @@ class ArrayScope(LevelScope):
         return [(x, y, z) for x, y, z, *_ in self._at_own_place().stored_states().tolist()]
 
     def _at_own_place(self) -> StoredArray:
-        return in_frame(self.array, self.array.origin)
+        return relative_to(self.array, self.array.origin)
 
     def paths_of(self, shard: Vec3) -> list[str]:
         naming, grid = self.array.naming, self.array.grid

@@ -106,7 +106,7 @@ def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     _recent.discard(key)
     found = find(url)
     chosen, volume = found.open(layer, mag)
-    listed = found.pick(layer)
+    listed = found.choose_listed(layer)
     if listed.container is None:
         is_one, records = mag is not None or is_remote(volume.name) or chosen.key is not None, []
     else:  # a layer means its finest mag with files: another mag may become that, so only a named mag is cached
@@ -124,7 +124,7 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-EXPORTED = (".tif", ".tiff", ".npy", ".zarr")
+EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 """File suffixes of exported images and arrays."""
 
 
@@ -157,10 +157,10 @@ def format_of_image(image: Image) -> ArrayFormat:
 def check_target_name(url: str | os.PathLike[str]) -> None:
     """Raise ValueError if a target is named like a format that it would not get."""
     text = os.fspath(url)
-    if text.lower().endswith(EXPORTED) or read_datasource(local_path(url)) is not None:
+    if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
         return
     for one in formats():
-        if one.ending and any(part.lower().endswith(one.ending) for part in text.split("/")):
+        if one.reserved_suffix and any(part.lower().endswith(one.reserved_suffix) for part in text.split("/")):
             raise ValueError(f"{text}: is named like {one.options.title}; write {one.name}://{text}, or choose another name for WKW or images")
 
 

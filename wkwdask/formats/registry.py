@@ -103,7 +103,7 @@ def format_of(url: object) -> ArrayFormat | None:
     return next((one for one in formats() if one is not found and one.claims(path)), found)
 
 
-def holds_plain_arrays(url: object) -> bool:
+def contains_plain_arrays(url: object) -> bool:
     """Return whether a local path contains arrays that may have no position in space, and does not name their format."""
     found = recognised_format(url)
     return found is not None and found.has_plain_arrays and not found.url_name.is_in(url)

@@ -103,7 +103,7 @@ class LevelRepair(Protocol):
         Returns the header with which the shard is intact, None if there is no such header, and the number of intact chunks.
         """
 
-    def mend(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+    def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
         """Rewrite a shard from its intact chunks, and from a level in ``spare_folder`` for the others; returns its size and modification time."""
 
 

@@ -15,7 +15,7 @@ from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.components import Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.model.target_image import LevelSpec
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.apply import plan_components
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -139,7 +139,7 @@ def lay_out_components(read: SourceVolume, wanted: TargetRequest, options: Compo
         connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),
     )  # fmt: skip
     draft, made = stage_level(levels, _COMMAND, settings, existing)
-    framed = in_frame(source, made.origin)
+    framed = relative_to(source, made.origin)
     plan = plan_components(framed.box, Tiling(made.chunk_shape, made.shard_shape, source.dtype.itemsize), workers, draft.shape())
     record = {"region": plan.region_shape, "presence": occupancy_digest(framed, [plan.region_shape])}
     labelling = Labelling(framed, plan, counted_from(area, made.origin), limits, options.connectivity, options.min_voxels, made.scratch_folder)

@@ -74,7 +74,7 @@ class Image:
     """Folder or URL."""
     name: str
     """Layer name, last part of the folder, or path inside a container."""
-    listing: Callable[[], Iterable[Level]]
+    list_levels: Callable[[], Iterable[Level]]
     """Lists the levels, finest first, unusable ones last."""
     key: str | None = None
     """Key of the selected level, None if the path is that of the image."""
@@ -92,7 +92,7 @@ class Image:
     @cached_property
     def levels(self) -> tuple[Level, ...]:
         """All levels."""
-        return tuple(self.listing())
+        return tuple(self.list_levels())
 
     @cached_property
     def mags(self) -> dict[Mag, str]:
@@ -182,13 +182,13 @@ class ResolvedUrl:
 
     def choose(self, layer: str | None) -> Image:
         """Return one image, ready to be read."""
-        return self.readable(self.pick(layer))
+        return self.readable(self.choose_listed(layer))
 
     def readable(self, layer: Image) -> Image:
         """Return an image that can be read: a dataset may list layers in other formats."""
         return layer if layer.container is None else layer.container.readable(layer, self.mag)
 
-    def pick(self, layer: str | None) -> Image:
+    def choose_listed(self, layer: str | None) -> Image:
         """Return one image as its container describes it."""
         names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.invalid_layers)])
         if layer is None:

@@ -99,7 +99,7 @@ class ShardLayout(ABC):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
 
-    def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return codes, and cells along x, y, z, of the chunks of a box inside one file in ascending order of codes."""
         places = box_cells((range(1), *map(range, low, high)))
         codes = self.codes(places)
@@ -169,13 +169,13 @@ class Shards(ShardLayout):
             First byte, end, and row in ``cells`` of each stored chunk.
         """
 
-    def is_as_described(self, file: StoredFile) -> bool:
+    def has_same_encoding(self, file: StoredFile) -> bool:
         """Return whether the chunks of an existing file are encoded like those of new files."""
         del file
         return True
 
     @abstractmethod
-    def cells_per_file(self, grid: ChunkGrid) -> int:
+    def codes_per_file(self, grid: ChunkGrid) -> int:
         """Return the number of codes of a file."""
 
     @abstractmethod

@@ -76,7 +76,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
+def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
     """Multiply along each axis, rounded to twelve digits.
 
     Examples
@@ -100,12 +100,12 @@ def lengths_in(mag: Mag, size: Sequence[float]) -> Lengths:
     return x, y, z
 
 
-def mag_of(ratio: Sequence[float] | None) -> Mag | None:
+def mag_from_ratio(ratio: Sequence[float] | None) -> Mag | None:
     """Convert a ratio of voxel sizes to a mag, None if it is not close to powers of two.
 
     Examples
     --------
-    >>> mag_of((2.0001, 2, 1)), mag_of((3, 3, 3))
+    >>> mag_from_ratio((2.0001, 2, 1)), mag_from_ratio((3, 3, 3))
     (Mag(2, 2, 1), None)
     """
     if ratio is None or any(not math.isfinite(factor) or abs(factor - round(factor)) > _TOLERANCE * factor for factor in ratio):
@@ -115,7 +115,7 @@ def mag_of(ratio: Sequence[float] | None) -> Mag | None:
     return None
 
 
-def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
+def offset_from_centre(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
     """Return the first voxel [voxels of the mag] of an array, given the centre of that voxel.
 
     Notes
@@ -124,7 +124,7 @@ def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[fl
 
     Examples
     --------
-    >>> offset_of((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_of((0, 32, 0), (4, 4, 4), (4, 4, 4))
+    >>> offset_from_centre((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_from_centre((0, 32, 0), (4, 4, 4), (4, 4, 4))
     ((0, 2, 0), (0, 2, 0))
     """
     voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]

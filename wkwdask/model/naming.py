@@ -64,7 +64,7 @@ class KeyNaming(ABC):
         """
 
     @abstractmethod
-    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """Yield the stored files of a box, in no order.
 
         Parameters
@@ -73,7 +73,7 @@ class KeyNaming(ABC):
             Folder of the array.
         ranges : tuple of 4 range
             Indices of files along c, x, y, z.
-        wants : callable, optional
+        folder_filter : callable, optional
             Called with the indices of a folder by axis letter; folders for which it returns False may be skipped.
         """
 
@@ -131,21 +131,21 @@ class GridNaming(KeyNaming):
             numbers = [letter + number for letter, number in zip(self.axes, numbers, strict=True)]
         return f"{self.prefix}{self.separator.join(numbers)}{self.suffix}"
 
-    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
-        for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], wants):
+        for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], folder_filter):
             places = (*numbers, 0)
             yield ListedFile((places[c], places[x], places[y], places[z]), entry)
 
-    def numbered(self, store: Store, ranges: Sequence[range], wants: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
+    def numbered(self, store: Store, ranges: Sequence[range], folder_filter: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         """Yield the numbers of the stored files inside some ranges, with their directory entries."""
         folder, _, stem = self.prefix.rpartition("/")
         if self.separator == "/":
-            return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), wants)
+            return self._nested(store, f"{folder}/" if folder else "", stem, ranges, (), folder_filter)
         return self._flat(store, folder, stem, ranges)
 
     def _nested(
-        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], wants: FolderFilter | None
+        self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], folder_filter: FolderFilter | None
     ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         axis = len(above)
         start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1
@@ -157,8 +157,8 @@ class GridNaming(KeyNaming):
             if is_last:
                 if not entry.is_dir():  # broken links are listed: reading them fails, which must not pass for zeros
                     yield numbers, entry
-            elif wants is None or axis < len(ranges) - 2 or wants(dict(zip(self.axes, numbers, strict=False))):
-                yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, wants)
+            elif folder_filter is None or axis < len(ranges) - 2 or folder_filter(dict(zip(self.axes, numbers, strict=False))):
+                yield from self._nested(store, f"{folder}{entry.name}/", stem, ranges, numbers, folder_filter)
 
     def _flat(self, store: Store, folder: str, stem: str, ranges: Sequence[range]) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         for entry in store.entries(folder):

@@ -129,7 +129,7 @@ class StorageOptions:
         if self.levels and getattr(self, "compression", None) is not None:
             self.level_of(getattr(self, "compression", ""))
 
-    def given(self) -> dict[str, Any]:
+    def explicit(self) -> dict[str, Any]:
         """Return the options that were given."""
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
 
@@ -154,7 +154,7 @@ def options_of(record: type[StorageOptions]) -> Iterator[tuple[str, Option]]:
     return ((each.name, each.metadata["option"]) for each in fields(record))
 
 
-def check(record: type[Record], **given: Any) -> Record:
+def make_options(record: type[Record], **given: Any) -> Record:
     """Create options from keyword arguments; None means not given."""
     names = [name for name, _ in options_of(record)]
     values = {name: value for name, value in given.items() if value is not None}

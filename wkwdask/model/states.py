@@ -78,7 +78,7 @@ def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
     return out
 
 
-def describe(states: npt.NDArray[np.int64], path_of: Callable[[Vec3], str]) -> str:
+def describe_last_change(states: npt.NDArray[np.int64], path_of: Callable[[Vec3], str]) -> str:
     """Name the file that changed last, for an error."""
     if not len(states):
         return "all its files are gone"

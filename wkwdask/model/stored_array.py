@@ -265,10 +265,10 @@ class StoredArray(RandomAccessVolume):
         """Whether files can be listed; if not, all are assumed to exist."""
         return self.naming is not None and self.store.is_local
 
-    def _listed(self, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def _listed(self, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files that contain parts of the box."""
         assert self.naming is not None
-        return self.naming.list_files(self.store, self._files(self.box), wants)
+        return self.naming.list_files(self.store, self._files(self.box), folder_filter)
 
     def _files(self, box: BoundingBox) -> Ranges:
         """Return the files that contain parts of a box; all files if their chunks form no box."""
@@ -336,11 +336,11 @@ class StoredArray(RandomAccessVolume):
             return found
         cells_of = lru_cache(maxsize=None)(partial(self._cells_of, cell_shape))
 
-        def wants(known: Mapping[str, int]) -> bool:
+        def has_unmarked_cells(known: Mapping[str, int]) -> bool:
             """Return whether a folder can contain files of unmarked cells: most folders of a dense array need not be listed."""
             return isinstance(found, SparseCells) or not found[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
 
-        for (_, x, y, z), _, _ in self._listed(wants):
+        for (_, x, y, z), _, _ in self._listed(has_unmarked_cells):
             found[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
         if not found.any():
             self.identity.check(has_absent=True)

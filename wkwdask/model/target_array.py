@@ -32,7 +32,7 @@ from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
 from wkwdask.model.stored_array import BoxCodec, StoredArray
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.chunks import largest_multiple
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ _MOST_SHARDS = 1 << 12  # shards from one stored file: each of them searches the
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
-    """Write to an existing level, file by file."""
+class InPlaceWrite:
+    """In-place write to an existing level, file by file."""
 
     folder: str
     """Folder of the level."""
@@ -184,7 +184,7 @@ class TargetArray:
 
     def as_volume(self) -> StoredArray:
         """Return the published part of the array for reading."""
-        return in_frame(self.array, self.array.grid.origin)
+        return relative_to(self.array, self.array.grid.origin)
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Cut off voxels beyond the box."""
@@ -210,7 +210,7 @@ class TargetArray:
         """Return codes and first voxels, in the array, of the chunks of an array of whole chunks, in ascending order of codes."""
         low = [t // edge for t, edge in zip(topleft, self.chunk_shape, strict=True)]
         high = [-(-(t + n) // edge) for t, n, edge in zip(topleft, size, self.chunk_shape, strict=True)]
-        codes, places = self.array.layout.in_order((low[0], low[1], low[2]), (high[0], high[1], high[2]))
+        codes, places = self.array.layout.ordered_cells((low[0], low[1], low[2]), (high[0], high[1], high[2]))
         return codes, places * self.chunk_shape - topleft
 
     def remove_file(self, file: Vec4, *, others: bool = False) -> None:
@@ -296,7 +296,7 @@ class TargetArray:
         except BaseException:
             output.buffer.discard()
             raise
-        return self.published(receipt)
+        return self.published_receipt(receipt)
 
     def _reframed_chunks(self, source: StoredArray, cells: npt.NDArray[np.int64]) -> Iterator[tuple[int, Vec4, bytes]]:
         """Yield code, cell and converted bytes of the stored chunks of a shard in ascending order of codes."""
@@ -361,7 +361,7 @@ class TargetArray:
     def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
         output = self.new_shard(shard)
         try:
-            copy_runs(output, runs, self.shards.cells_per_file(self.array.grid))
+            copy_runs(output, runs, self.shards.codes_per_file(self.array.grid))
             publish_shard(output, is_in_place=self.is_in_place)
         except BaseException:
             output.buffer.discard()
@@ -370,7 +370,7 @@ class TargetArray:
     def _state(self, shard: Vec3) -> FileState | None:
         return self.array.store.states([self.shard_key(shard)])[0]
 
-    def published(self, receipt: Receipt) -> Receipt:
+    def published_receipt(self, receipt: Receipt) -> Receipt:
         """Complete a receipt with path, size and state of its shard, or of its group of files."""
         if self.array.grid.file is not None:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
@@ -384,7 +384,7 @@ class TargetArray:
         receipt = merge_receipts(shard, parts)
         stored = [part for part in parts if part.path is not None]
         if not self.is_sharded:
-            return self.published(receipt)
+            return self.published_receipt(receipt)
         with ExitStack() as opened:
             runs = []
             for part in stored:
@@ -394,7 +394,7 @@ class TargetArray:
                     # dask can run a task twice: the first run published the shard and removed its parts
                     if self._state(shard) is None:
                         raise IncompleteWriteError(f"{part.path}: a part of {self.shard_path(shard)} is missing, though the shard is not joined yet")
-                    return self.published(receipt)
+                    return self.published_receipt(receipt)
                 runs.append(open_run(opened.enter_context(file)))
             if self.merges:
                 runs += self._untouched_runs(shard, [part.box for part in parts], opened)
@@ -404,7 +404,7 @@ class TargetArray:
                 return receipt
             self.write_shard(shard, runs)
         self.remove_file((0, *shard), others=True)
-        return self.published(receipt)
+        return self.published_receipt(receipt)
 
     def _untouched_runs(self, shard: Vec3, boxes: Sequence[BoundingBox], opened: ExitStack) -> list[Run]:
         """Return the chunks of a stored shard that no box touches."""
@@ -420,7 +420,7 @@ class TargetArray:
             corner = places[:, 1:] * self.chunk_shape
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
         places = places[is_kept]
-        if not layout.is_as_described(file):  # another block type: stored bytes cannot be mixed with new ones
+        if not layout.has_same_encoding(file):  # another block type: stored bytes cannot be mixed with new ones
             return self._reencoded(shard, places, opened)
         found = layout.without_zeros(file, layout.locate(file, places))
         if not len(found):
@@ -448,7 +448,7 @@ class TargetArray:
         if self.is_sharded:
             self.parts.delete_folder(self._parts_of(shard))
 
-    def holds(self, receipt: Receipt) -> bool:
+    def has_files_of(self, receipt: Receipt) -> bool:
         """Return whether the files of a receipt exist and are complete.
 
         Compares state and tables of a shard, sizes of single files, and all bytes of a part.
@@ -461,7 +461,7 @@ class TargetArray:
             assert receipt.part is not None
             return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
         if self.is_in_place and receipt.part is None:
-            there = self.published(receipt)
+            there = self.published_receipt(receipt)
             if (there.nbytes, there.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
                 return False  # another program has written it since
         elif not self.is_sharded:
@@ -624,7 +624,7 @@ class ShardWriter(Writer):
         else:
             self._sort_chunks()
         self._target.remove_file((0, *self._shard), others=True)
-        return self._target.published(receipt)
+        return self._target.published_receipt(receipt)
 
     def _sort_chunks(self) -> None:
         table = RunTable(np.concatenate(self._codes), np.concatenate(self._sizes), np.concatenate(self._starts))
@@ -680,7 +680,7 @@ class FilesWriter(Writer):
         receipt = self._stats.receipt(self._shard, self._part)
         self._files.publish()
         if self._part is None:
-            return self._target.published(receipt)
+            return self._target.published_receipt(receipt)
         if not self._files.count:
             return receipt
         return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
@@ -690,7 +690,7 @@ class FilesWriter(Writer):
         self._files.discard()
 
 
-def in_place_target(array: StoredArray, how: InPlace) -> TargetArray:
+def in_place_target(array: StoredArray, how: InPlaceWrite) -> TargetArray:
     """Return an existing array as an array that is written in place."""
     name, layout, grid = array.name, array.layout, array.grid
     if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:

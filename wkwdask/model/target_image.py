@@ -34,7 +34,7 @@ class Destination:
     """Mags of another image that are written together, finest first; empty if an array is written."""
     category: str | None = None
     """``"color"`` or ``"segmentation"`` for a new image."""
-    guess: str = "color"
+    guessed_category: str = "color"
     """Likely category if none is given; a new image in a container is named after it."""
     voxel_size_nm: Lengths | None = None
     """Voxel size of mag 1 from the user [nm]."""
@@ -144,7 +144,7 @@ class TargetFolder:
     def url_of(self, folder: str) -> str:
         return self.prefix + folder
 
-    def unchanged_levels(self, existing: str) -> str:
+    def unchanged_levels_note(self, existing: str) -> str:
         """Return an empty text: no other levels depend on a new one."""
         del existing
         return ""
@@ -164,7 +164,7 @@ class TargetImage(Protocol):
     def url_of(self, folder: str) -> str:
         """Return the URL that opens a level of the image."""
 
-    def unchanged_levels(self, existing: str) -> str:
+    def unchanged_levels_note(self, existing: str) -> str:
         """Return a note on existing coarser levels that do not match a new level, an empty text if there are none."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: Any, like: Volume | None = None, existing: str = "error") -> NewLevels:

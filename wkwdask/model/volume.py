@@ -185,6 +185,6 @@ class PlainVolume:
         return replace(self, origin=plus(self.origin, shift), box=moved(self.box, shift))  # type: ignore[type-var,attr-defined]
 
 
-def in_frame(volume: V, origin: Vec3) -> V:
+def relative_to(volume: V, origin: Vec3) -> V:
     """Return a volume in coordinates relative to an absolute voxel of its mag."""
     return volume.moved(minus((0, 0, 0), origin))

@@ -80,9 +80,15 @@ def by_dtype(dtype: Any) -> VoxelType:
     return found
 
 
-def holds_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
-    """Guess whether voxels are segment ids: integers of at least 32 bits in one channel."""
-    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:
+    """Return the likely category of an image: integers of at least 32 bits in one channel are a segmentation.
+
+    Examples
+    --------
+    >>> guess_category(np.dtype("uint32"), 1), guess_category(np.dtype("uint16"), 1)
+    ('segmentation', 'color')
+    """
+    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "color"
 
 
 def element_class(dtype: Any, num_channels: int) -> str:

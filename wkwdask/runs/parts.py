@@ -19,7 +19,7 @@ from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.model.receipts import greatest, least
-from wkwdask.model.states import describe, grouped_digests
+from wkwdask.model.states import describe_last_change, grouped_digests
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
 from wkwdask.store import files
@@ -158,9 +158,9 @@ class ReceiptCollector:
         target = self.targets[level]
         if receipt.part is not None:
             joined = known(join_key(level, receipt.shard))
-            if joined is not None and all(target.holds(whole) for _, whole in joined.receipts):
+            if joined is not None and all(target.has_files_of(whole) for _, whole in joined.receipts):
                 return True
-        return target.holds(receipt)
+        return target.has_files_of(receipt)
 
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
@@ -176,9 +176,8 @@ def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region:
 
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
     """Return the error of a task whose source has changed since an earlier start."""
-    return ResumeError(
-        f'{task.name}: the source has changed since the job was interrupted ({describe(states, source.shard_path)}); existing="overwrite" starts over'
-    )
+    change = describe_last_change(states, source.shard_path)
+    return ResumeError(f'{task.name}: the source has changed since the job was interrupted ({change}); existing="overwrite" starts over')
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class StagedMags:
         """List the shards of the single target that are in the journal and on disk, checking header, table and size of each."""
         (target,) = self.targets
         receipts = (receipt for _, receipt in receipts_of(read_journal(self.root), self.targets) if receipt.part is None)
-        return {receipt.shard: receipt for receipt in receipts if target.holds(receipt)}
+        return {receipt.shard: receipt for receipt in receipts if target.has_files_of(receipt)}
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Check that all shards were written, then publish the mags."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.pictures.sources import PlainOptions, open_plain
-from wkwdask.formats.registry import format_of, holds_plain_arrays
+from wkwdask.formats.registry import contains_plain_arrays, format_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.plans.regions import RegionGrid
@@ -197,7 +197,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
 
 def _is_plain(url: str | os.PathLike[str]) -> bool:
     """Return whether a path is image or array files without a position. A Zarr array has one if it is part of an image or its URL names Zarr."""
-    if holds_plain_arrays(url):
+    if contains_plain_arrays(url):
         its_format = format_of(url)
         return its_format is not None and not its_format.is_image(url)
     try:

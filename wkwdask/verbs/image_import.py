@@ -11,7 +11,7 @@ from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.formats.pictures.sources import PlainOptions, PlainSource, open_plain
 from wkwdask.model.converted import ConvertedVolume
 from wkwdask.model.target_image import LevelSpec
-from wkwdask.model.volume import Volume, in_frame
+from wkwdask.model.volume import Volume, relative_to
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.slabs import SlabPlan, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -138,7 +138,7 @@ def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, exi
     levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
     settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if imported.fill else "fail", input=token_of(absolute.token))
     draft, target = stage_level(levels, "convert", settings, existing)
-    source = in_frame(absolute, target.origin)
+    source = relative_to(absolute, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
     own_nbytes = LevelSpec.like(source).voxel_nbytes

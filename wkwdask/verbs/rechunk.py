@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import moved
 from wkwdask.model.target_image import LevelSpec
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.regions import Tiling, plan_splicing
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
@@ -217,7 +217,7 @@ def _check_apart(folder: str, source: str) -> None:
 def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
     """Plan the copy into a level whose layout is chosen."""
     draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
-    source, region = in_frame(copy.source, target.origin), draft.shape()
+    source, region = relative_to(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)
     plan: RegionGrid
     # Splicing copies encoded chunks; regions are whole shards of the target, so no parts are joined. Decoding uses the upsampling job with factor 1, whose

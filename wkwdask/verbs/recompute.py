@@ -14,7 +14,7 @@ from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import plus, times
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.pyramid import plan_offset_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result, Task
@@ -145,7 +145,7 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
     box = source.box.in_mag(scope.mag)
     stored = scope.volume()
     origin = stored.origin
-    coarser = in_frame(stored.cropped(box), origin)
+    coarser = relative_to(stored.cropped(box), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
     (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])

@@ -168,7 +168,7 @@ class Removals:
         for root in self.roots:
             remove_if_empty(dirname(root))
         if self.whole is not None:
-            self.format.clear(self.whole)
+            self.format.remove_image_files(self.whole)
             remove_if_empty(self.whole)
 
 
@@ -189,7 +189,7 @@ class RemovalWork(Work[tuple[int, int]]):
             try:
                 yield from self._delete([folder.root])
                 if removal.is_whole:
-                    removal.format.clear(removal.parent)  # while the job's folder says that more is to be done
+                    removal.format.remove_image_files(removal.parent)  # while the job's folder says that more is to be done
             except BaseException:
                 folder.suspend()
                 raise
@@ -260,7 +260,7 @@ def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[s
 
 def _chosen(one: ArrayFormat, found: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
     if names is not None:
-        return [found.pick(name) for name in names]
+        return [found.choose_listed(name) for name in names]
     return [image for image in found.layers if not one.why_not_removable(image)] or list(found.layers)
 
 
@@ -285,7 +285,7 @@ def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Ma
         if is_whole:
             check_no_job(parent)
         folders = tuple(dict.fromkeys(real[level.key] for level in here))
-        edit = one.removal_of(image, here)
+        edit = one.removal_edit(image, here)
         yield Removal(one, image, tuple(str(level.mag or level.key) for level in here), parent, folders, edit, is_whole, links)
 
 

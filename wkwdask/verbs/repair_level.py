@@ -66,7 +66,7 @@ class RewriteSpec:
         if self.rebuild is not None:
             self.rebuild.run()
             spare = self.rebuild.targets[0].folder
-        return Result((), value=(self.shard, self.repairer.mend(self.shard, self.header, self.why, spare, salvage=self.salvage)))
+        return Result((), value=(self.shard, self.repairer.repair_shard(self.shard, self.header, self.why, spare, salvage=self.salvage)))
 
 
 @dataclass

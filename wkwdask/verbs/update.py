@@ -23,8 +23,8 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import times
 from wkwdask.model.parsing import reading
 from wkwdask.model.states import grouped_digests
-from wkwdask.model.target_array import InPlace
-from wkwdask.model.volume import in_frame
+from wkwdask.model.target_array import InPlaceWrite
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.pyramid import plan_pass, step_factors
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.drive import Phase, Work
@@ -248,9 +248,9 @@ def lay_out_update(
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        target = stored.in_place_target(volume, InPlace(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
+        target = stored.in_place_target(volume, InPlaceWrite(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
-        framed = in_frame(volumes[finer], origin)
+        framed = relative_to(volumes[finer], origin)
         living.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
         volumes[mag] = target.as_volume().moved(target.origin)
     job = UpdateJob(living, by_content=by_content, box=box)
@@ -262,7 +262,7 @@ def lay_out_update(
 
 def _check_options(options: PyramidOptions) -> None:
     """Raise an error for options that have no effect on an update."""
-    given = [*options.stored.given(), *(["sampling"] if options.sampling is not None else [])]
+    given = [*options.stored.explicit(), *(["sampling"] if options.sampling is not None else [])]
     if options.align_with is not True:
         given.append("align_with")
     if given:

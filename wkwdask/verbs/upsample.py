@@ -13,7 +13,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.geometry.vectors import divide
 from wkwdask.model.target_image import LevelSpec, NewLevels
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.plans.mag_ladder import mag_ladder, sorted_mags
 from wkwdask.plans.regions import Tiling
 from wkwdask.plans.upsample import UpsamplePlan, plan_upsampling
@@ -59,7 +59,7 @@ class Upsample(Plan):
 
     def job(self) -> UpsampleJob:
         # Each source counts from the voxel that contains the target's first voxel, so that windows begin at 0 in both.
-        sources = [in_frame(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
+        sources = [relative_to(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
     def nothing_to_do(self) -> Report | None:

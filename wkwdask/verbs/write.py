@@ -18,7 +18,7 @@ from wkwdask.formats.record_paths import RecordPaths, job_folders
 from wkwdask.geometry.bounding_box import BoundingBox, counted_from, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
-from wkwdask.model.target_array import InPlace
+from wkwdask.model.target_array import InPlaceWrite
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
@@ -225,7 +225,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     parent, folder = stored.job_folders(image, found)
     folder = files.realpath(folder) if files.islink(folder) else folder  # one path for the locks of all jobs
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
-    ranges = cell_range(counted_from(region, volume.origin), stored.in_place_target(volume, InPlace(folder, "", region)).shard_shape)
+    ranges = cell_range(counted_from(region, volume.origin), stored.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     stored.check_links(image, folder, shards)
     dataset = None if image.container is None else image.container.dataset_folder
@@ -233,7 +233,7 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
         finish_interrupted_publication(parent, folder, _REGION, dataset)
         raise ReplacedError(f"{folder}: completed a killed job that was replacing the mag; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
-    target = stored.in_place_target(volume, InPlace(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
+    target = stored.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, stored.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,

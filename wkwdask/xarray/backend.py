@@ -42,7 +42,7 @@ class GroupsBackend(BackendEntrypoint):
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return whether a path or URL has the engine's format."""
-        return format_named(self.format_name).guess(filename_or_obj)
+        return format_named(self.format_name).guess_can_open(filename_or_obj)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a container or layer as a tree, with a leaf for each mag and, if there are several layers, a node for each layer."""

@@ -103,7 +103,7 @@ def test_chunks_in_any_order_make_the_same_shards(tmp_path, order):
         path = Path(target.shard_path(shard))
         assert path.read_bytes() == expected_shard(target, shard, array)
         assert (receipt.path, receipt.nbytes) == (str(path), path.stat().st_size)
-        assert target.holds(receipt)
+        assert target.has_files_of(receipt)
     assert os.listdir(target.parts.url) == []
     found = np.empty_like(array)
     target.as_volume().read_into(found, (0, 0, 0))
@@ -126,7 +126,7 @@ def test_parts_are_joined_to_the_same_shards(tmp_path, part_shape):
     target, array = target_of(tmp_path), voxels()
     for shard in cells(target.box, target.shard_shape):
         parts = write_parts(target, shard, array, part_shape)
-        assert all(target.holds(part) for part in parts)
+        assert all(target.has_files_of(part) for part in parts)
         receipt = target.join_shard(shard, parts)
         assert Path(receipt.path).read_bytes() == expected_shard(target, shard, array)
         target.remove_parts(shard)
@@ -142,7 +142,7 @@ def test_a_part_that_was_damaged_is_not_believed(tmp_path):
     data = bytearray(Path(part.path).read_bytes())
     data[3] ^= 1
     Path(part.path).write_bytes(data)
-    assert not target.holds(part)
+    assert not target.has_files_of(part)
 
 
 @pytest.mark.parametrize("damage", ["short", "gone", "index"])
@@ -155,7 +155,7 @@ def test_a_shard_that_was_damaged_is_not_believed(tmp_path, damage):
         path.unlink()
     else:
         path.write_bytes(data[:-1] if damage == "short" else b"\xff" * 8 + data[8:])
-    assert not target.holds(receipt)
+    assert not target.has_files_of(receipt)
 
 
 @pytest.mark.parametrize("sharding", [SHARDING, None])
@@ -171,7 +171,7 @@ def test_zeros_are_not_stored(tmp_path, sharding):
         writer.skip(cell_box((0, 0, 0), target.shard_shape, target.box).intersection(target.box))
         receipt = writer.close()
     assert (receipt.path, receipt.nbytes, receipt.maximum) == (None, 0, 0)
-    assert target.holds(receipt)
+    assert target.has_files_of(receipt)
     assert os.listdir(target.folder) == []
 
 
@@ -194,19 +194,19 @@ def test_chunks_that_are_files(tmp_path, monkeypatch, compress):
     suffix = ".gz" if compress else ""
     assert f"19-25_19-27_0-4{suffix}" in found
     assert f"3-11_3-11_0-4{suffix}" not in found  # all zero
-    assert target.holds(receipt)
+    assert target.has_files_of(receipt)
     os.unlink(f"{target.folder}/19-25_19-27_0-4{suffix}")
-    assert not target.holds(receipt)
+    assert not target.has_files_of(receipt)
 
 
 def test_parts_of_a_group_add_up(tmp_path):
     target, array = target_of(tmp_path, None), voxels()
     parts = write_parts(target, (0, 0, 0), array, (16, 16, 8))
-    assert all(target.holds(part) for part in parts)
+    assert all(target.has_files_of(part) for part in parts)
     joined = target.join_shard((0, 0, 0), parts)
     whole = write_whole(target_of(tmp_path / "whole", None), (0, 0, 0), array)
     assert (joined.files, joined.nbytes, joined.voxels, joined.box) == (whole.files, whole.nbytes, whole.voxels, whole.box)
-    assert target.holds(Receipt.from_json(joined.to_json(), Mag(1, 1, 1)))
+    assert target.has_files_of(Receipt.from_json(joined.to_json(), Mag(1, 1, 1)))
     assert files(target.folder) == files(tmp_path / "whole" / "scale-0")
 
 

@@ -18,7 +18,7 @@ from wkwdask.errors import CorruptError, UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, axis_letters
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
-from wkwdask.model.levels import is_number, length_nm, mag_of, offset_of, ratio_of, times
+from wkwdask.model.levels import is_number, length_nm, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,7 +183,7 @@ def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] |
     per_unit = _nm_per_unit(transform.get("units"), letters)
     if scale is None or shift is None or min(scale) <= 0 or per_unit is None:
         return None
-    return times(scale, per_unit), times(shift, per_unit)
+    return scale_lengths(scale, per_unit), scale_lengths(shift, per_unit)
 
 
 def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
@@ -208,7 +208,7 @@ def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | N
     else:
         lengths, units = _xyz_values(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
     per_unit = _nm_per_unit(units, letters)
-    return times(lengths, per_unit) if lengths is not None and min(lengths) > 0 and per_unit is not None else None
+    return scale_lengths(lengths, per_unit) if lengths is not None and min(lengths) > 0 and per_unit is not None else None
 
 
 def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
@@ -266,11 +266,11 @@ class _LevelMetadata:
         else:
             ratio = _guess_ratio(base.dataset, base.letters, self.dataset, self.letters)
         # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
-        lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
+        lengths = None if base.lengths_nm is None or ratio is None else scale_lengths(base.lengths_nm, ratio)
         offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:
-            offset = offset_of(self.transform[1], base.transform[0], ratio)
-        return ArrayGeometry(self.letters, mag_of(ratio), lengths, offset)
+            offset = offset_from_centre(self.transform[1], base.transform[0], ratio)
+        return ArrayGeometry(self.letters, mag_from_ratio(ratio), lengths, offset)
 
 
 def _guess_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:

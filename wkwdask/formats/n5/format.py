@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.array_images import found_images
+from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import ArrayFormat
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.layer import NAME, find_n5_layers, is_n5
@@ -27,7 +27,7 @@ class N5Format(ArrayFormat):
 
     name = "n5"
     options = N5Options
-    ending = ".n5"
+    reserved_suffix = ".n5"
     unsupported_options = ("category", "pyramid")
     url_name = NAME
     documents = (FILE_NAME,)
@@ -40,7 +40,7 @@ class N5Format(ArrayFormat):
     target = staticmethod(n5_target)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return found_images(url, find_n5_layers(url))
+        return resolved_images(url, find_n5_layers(url))
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         del allow_external

@@ -19,7 +19,7 @@ from wkwdask.formats.n5.attributes import (
     parse_dataset,
     place_levels,
 )
-from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_folder
+from wkwdask.formats.precomputed.layer import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files
@@ -47,7 +47,7 @@ _MAX_GROUPS = 100_000
 def is_n5(path: str) -> bool:
     """Return whether a local folder is an N5 container, group or dataset; one with WKW in it is not."""
     is_level = files.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_wkw_folder(path):
+    if not (is_level or files.isfile(f"{path}/{FILE_NAME}")) or is_mag_or_dataset(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}
@@ -55,7 +55,7 @@ def is_n5(path: str) -> bool:
         return path.endswith(".n5")
     if is_dataset(document):  # its folders hold blocks, and may be very many, so they are not searched for WKW
         return True
-    return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not holds_wkw(path)
+    return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not contains_wkw(path)
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:

@@ -19,7 +19,7 @@ from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, VERSION, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
-from wkwdask.formats.precomputed.layer import holds_wkw
+from wkwdask.formats.precomputed.layer import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json
@@ -251,7 +251,7 @@ class N5Target(TargetFolder):
             names[mag] = f"s{number}"
         return tuple(f"{self.folder}/{names[mag]}" for mag in mags)
 
-    def unchanged_levels(self, existing: str) -> str:
+    def unchanged_levels_note(self, existing: str) -> str:
         del existing
         return f"existing other levels are not changed: {', '.join(self.others)}" if self.others else ""
 
@@ -315,7 +315,7 @@ def target_beside(image: Image) -> N5Target:
 def _place_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
-        if holds_wkw(path):
+        if contains_wkw(path):
             raise ExistsError(f"{path}: holds WKW data; write N5 to another folder")
     above, root = dirname(folder), None
     while dirname(above) != above:

@@ -30,7 +30,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import import_extra
 from wkwdask.model.levels import length_nm
 from wkwdask.model.parsing import reading
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, local_path, splitext
 
@@ -347,7 +347,7 @@ def _open_zarr(path: str, options: PlainOptions) -> PlainSource:
     lengths = None if level.lengths_nm is None else _valid_lengths(level.lengths_nm)
     if options.axes is None and not level.problem and level.key:
         volume = level.open()
-        volume = in_frame(volume, volume.origin)
+        volume = relative_to(volume, volume.origin)
     else:
         volume = open_zarr_volume(level.folder, lambda shape, names: _axes_of(options, tuple(shape), level.folder, _plain_axes(names)))
     if volume.box.is_empty:

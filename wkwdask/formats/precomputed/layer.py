@@ -141,17 +141,17 @@ def _redirect_location(store: Store, redirect: str) -> str:
 
 def is_volume(path: str) -> bool:
     """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds WKW data is not."""
-    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or enclosing_volume(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(path) is not None
 
 
-def is_wkw_folder(path: str) -> bool:
+def is_mag_or_dataset(path: str) -> bool:
     """Check whether a folder is a WKW mag, or a dataset with its JSON."""
     return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
 
-def holds_wkw(path: str) -> bool:
+def contains_wkw(path: str) -> bool:
     """Check whether a folder is a WKW dataset, layer or mag."""
-    if is_wkw_folder(path):
+    if is_mag_or_dataset(path):
         return True
     try:
         with files.scandir(path) as entries:
@@ -184,7 +184,7 @@ def enclosing_volume(path: str) -> tuple[str, str] | None:
         rest = f"{name}/{rest}" if rest else name
         if not name:
             return None
-        if _is_info(f"{folder}/{FILE_NAME}") and not holds_wkw(folder):
+        if _is_info(f"{folder}/{FILE_NAME}") and not contains_wkw(folder):
             try:
                 info = read_info(open_store(folder))
             except (FormatError, OSError):

@@ -276,7 +276,7 @@ class PrecomputedShards(Shards):
         within = self.sharding.within_bits
         return self.ids(cells) & np.uint64((1 << min(within, 64)) - 1)
 
-    def cells_per_file(self, grid: ChunkGrid) -> int:
+    def codes_per_file(self, grid: ChunkGrid) -> int:
         return grid.chunks_per_file
 
     @property

@@ -92,9 +92,9 @@ class SpanNaming(KeyNaming):
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
                 return
 
-    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box; of several for one chunk, the first in the order of lookup."""
-        del wants
+        del folder_filter
         files = self.files(store)
         seen = set()
         for n in np.argsort(files.suffixes, kind="stable").tolist():
@@ -147,9 +147,9 @@ class ShardNaming(KeyNaming):
         stem = self.key(file).removesuffix("shard")
         return tuple(stem + kind for kind in _KINDS)
 
-    def list_files(self, store: Store, ranges: Ranges, wants: FolderFilter | None = None) -> Iterator[ListedFile]:
+    def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the files of shards in a box. Shards that are not boxes are all listed, with their number instead of a position."""
-        del wants
+        del folder_filter
         cells, within = self.sharding.shard_cells(self.counts), self.sharding.within_bits
         for number, entries in self.files(store).items():
             file = (number & (1 << 62) - 1, number >> 62, 0, 0)  # two signed integers hold the 64 bits of a shard number

@@ -10,7 +10,7 @@ from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
-from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, holds_wkw, stripped
+from wkwdask.formats.precomputed.layer import PREFIX, contains_wkw, enclosing_volume, stripped
 from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_occupied
@@ -20,7 +20,7 @@ from wkwdask.geometry.vectors import times
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
-from wkwdask.model.voxel_type import holds_ids
+from wkwdask.model.voxel_type import guess_category
 from wkwdask.plans.chunks import chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import is_below, is_remote, local_path, normpath
@@ -79,7 +79,7 @@ class TargetVolume(TargetFolder):
         if kind not in (None, *VOLUME_TYPES.values()):
             raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
         if self.info is None:
-            return VolumeInfo(kind or ("segmentation" if holds_ids(native, spec.num_channels) else "image"), native, spec.num_channels)
+            return VolumeInfo(kind or ("segmentation" if guess_category(native, spec.num_channels) == "segmentation" else "image"), native, spec.num_channels)
         volume, existing = VolumeInfo(kind or self.info.type, native, spec.num_channels), self.info
         if (volume.type, volume.dtype, volume.num_channels) != (existing.type, existing.dtype, existing.num_channels):
             raise ValueError(
@@ -253,7 +253,7 @@ def target_volume(wanted: Destination) -> TargetVolume:
     info = find_info(folder)
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: redirects to {info.redirect}; write there")
-    if info is None and holds_wkw(folder):
+    if info is None and contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write the precomputed volume to another folder")
     above = enclosing_volume(folder) if info is None else None
     if above is not None:

@@ -65,9 +65,9 @@ class AnnotationMag:
     header: WkwHeader
     state: tuple[int, int]
     """Size and modification time of the archive when it was opened."""
-    last_known: int = 0
-    """Largest id of the layer; larger ids are new and shifted by ``moved_by``."""
-    moved_by: int = 0
+    largest_layer_id: int = 0
+    """Largest id of the layer; larger ids are new and shifted by ``id_offset``."""
+    id_offset: int = 0
     """Offset added to new ids, so that ids of several annotations do not collide."""
 
     @property
@@ -105,7 +105,7 @@ class AnnotationMag:
             raise CorruptError(f"{source}: more than {most} bytes, expected one block of {self.header.block_nbytes} bytes")
         self.header.check_same_mag(parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source)
         voxels = decode_file(raw, source).astype(dtype, copy=False)
-        return np.where(voxels > self.last_known, voxels + dtype.type(self.moved_by), voxels) if self.moved_by else voxels
+        return np.where(voxels > self.largest_layer_id, voxels + dtype.type(self.id_offset), voxels) if self.id_offset else voxels
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folde
 
 def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
     """Return a layer with other mags than its JSON lists."""
-    return replace(layer, listing=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
+    return replace(layer, list_levels=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
 
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Findings
     from wkwdask.model.image import Image, Level, ResolvedUrl
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_array import InPlace, TargetArray
+    from wkwdask.model.target_array import InPlaceWrite, TargetArray
     from wkwdask.model.target_image import TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.store.locks import ShardBox
@@ -65,7 +65,7 @@ class WebknossosFormat(ArrayFormat):
         """Check whether a folder is a dataset with a JSON, or a mag. A layer has no file of its own to check."""
         return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
-    def guess(self, url: object) -> bool:
+    def guess_can_open(self, url: object) -> bool:
         """Check whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
         if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
             return False
@@ -93,16 +93,13 @@ class WebknossosFormat(ArrayFormat):
 
         return summarize(url)
 
-    def source_of(self, image: Image) -> str:
-        return image.folder
-
     def target(self, destination: Destination) -> TargetImage:
         return mag_target(destination)
 
     def target_in(self, image: Image, *, allow_external: bool) -> TargetImage:
         return LayerTarget(image, Destination(image.folder, allow_external=allow_external))
 
-    def moves(
+    def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
         """List the selected mags with their targets: a dataset is copied to a dataset, a layer to a layer, a mag to a mag."""
@@ -113,26 +110,26 @@ class WebknossosFormat(ArrayFormat):
             raise ValueError(f"{root}: is the source; pass another target (rechunk and compress work in place without a target)")
         if layers is None and located.invalid_layers:
             located.invalid_layers[0].raise_error()
-        moves = [
+        level_copies = [
             LevelCopy(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
-            for layer in (located.layers if layers is None else map(located.pick, layers))
+            for layer in (located.layers if layers is None else map(located.choose_listed, layers))
             for mag in _chosen_mags(located, layer, mags)
         ]
-        if not moves:
+        if not level_copies:
             raise MissingError(f"{located.path}: no mags found")
-        return moves
+        return level_copies
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
         located = locate(url)
         stored = [layer.name for layer in located.layers if layer.container.data_format == "wkw"]
         return stored if 0 < len(stored) < len(located.layers) + len(located.invalid_layers) else None
 
-    def copy_warnings(self, url: Url, moves: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
+    def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
         """Return notes on layers and files that are not copied, and on target datasets with another voxel size."""
         located = locate(url)
-        skipped = [] if located.mag is not None else list(_not_copied(located, [move.image for move in moves], layers))
+        skipped = [] if located.mag is not None else list(_not_copied(located, [level_copy.image for level_copy in level_copies], layers))
         more = f" and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
-        return [*_other_voxel_sizes(moves), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
+        return [*_other_voxel_sizes(level_copies), *([f"not copied: {', '.join(skipped[:_MAX_LISTED])}{more}"] if skipped else [])]
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
         datasource = read_datasource(locate(url).path)
@@ -151,7 +148,7 @@ class WebknossosFormat(ArrayFormat):
     def work_folder(self, image: Image, folders: Sequence[str]) -> str:
         return work_folder(image, folders)
 
-    def in_place_target(self, volume: StoredArray, how: InPlace) -> TargetArray:
+    def in_place_target(self, volume: StoredArray, how: InPlaceWrite) -> TargetArray:
         level = DEFAULT_LEVEL if how.level is None else how.level
         return replace(wkw_target(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
 
@@ -227,14 +224,14 @@ class WebknossosFormat(ArrayFormat):
     def why_not_level(self, folder: str) -> str:
         return f"is not a mag, or holds other files too{stray_in(folder)}"
 
-    def removal_of(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
+    def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         """Return the edit that removes mags from the JSON, and a layer with its last mag."""
         dataset = image.container.dataset_folder
         if dataset is None or image.container.record is None:
             return None
         return MagRemoval(dataset, image.name, tuple(level.mag for level in levels if level.mag is not None))
 
-    def clear(self, folder: str) -> None:
+    def remove_image_files(self, folder: str) -> None:
         # Checked again under the lock: another job may add a layer in the meantime.
         path = f"{folder}/{FILE_NAME}"
         if not files.exists(path) or not self.is_bare(folder):
@@ -270,10 +267,10 @@ def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
         raise ValueError(f"{folder}: is named after mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 
-def _other_voxel_sizes(moves: Sequence[LevelCopy]) -> Iterator[str]:
+def _other_voxel_sizes(level_copies: Sequence[LevelCopy]) -> Iterator[str]:
     """Yield notes on target datasets with another voxel size."""
-    for folder in {dirname(dirname(move.destination.url)) for move in moves if move.destination is not None}:
-        there, here = read_datasource(folder), moves[0].image.container.datasource
+    for folder in {dirname(dirname(level_copy.destination.url)) for level_copy in level_copies if level_copy.destination is not None}:
+        there, here = read_datasource(folder), level_copies[0].image.container.datasource
         if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
             yield f"voxels of {folder} are {there.voxel_size_nm} nm, the copied ones {here.voxel_size_nm} nm"
 

@@ -22,9 +22,8 @@ from wkwdask.formats.webknossos.datasource import (
     without_mags,
 )
 from wkwdask.formats.webknossos.layer_metadata import type_text
-from wkwdask.formats.webknossos.target import default_category
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.voxel_type import element_class
+from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.store import files
 from wkwdask.store.locks import locked_file, read_object
 from wkwdask.store.new_files import publish_bytes
@@ -170,10 +169,10 @@ class JsonRepair(DocumentRepair):
         header = mags[0].header
         if header is None:
             return document
-        elements = element_class(header.dtype, header.num_channels)
+        elements, category = element_class(header.dtype, header.num_channels), guess_category(header.dtype, header.num_channels)
         if before is not None:
-            document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, NewLayer(default_category(header), layer.box_from_files(self._found), elements, header.num_channels))
+            document = {**document, "dataLayers": [*document["dataLayers"], {"category": category, **before}]}
+        document = with_layer(document, layer.name, NewLayer(category, layer.box_from_files(self._found), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 

@@ -19,7 +19,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in
 from wkwdask.model.target_image import NewLevels
-from wkwdask.model.voxel_type import element_class
+from wkwdask.model.voxel_type import element_class, guess_category
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, local_path, relpath, split
@@ -60,7 +60,7 @@ class MagTarget:
     def url_of(self, folder: str) -> str:
         return self.user_folder or folder
 
-    def unchanged_levels(self, existing: str) -> str:
+    def unchanged_levels_note(self, existing: str) -> str:
         """Return a note on existing coarser mags, which are not updated."""
         if existing != "overwrite" and is_occupied(self.folder):
             return ""
@@ -122,7 +122,7 @@ class MagTarget:
         else:
             if source is None or destination.image.name != layer.name:
                 check_layer_name(layer.name)
-            category = destination.category or (source.category if source is not None else default_category(header))
+            category = destination.category or (source.category if source is not None else guess_category(header.dtype, header.num_channels))
         layer_box, attributes = box.in_mag(MAG_1), {}
         if source is not None and destination.image_box is not None:
             layer_box, attributes = destination.image_box, source.attributes  # the box of a coarse mag may extend beyond that of the layer
@@ -190,7 +190,7 @@ class LayerTarget:
     def url_of(self, folder: str) -> str:
         return folder
 
-    def unchanged_levels(self, existing: str) -> str:
+    def unchanged_levels_note(self, existing: str) -> str:
         """Return an empty note: all coarser mags are computed."""
         del existing
         return ""
@@ -361,11 +361,6 @@ def json_path(layer: Image, mag: Mag, folder: str) -> str:
     return f"./{relpath(inside[0], dataset)}" if inside else folder
 
 
-def default_category(header: WkwHeader) -> str:
-    """Guess the category of a layer: single-channel integers of 32 bits and more are a segmentation."""
-    return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
-
-
 def check_no_overlap(layer: Image, source: Volume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Raise FormatError if paths in the JSON would make a new mag overwrite other data."""
     known = {source.name: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
@@ -397,4 +392,4 @@ def mag_folder(destination: Destination) -> str:
         return f"{folder}/{destination.layer}/{name}"
     if read_datasource(dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
-    return f"{folder}/{destination.category or destination.guess}/{name}"
+    return f"{folder}/{destination.category or destination.guessed_category}/{name}"

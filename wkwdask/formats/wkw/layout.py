@@ -131,7 +131,7 @@ class WkwFiles(Shards, BoxCodec):
         bounds, codes = self._opened(file).all_bounds(), self.codes(cells)
         return np.stack([bounds[codes], bounds[codes + np.uint64(1)], np.arange(len(cells))], axis=1)
 
-    def is_as_described(self, file: StoredFile) -> bool:
+    def has_same_encoding(self, file: StoredFile) -> bool:
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
     def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -153,13 +153,13 @@ class WkwFiles(Shards, BoxCodec):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return morton.encode(cells[:, 1:] % self.header.file_len)
 
-    def in_order(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         length = self.header.file_len
         x, y, z = (n // length * length for n in low)
         codes, places = morton.ordered_box((low[0] - x, low[1] - y, low[2] - z), (high[0] - x, high[1] - y, high[2] - z))
         return codes, places + np.array((x, y, z))
 
-    def cells_per_file(self, grid: ChunkGrid) -> int:
+    def codes_per_file(self, grid: ChunkGrid) -> int:
         del grid
         return self.header.blocks_per_file
 

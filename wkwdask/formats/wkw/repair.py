@@ -134,7 +134,7 @@ class WkwRepair:
             return None, 0
         return None, self.check.intact_blocks(shard).num_intact
 
-    def mend(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
+    def repair_shard(self, shard: Vec3, head: WkwHeader | None, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
         spare = None if spare_folder is None else replace(self.check, folder=spare_folder)
         state = repair_file(self.check, shard, head, why, salvage=salvage, spare=spare)
         remaining = [fault for fault in self.check.check_shard(shard).faults if fault.severity == "error"]

@@ -118,7 +118,7 @@ class _Splice:
         return self._published()
 
     def _published(self) -> Receipt:
-        return self._target.published(Receipt(self._shard, self._box, voxels=self._box.volume))
+        return self._target.published_receipt(Receipt(self._shard, self._box, voxels=self._box.volume))
 
     def _copy_cubes(self) -> None:
         lengths = [s & -s for s in self._shift if s]  # the largest power of two that divides each shift

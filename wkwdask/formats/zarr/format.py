@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.array_images import found_images
+from wkwdask.formats.array_images import resolved_images
 from wkwdask.formats.format import IGNORED_NAMES, ArrayFormat
 from wkwdask.formats.wkw.folder import HEADER_NAME
 from wkwdask.formats.zarr.documents import array_record
@@ -43,12 +43,12 @@ class ZarrFormat(ArrayFormat):
     names_target = staticmethod(names_zarr_image)
     record_of = staticmethod(array_record)
 
-    def guess(self, url: object) -> bool:
+    def guess_can_open(self, url: object) -> bool:
         """Return whether a URL names Zarr by its prefix or suffix; xarray's engine ``zarr`` opens all others."""
         return NAME.is_in(url)
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
-        return found_images(url, find_zarr_layers(url))
+        return resolved_images(url, find_zarr_layers(url))
 
     def is_placed(self, url: Url) -> bool:
         """Return whether a URL names Zarr, or is an OME-NGFF image or a level of one, so that voxels have a position."""

@@ -11,14 +11,14 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
-from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_folder
+from wkwdask.formats.precomputed.layer import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.json_text import parse_object
-from wkwdask.model.levels import mag_of
+from wkwdask.model.levels import mag_from_ratio
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store import files
 from wkwdask.store.paths import UrlName, basename, is_remote, is_valid_path, local_path
@@ -152,8 +152,8 @@ _MAX_AXIS_LENGTH = 1 << 53  # exact as a double, which JSON readers use
 def is_zarr(path: str) -> bool:
     """Return whether a local folder is a Zarr array or group. A folder with WKW in it is not: its ``zarr.json`` is a view."""
     if files.isfile(f"{path}/.zarray"):  # its folders hold chunks, and may be very many, so they are not searched for WKW
-        return not is_wkw_folder(path)
-    return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not holds_wkw(path)
+        return not is_mag_or_dataset(path)
+    return any(files.isfile(f"{path}/{name}") for name in _DOCUMENTS[:3]) and not contains_wkw(path)
 
 
 def is_plain_zarr(url: object) -> bool:
@@ -261,7 +261,7 @@ def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) ->
         base = _exported_placement(arrays[0][0], "").mag or MAG_1
         places = place_levels(replace(image, levels=tuple(readable)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
         for level, (item, _), placed in zip(readable, arrays, places, strict=True):
-            mag = None if placed.mag is None else mag_of([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
+            mag = None if placed.mag is None else mag_from_ratio([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
             levels.append(_level(item, f"{location}/{level.path}", level.path, placed._replace(mag=mag)))
     return array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
 

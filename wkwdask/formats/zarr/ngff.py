@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.array_images import ArrayGeometry, axis_letters
-from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_of, offset_of, ratio_of, times
+from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -231,12 +231,12 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
         sizes = [_xyz_values([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(sizes, key=math.prod)
-        return [ArrayGeometry(letters, mag_of(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
+        return [ArrayGeometry(letters, mag_from_ratio(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
     places = []
     for level, letters, scale in zip(image.levels, axes, known, strict=True):
         ratio, translation = ratio_of(scale, known[0]), _xyz_values(level.translation, letters, 0.0)
-        offset = (0, 0, 0) if translation is None else offset_of(translation, known[0], ratio)
-        places.append(ArrayGeometry(letters, mag_of(ratio), None if units is None else times(scale, units), offset))
+        offset = (0, 0, 0) if translation is None else offset_from_centre(translation, known[0], ratio)
+        places.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(scale, units), offset))
     return places
 
 

@@ -101,7 +101,7 @@ class ZarrShards(Shards):
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         return compressed_morton.encode(cells[:, 1:] % np.array(self.cells[1:]), self._morton_grid)
 
-    def cells_per_file(self, grid: ChunkGrid) -> int:
+    def codes_per_file(self, grid: ChunkGrid) -> int:
         del grid
         return math.prod(self._morton_grid)
 

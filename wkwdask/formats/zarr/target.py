@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import ExistsError, FormatError, UnsupportedError
-from wkwdask.formats.precomputed.layer import holds_wkw
+from wkwdask.formats.precomputed.layer import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
@@ -20,7 +20,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.stored_array import StoredArray
 from wkwdask.model.target_array import TargetArray
 from wkwdask.model.target_image import NewLevels, TargetFolder
-from wkwdask.model.voxel_type import holds_ids
+from wkwdask.model.voxel_type import guess_category
 from wkwdask.plans.chunks import chunks_per_shard, default_chunks_per_shard
 from wkwdask.store import files
 from wkwdask.store.paths import basename, dirname, is_remote, local_path
@@ -108,7 +108,7 @@ class NgffTarget(TargetFolder):
         version = self._version(options)
         first = specs[0]
         dtype = _checked_dtype(first.dtype)
-        is_label = self.destination.category == "segmentation" if self.destination.category else holds_ids(dtype, first.num_channels)
+        is_label = (self.destination.category or guess_category(dtype, first.num_channels)) == "segmentation"
         levels = [pyramid_level(spec.box.mag.name, spec.box.mag, spec.box.topleft, size) for spec in specs]
         folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
         options = _with_defaults_from(options, like)
@@ -273,7 +273,7 @@ def ngff_target(destination: Destination) -> NgffTarget:
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
     folder = files.realpath(local_path(text))
-    if holds_wkw(folder):
+    if contains_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write an image to another folder (write_zarr_view makes WKW readable as Zarr in place)")
     if array_record(folder) is not None:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")

@@ -17,7 +17,7 @@ from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.zarr.documents import FILE_NAME, VIEW_MARK, array_document, format_document, group_document, is_view, new_axes, raw_codecs
 from wkwdask.formats.zarr.ngff import LABELS, image_attributes, label_attributes, multiscale, pyramid_level, rgb_range
-from wkwdask.model.volume import in_frame
+from wkwdask.model.volume import relative_to
 from wkwdask.store import files
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.paths import basename, dirname, is_below, is_remote, relpath
@@ -98,7 +98,7 @@ class VirtualGroup:
         self.add_group(path, layer_attributes(layer, levels, volumes[0]))
 
     def add_array(self, path: str, volume: StoredArray, chunk_shape: Vec3 | None) -> None:
-        array = VirtualArray(in_frame(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
+        array = VirtualArray(relative_to(volume, volume.box.topleft), chunk_shape or _choose_chunk_shape(volume))
         self.documents[_joined(path, FILE_NAME)] = format_document(array.document(volume.box.mag, volume.box.topleft)).encode()
         self.arrays[path] = array
 

@@ -87,14 +87,14 @@ def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: M
     if layer is None and len(located.layers) > 1:
         labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
-    chosen = located.pick(layer)
+    chosen = located.choose_listed(layer)
     found_layers = [open_annotation(url, chosen.name, options.volume_layer) for url in annotations]
     opened = [mags for mags, _ in found_layers]
     mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
     wanted = options.mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge")
-    (move,) = default_format().moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
+    (move,) = default_format().level_copies(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(find_mag(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
     merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
     return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
@@ -199,7 +199,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     moved, lines, by = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
         # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105
-        moved.append(replace(annotation, last_known=known, moved_by=by))
+        moved.append(replace(annotation, largest_layer_id=known, id_offset=by))
         new = max(0, scan.largest - known)
         if new and by:
             lines.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + by + 1} to {known + by + new}")
@@ -228,4 +228,4 @@ def _edit(move: LevelCopy, place: MagTarget, edit: LayerEdit | None, merge: Merg
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
     """Return a token that changes when the annotations do."""
-    return token_of([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations])
+    return token_of([(one.file.state, one.folder, one.header, one.largest_layer_id, one.id_offset) for one in annotations])
