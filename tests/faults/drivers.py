@@ -176,7 +176,8 @@ class Undisturbed:
 def logged_run_task(log, seconds, task):
     """Run a task anywhere and write it down; ``seconds`` makes it slow."""
     write_down(log, f"begin {task.key}")
-    time.sleep(seconds)
+    if seconds:
+        time.sleep(seconds)
     try:
         result = task.run()
     except BaseException:
@@ -414,13 +415,15 @@ class Driver:
 # ----------------------------------------------------------------------------- the end at a given step
 
 
-def run_until(step, job, folder, exchange, report):
-    """Run a job in a forked child that kills itself before its n-th change of the file system; an undisturbed child sends how many there are, and the first
-    of the publishing."""
+def run_until(at_change, job, folder, exchange, report):
+    """Run a job in a forked child that calls a function before each change of the file system; send the number of changes, and the first of the publishing."""
     changes = publishing = 0
+    counting = True
 
     def count(event, args):
-        nonlocal changes, publishing
+        nonlocal changes, publishing, counting
+        if not counting:
+            return
         if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
             pass
         elif event == "open":
@@ -431,22 +434,24 @@ def run_until(step, job, folder, exchange, report):
         elif not (event == "ctypes.dlsym" and args[1] == "renameat2"):
             return
         changes += 1
-        if changes == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+        counting = False
+        at_change(changes)
+        counting = True
 
     if not exchange:
         files.exchange = lambda first, second: False
     sys.addaudithook(count)
     with dask.config.set(scheduler="synchronous"):
         job(folder)
+    counting = False
     report.send((changes, publishing))
 
 
-def killed_at(step, job, folder, exchange=True):
-    """Give the number of changes of a run that came to its end and the first of the publishing, None for one that was killed."""
+def _forked_until(at_change, job, folder, exchange):
+    """Return what :func:`run_until` sends, None if the child was killed."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=run_until, args=(step, job, folder, exchange, sender))
+    child = context.Process(target=run_until, args=(at_change, job, folder, exchange, sender))
     child.start()
     sender.close()
     child.join()
@@ -455,6 +460,66 @@ def killed_at(step, job, folder, exchange=True):
             return receiver.recv()
     assert child.exitcode == -signal.SIGKILL
     return None
+
+
+def killed_at(step, job, folder, exchange=True):
+    """Kill a job before its n-th change; return the number of changes and the first of the publishing, None if the job was killed."""
+
+    def end(changes):
+        if changes == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return _forked_until(end, job, folder, exchange)
+
+
+def killed_at_each(steps, job, start, folder, exchange=True):
+    """Yield the steps; each time, the folder is what a kill before that change leaves.
+
+    One job is killed. For the other steps, a second job copies its folder before each of these changes: what a process has written stays as it is when it is
+    killed. With ``WKWDASK_KILLS``, a job is killed at each step.
+
+    Parameters
+    ----------
+    steps : sequence of int
+        Changes, counted from 1.
+    job : callable
+        Called with the folder.
+    start : callable
+        Lays out the state before the job, in a folder.
+    folder : Path
+        Does not exist yet.
+    exchange : bool
+        Whether folders can be exchanged atomically.
+    """
+    steps = sorted(steps)
+    copies = folder.parent / f"{folder.name}.copies"
+    copied = set() if KILLS else set(steps) - {steps[len(steps) // 2]}
+
+    def copy(changes):
+        if changes in copied:
+            shutil.copytree(folder, copies / str(changes), symlinks=True)
+
+    if copied:
+        copies.mkdir()
+        start(folder)
+        assert _forked_until(copy, job, folder, exchange) is not None
+        shutil.rmtree(folder)
+    missed = []  # the order in which files are listed can save a change
+    for step in steps:
+        if (copies / str(step)).exists():
+            (copies / str(step)).rename(folder)
+            yield step
+        elif step in copied:
+            missed.append(step)
+            continue
+        else:
+            start(folder)
+            if killed_at(step, job, folder, exchange) is None:
+                yield step
+            else:
+                missed.append(step)
+        shutil.rmtree(folder)
+    assert missed in ([], steps[-1:]), f"no change {missed}"
 
 
 def main():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
-from faults.drivers import KILLS, killed_at
+from faults.drivers import KILLS, killed_at, killed_at_each
 from faults.trees import leftovers
 
 import wkwdask
@@ -55,10 +56,8 @@ def test_killed_at_any_step(tmp_path, source, name):
     assert changes > 8
     expected = files(tmp_path / "whole" / name)
     seen = []
-    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 12)):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        assert killed_at(step, export, folder) is None
+    folder = tmp_path / "killed"
+    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 12)), export, Path.mkdir, folder):
         seen.append(files(folder / name))
         assert seen[-1] in (None, expected)
         with dask.config.set(scheduler="synchronous"), contextlib.nullcontext() if seen[-1] is None else pytest.raises(ExistsError):
@@ -100,10 +99,8 @@ def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
     assert f"{name}/{lists}" in expected
     assert arrays
     seen = []
-    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 8)):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        assert killed_at(step, export, folder) is None
+    folder = tmp_path / "killed"
+    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 8)), export, Path.mkdir, folder):
         seen.append({path: data for path, data in files_below(folder).items() if path in arrays or path == f"{name}/{lists}"})
         assert all(expected[path] == data for path, data in seen[-1].items())
         assert arrays <= set(seen[-1]) or not seen[-1]

@@ -18,7 +18,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
+from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, killed_at_each, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 from PIL import Image
 from support.annotations import write_data_zip
@@ -30,7 +30,7 @@ from wkwdask.errors import ExistsError, MissingError, ReplacedError
 pytestmark = pytest.mark.faults
 
 VOXEL_SIZE = (11.24, 11.24, 28)
-SHAPE = (70, 40, 30)
+SHAPE = (40, 24, 26)  # four files, and two of the next mag
 OFFSET = (13, 0, 9)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 PYRAMID_MAGS = ("2-2-1", "4-4-2", "8-8-4")
@@ -110,7 +110,7 @@ def merge(folder):
     """Some files are copied, blocks of others are replaced."""
     path = folder.parent / f"{folder.name}.annotation"
     if not path.exists():
-        blocks = {(0, 1, 2): np.full((8, 8, 8), 300), (4, 3, 3): np.zeros((8, 8, 8))}
+        blocks = {(0, 1, 2): np.full((8, 8, 8), 300), (4, 2, 3): np.zeros((8, 8, 8))}
         write_data_zip(path, {"1": blocks}, block_len=8)
         os.utime(path, (1, 1))
     with rechunks_of(16):
@@ -273,6 +273,7 @@ class Expected:
         """Run the job again, or go on, and compare with the undisturbed run."""
         again = self.reruns[turn % len(self.reruns)]
         done, log = journaled(folder), folder.parent / f"{folder.name}.log"
+        log.unlink(missing_ok=True)
         # a job that was killed when all was done but its lock already exists, which a job that must not overwrite says
         with contextlib.suppress(ExistsError), logged(log):
             again(folder)
@@ -328,9 +329,8 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
     assert contents(tmp_path / "whole") == known.after
     problems = []
     steps = [step for step in chosen_steps(changes, publishing, name) if exchange or KILLS or step > publishing]
-    for turn, step in enumerate(steps):
-        folder = known.start(tmp_path / str(step))
-        assert killed_at(step, known.job, folder, exchange) is None
+    folder = tmp_path / "ds"
+    for turn, step in enumerate(killed_at_each(steps, known.job, known.start, folder, exchange)):
         try:
             known.check_visible(folder, may_vanish=not exchange)
             with dask.config.set(scheduler="synchronous"):
@@ -342,19 +342,18 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_removal_killed_at_any_step(tmp_path):
-    """The mag is whole and listed, or whole and not listed, or gone; and then the same call removes the rest."""
-    made = make_dataset(tmp_path / "made", VOXEL_SIZE)
+    """The mag is complete and listed, or complete and not listed, or removed; the same call removes the rest."""
+    source = make_dataset(tmp_path / "source", VOXEL_SIZE)
     with dask.config.set(scheduler="synchronous"):
-        write_new(made)
-        new_pyramid(made)
-    before, mag = contents(made), mag_contents(made, "2-2-1")
+        write_new(source)
+        new_pyramid(source)
+    before, mag = contents(source), mag_contents(source, "2-2-1")
     whole = lay_out(before, tmp_path / "whole")
     changes, _ = killed_at(0, remove, whole)
     after = contents(whole)
     assert {name for name in before if name not in after} == {name for name in before if name.startswith("seg/2-2-1/")}
-    for step in range(1, changes + 1):
-        folder = lay_out(before, tmp_path / str(step))
-        assert killed_at(step, remove, folder) is None
+    folder = tmp_path / "ds"
+    for step in killed_at_each(range(1, changes + 1), remove, lambda folder: lay_out(before, folder), folder):
         seen = contents(folder)
         assert mag_contents(folder, "2-2-1") in ({}, mag)
         assert seen[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dask
 import numpy as np
 import pytest
-from faults.drivers import KILLS, killed_at
+from faults.drivers import KILLS, killed_at, killed_at_each
 from faults.trees import contents, leftovers
 
 import wkwdask
@@ -39,10 +41,8 @@ def test_killed_at_any_step(tmp_path, source):
     expected = contents(tmp_path / "whole")
     assert {"c.n5/attributes.json", "c.n5/em/attributes.json", "c.n5/em/s0/attributes.json", "c.n5/em/s0/2/1/1"} <= set(expected)
     seen = []
-    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 10)):
-        folder = tmp_path / str(step)
-        folder.mkdir()
-        assert killed_at(step, convert, folder) is None
+    folder = tmp_path / "killed"
+    for _ in killed_at_each(range(1, changes + 1, 1 if KILLS else max(1, changes // 10)), convert, Path.mkdir, folder):
         seen.append({name: data for name, data in contents(folder).items() if "/s0/" in name})
         assert seen[-1] in ({}, {name: data for name, data in expected.items() if "/s0/" in name})
         with dask.config.set(scheduler="synchronous"):

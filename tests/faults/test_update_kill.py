@@ -10,7 +10,7 @@ import time
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs, tasks_run_by
+from faults.drivers import CASES, KILLS, kept_tasks, killed_at, killed_at_each, logged, runs, tasks_run_by
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
@@ -101,15 +101,13 @@ def test_update_killed_at_any_step(tmp_path, edited):
     assert contents(tmp_path / "whole") == after
     steps = range(1, changes + 1) if KILLS else sorted({*range(1, 16, 2), *range(16, changes, 7), *range(changes - 9, changes + 1)})
     problems = []
-    for step in steps:
-        here = copied(folder, tmp_path / str(step))
-        killed_at(step, update, here)  # which has one step more or less, by the order in which files are listed
+    here = tmp_path / "ds"
+    for step in killed_at_each(steps, update, lambda target: copied(folder, target), here):
         try:
             check_between(here, before, after)
             check_after(here, after)
         except AssertionError as error:
             problems.append(f"killed before change {step} of {changes}: {str(error)[:300]}")
-        shutil.rmtree(here)
     assert not problems, "\n".join(problems)
 
 
@@ -118,9 +116,9 @@ def test_changes_taken_back_after_the_kill(tmp_path, built, edited):
     folder, _, _ = edited
     changes, _ = killed_at(0, update, copied(folder, tmp_path / "whole"))
     original = contents(built)
-    for step in range(changes // 8, changes, max(1, changes // 8)):
-        here = copied(folder, tmp_path / str(step))
-        killed_at(step, update, here)
+    steps = range(changes // 8, changes, max(1, changes // (8 if KILLS else 4)))
+    here = tmp_path / "ds"
+    for _ in killed_at_each(steps, update, lambda target: copied(folder, target), here):
         shutil.rmtree(here / "seg" / "1")
         copied(built / "seg" / "1", here / "seg" / "1")  # with the old times: only the coarser files themselves can tell
         check_after(here, original)
