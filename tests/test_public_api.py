@@ -22,7 +22,7 @@ from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.model.options import options_of
 
-RECORDS = storage_records()
+RECORDS = storage_records(exports=True)
 REFERENCE = Path(__file__).parent.parent / "docs" / "options.md"
 FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwdask, name))]
 CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]

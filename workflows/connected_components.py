@@ -3,7 +3,7 @@
     python workflows/connected_components.py DATASET/color/1 DATASET/cells/1 --threshold 180 --min-voxels 100
     python workflows/connected_components.py DATASET/segmentation/1 DATASET/split/1 --cluster slurm-jobqueue
 
-Without a threshold, neighbours with the same label are joined. The same command resumes an interrupted run.
+Without a threshold, neighbors with the same label are joined. The same command resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("source", help="a mag or a layer")
     parser.add_argument("target", help="the new mag, DATASET/LAYER/MAG")
     parser.add_argument("--threshold", type=_number, help="join voxels with at least this value (default: join equal labels)")
-    parser.add_argument("--connectivity", type=int, choices=(6, 18, 26), default=26, help="neighbours of a voxel (default: 26)")
+    parser.add_argument("--connectivity", type=int, choices=(6, 18, 26), default=26, help="neighbors of a voxel (default: 26)")
     parser.add_argument("--min-voxels", type=int, default=0, help="minimum size of a component; smaller ones become 0")
     parser.add_argument("--pyramid", action="store_true", help="build the coarser mags too")
     parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")

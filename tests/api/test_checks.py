@@ -107,7 +107,7 @@ def test_damage(sound, tmp_path, case):
     done = wkwdask.repair(folder, **case.options)
     assert not planned.is_dry_run or [action.verb for action in planned.actions] == [action.verb for action in done.actions][: len(planned.actions)]
     assert [action.verb for action in done.actions] == list(case.does)
-    _check_what_stays(kinds([left.fault for left in done.left]), case.stays)
+    _check_what_stays(kinds([unrepaired.fault for unrepaired in done.remaining]), case.stays)
     _check_what_stays(kinds(wkwdask.verify(folder, **case.verify).faults), case.stays)
     if damaged is not None:
         _check_nothing_else_was_touched(sound, folder, case, report, damaged)
@@ -837,6 +837,12 @@ def test_verify_command(dataset):
         ("block.undecodable", 5, [24, 0, 24])
     ]
     assert found["sound"] is False
+
+
+def test_a_voxel_size_that_is_no_number(dataset):
+    result = run_here("repair", dataset, "--voxel-size", "4,a,35")
+    assert result.returncode == 2
+    assert "--voxel-size takes numbers with commas between them, got '4,a,35'" in result.output
 
 
 def test_repair_command(dataset):

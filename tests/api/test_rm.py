@@ -84,7 +84,7 @@ def test_what_is_no_mag_stays(dataset):
     (dataset / "cells" / "agglomerates").mkdir()
     (dataset / "notes.txt").write_text("mine")
     report = wkwdask.rm(dataset)
-    assert report.left == (f"{dataset}/cells/agglomerates", f"{dataset}/notes.txt")
+    assert report.remaining == (f"{dataset}/cells/agglomerates", f"{dataset}/notes.txt")
     assert {name for name in everything(dataset) if not name.startswith(".")} == {FILE_NAME, "notes.txt"}
     assert os.listdir(dataset / "cells") == ["agglomerates"]
     assert listed(dataset) == {}
@@ -130,7 +130,7 @@ def test_refused(dataset, tmp_path):
     edit(dataset, lambda document: document["dataLayers"][1].update({"dataFormat": "zarr3"}))
     with pytest.raises(UnsupportedError, match="stored as zarr3"):
         wkwdask.rm(dataset, layer="other")
-    assert wkwdask.rm(dataset).left == (f"{dataset}/other",)
+    assert wkwdask.rm(dataset).remaining == (f"{dataset}/other",)
     assert listed(dataset) == {"other": ["./other/1", "./other/2-2-1"]}
 
 

@@ -14,6 +14,8 @@ from PIL import Image
 from support.commands import run_here
 
 import wkwdask
+from wkwdask.cli.options import METHODS
+from wkwdask.kernels.window.reduce import METHODS as KERNEL_METHODS
 
 
 @pytest.fixture
@@ -326,6 +328,16 @@ def test_help_teaches(command):
     assert done.returncode == 0
     assert "Example" in done.stdout
     assert f"wkwdask {command}" in done.stdout
+
+
+def test_methods_are_those_of_the_kernels():
+    """The command line repeats their names, because it starts without numpy."""
+    assert sorted(METHODS) == sorted(KERNEL_METHODS)
+
+
+def test_only_exports_have_options_of_pictures():
+    assert "TIFF options" in run_here("convert", "--help").output
+    assert "TIFF options" not in run_here("pyramid", "--help").output
 
 
 def test_demo_dataset_fits_together(tmp_path):

@@ -59,7 +59,7 @@ def test_given_and_defaults():
     assert replace(stored.with_defaults(), encoding=None) == PrecomputedOptions((64, 64, 64), False, compression="raw")
 
 
-@pytest.mark.parametrize("record", storage_records())
+@pytest.mark.parametrize("record", storage_records(exports=True))
 def test_documentation(record):
     for name, option in options_of(record):
         assert option.doc.endswith("."), name
@@ -81,7 +81,7 @@ def test_the_command_line(tmp_path):
     wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), voxel_size=(4, 4, 4))
     run = CliRunner().invoke
     shown = run(cli, ["convert", "--help"]).output
-    assert [line for line in shown.splitlines() if line.endswith(" options:")] == [f"{record.title} options:" for record in storage_records()]
+    assert [line for line in shown.splitlines() if line.endswith(" options:")] == [f"{record.title} options:" for record in storage_records(exports=True)]
     done = run(cli, ["rechunk", f"{tmp_path}/ds", "--chunk-shape", "16,16,16", "--shard-shape", "32,32,32"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert wkwdask.info(tmp_path / "ds").layers[0].mags[0].block_len == 16

@@ -580,7 +580,7 @@ def main():
             report = wkwdask.repair(folder, **case.options)
             says = dict.fromkeys(f"{fault.severity} `{fault.kind}`" + (f" ({fault.place})" if fault.place else "") for fault in found.faults)
             does = list(dict.fromkeys(f"{action.verb}" + (f" ({action.how})" if action.how else "") for action in report.actions))
-            does += [f"leaves `{left.fault.kind}`: {left.reason}" for left in {left.fault.kind: left for left in report.left}.values()]
+            does += [f"leaves `{each.fault.kind}`: {each.reason}" for each in {each.fault.kind: each for each in report.remaining}.values()]
             print(f"| {case.name} | {'; '.join(list(says)[:3])} | {'; '.join(does) or 'nothing'} |".replace(f"{folder}/", ""))
             with contextlib.suppress(OSError):
                 (folder / FINE).chmod(0o644)

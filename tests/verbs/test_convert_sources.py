@@ -15,6 +15,7 @@ from support.inside import before_task
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, SectionWarning, TruncatedError, UnsupportedError
+from wkwdask.formats.zarr.codec import _compressor
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -234,6 +235,30 @@ def test_folders_that_are_no_stack(tmp_path):
         converted(f"{folder}/*.tif", tmp_path)
     with pytest.raises(UnsupportedError, match="unknown suffix"):
         converted(__file__, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "package", "options"),
+    [
+        ("zarr://{}/z", "numcodecs", {}),
+        ("n5://{}/n", "imagecodecs", {"compression": "zstd"}),
+        ("n5://{}/n", "imagecodecs", {"compression": "blosc"}),
+        ("precomputed://{}/p", "imagecodecs", {"encoding": "jxl"}),
+        ("precomputed://{}/p", "compresso", {"encoding": "compresso"}),
+        ("{}/a.tif", "tifffile", {}),
+        ("{}/a.zarr", "zarr", {}),
+    ],
+)
+def test_a_missing_package_is_an_error_before_anything_is_written(tmp_path, monkeypatch, target, package, options):
+    source = tmp_path / "ds" / "color" / "1"
+    wkwdask.write(source, (0, 0, 0), random_voxels((16, 16, 16)), voxel_size=(4, 4, 4), file_len=1)
+    before = sorted(tmp_path.rglob("*"))
+    _compressor.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=f"needs the package {package}, .* pip install 'wkwdask") as caught:
+        wkwdask.convert(source, target.format(tmp_path), **options)
+    assert "tasks" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_package_that_is_not_there(tmp_path, monkeypatch):

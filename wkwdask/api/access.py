@@ -1,4 +1,4 @@
-"""Read voxels as dask arrays, as numpy arrays or at single points, and summarise a dataset."""
+"""Read voxels as dask arrays, as numpy arrays or at single points, and summarize a dataset."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     >>> [(layer.name, [mag.files for mag in layer.mags]) for layer in wkwdask.info(dataset.path).layers]
     [('raw', [8])]
     """
-    found = format_of(url)
-    if found is None:
+    its_format = format_of(url)
+    if its_format is None:
         check_names_format(url)
-    return (found or default_format()).summarize(url)  # type: ignore[return-value]
+    return (its_format or default_format()).summarize(url)  # type: ignore[return-value]

@@ -151,17 +151,17 @@ def apply(
     from wkwdask.graphs.runners import num_workers, run_plan, run_work
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
-    wanted = ApplyOptions(
+    apply_options = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
         dtype, channels, make_options(format_of_target(target).options, **options), category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
-    if target is None and (wanted.halo != (0, 0, 0) or mask is not None):
+    if target is None and (apply_options.halo != (0, 0, 0) or mask is not None):
         raise ValueError("halo= and mask= need a target: without one, voxels in a halo or outside a mask would count; pass the mask as one of the sources")
-    _try(make_trial(function, urls, target, wanted))
+    _try(make_trial(function, urls, target, apply_options))
     if target is not None:
-        return run_plan(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
-    application = make_reduction(function, urls, wanted, num_workers())
+        return run_plan(lay_out_apply(function, urls, target, apply_options, existing, num_workers()))
+    application = make_reduction(function, urls, apply_options, num_workers())
     return run_work(ReduceWork(application, combine, most_failures))
 
 

@@ -72,8 +72,8 @@ def offset_codec(
     import_extra("zarr", "offset_codec", "zarr")
     from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
-    made = _header("prefix", prefix, prefix_func, header, header_options)
-    return OffsetCodec(**_arguments("offset", offset, _literal("prefix", prefix), made, strict=strict))
+    computed = _header("prefix", prefix, prefix_func, header, header_options)
+    return OffsetCodec(**_arguments("offset", offset, _literal("prefix", prefix), computed, strict=strict))
 
 
 def pad_codec(
@@ -129,8 +129,8 @@ def pad_codec(
     import_extra("zarr", "pad_codec", "zarr")
     from wkwdask.formats.zarr.codecs.pad import PadCodec
 
-    made = _header("padding", padding, padding_func, header, header_options)
-    return PadCodec(location=location, **_arguments("nbytes", nbytes, _literal("padding", padding), made, strict=strict))
+    computed = _header("padding", padding, padding_func, header, header_options)
+    return PadCodec(location=location, **_arguments("nbytes", nbytes, _literal("padding", padding), computed, strict=strict))
 
 
 def tiff_shard_codec(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-@storage_options(*storage_records())
+@storage_options(*storage_records(exports=True))
 def convert(
     source: Paths,
     target: str | os.PathLike[str],
@@ -189,46 +189,46 @@ def convert(
     image_options = {"axes": axes, "on_error": on_error == "fill"}
     size, position = _lengths_nm(voxel_size, unit), vec3(offset, "offset")
     part = VolumeSelection(box, position, None if channels is None else tuple(channels), dtype, parsed_range)
-    its_format = format_of_target(target)
-    is_dataset = its_format is default_format()
-    if is_dataset:
+    target_format = format_of_target(target)
+    is_wkw = target_format is default_format()
+    if is_wkw:
         check_target_name(target)
         check_suffix(target)
-    asked = {"category": category, "pyramid": pyramid}
-    refuse_options(f"{target} is {its_format.options.title}", {name: asked[name] for name in its_format.unsupported_options})
-    if not is_dataset:
-        make_options(its_format.options, **options)  # report invalid options before the source is opened
+    image_settings = {"category": category, "pyramid": pyramid}
+    refuse_options(f"{target} is {target_format.options.title}", {name: image_settings[name] for name in target_format.unsupported_options})
+    if not is_wkw:
+        make_options(target_format.options, **options)  # report invalid options before the source is opened
     # Three routes: export one mag of a volume as images; copy the levels of an image to the same positions; import images or an array as one level.
     # The options axes and on_error only apply to images, so they select the third route for a source that could be either, such as a Zarr array.
-    find_levels = _find_layers if is_dataset else _find_source
-    found = find_levels(source, whole_images=not any(image_options.values()))
-    chosen, name = (None, layer) if found is None else _choose_layer_of(found, layer)
-    if is_dataset and found is not None and (chosen is None or chosen.container is not None or _is_export(target)):
-        stored_layer, volume = found.open(layer, mag_or_key(mag))
+    find_levels = _find_layers if is_wkw else _find_source
+    resolved = find_levels(source, whole_images=not any(image_options.values()))
+    image, name = (None, layer) if resolved is None else _choose_layer_of(resolved, layer)
+    if is_wkw and resolved is not None and (image is None or image.container is not None or _is_export(target)):
+        stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{option} applies to conversions into levels of an image, but {volume.name} is exported as images or an array")
+                raise ValueError(f"{target}: {option}= is not for exports of images such as this one of {volume.name}; copy and rechunk store WKW as WKW")
         staged = lay_out_export(volume, target, part, make_options(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
-    stored = make_options(its_format.options, **options)
-    wanted = Destination(
-        os.fspath(target), layer=name if is_dataset else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
+    storage = make_options(target_format.options, **options)
+    destination = Destination(
+        os.fspath(target), layer=name if is_wkw else None, category=category, voxel_size_nm=size, names_image=True, allow_external=allow_external
     )  # fmt: skip
-    if found is not None and chosen is not None:
+    if resolved is not None and image is not None:
         refuse_options(f"{source} is converted level by level", image_options)
-        selects_mag = found.mag is not None or layer is not None or mag is not None or not is_dataset
-        only = found.mag if selects_mag else _mag_in(target, chosen.mags)
-        taken = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only, source)
-        return _convert_levels(chosen, wanted, taken, stored, existing)
-    if is_dataset and _is_export(target) and read_datasource(local_path(target)) is None:
+        selects_mag = resolved.mag is not None or layer is not None or mag is not None or not is_wkw
+        only_mag = resolved.mag if selects_mag else _mag_in(target, image.mags)
+        selection = LayerSelection(None if mag is None else (Mag.parse(mag),), pyramid, part).only(only_mag, source)
+        return _convert_levels(image, destination, selection, storage, existing)
+    if is_wkw and _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: named as images or an array, and {source} is not a volume that can be exported; convert it to WKW first")
-    if not is_dataset:
+    if not is_wkw:
         refuse_options(f"{target} gets one level of images", {"layer": layer})
     elif min(position) < 0:
         raise ValueError(f"offset must not be negative, got {position}")
-    wanted = replace(wanted, mag=None if mag is None else Mag.parse(mag))
+    destination = replace(destination, mag=None if mag is None else Mag.parse(mag))
     source_options = SourceOptions(part, axes, on_error == "fill", allow_external)
-    return _convert_images(source, wanted, source_options, stored, existing, pyramid=pyramid)
+    return _convert_images(source, destination, source_options, storage, existing, pyramid=pyramid)
 
 
 def plan_convert(source: Paths, target: str | os.PathLike[str], **options: Any) -> ConversionPlan:
@@ -302,10 +302,10 @@ def _find_layers(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
     if its_format not in (None, default_format()):
         return find(source)
     try:
-        found = find(source)
+        resolved = find(source)
     except (MissingError, UnsupportedError, NotADirectoryError):
         return None
-    return found if found.layers or found.invalid_layers else None
+    return resolved if resolved.layers or resolved.invalid_layers else None
 
 
 def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | None:
@@ -324,59 +324,60 @@ def _find_source(source: Paths, *, whole_images: bool = True) -> ResolvedUrl | N
         raise
 
 
-def _choose_layer_of(found: ResolvedUrl, layer: str | None) -> tuple[Image, str | None]:
+def _choose_layer_of(resolved: ResolvedUrl, layer: str | None) -> tuple[Image, str | None]:
     """Choose the layer to convert and the name of the new layer.
 
     ``layer`` selects a layer of a source that has one of this name. Else it only names the new layer, and the source must have a single layer.
     """
-    if any(one.container is not None for one in found.layers):
-        chosen = found.choose(layer)
-        return chosen, layer or chosen.name
-    return found.choose(layer if any(one.name == layer for one in found.layers) else None), None if layer is None else layer.rpartition("/")[2]
+    if any(one.container is not None for one in resolved.layers):
+        image = resolved.choose(layer)
+        return image, layer or image.name
+    return resolved.choose(layer if any(one.name == layer for one in resolved.layers) else None), None if layer is None else layer.rpartition("/")[2]
 
 
-def _convert_levels(image: Image, wanted: Destination, taken: LayerSelection, stored: Any, existing: Existing) -> Report:
+def _convert_levels(image: Image, destination: Destination, selection: LayerSelection, storage: Any, existing: Existing) -> Report:
     """Convert levels of an image to levels of another image at the same positions; with ``taken.finest_only``, build the pyramid from the finest."""
     from wkwdask.graphs.runners import num_workers, run_plans
 
     if not image.mags:
         image.volume()  # raises the error that explains why no mag can be used
-    mags = taken.mags_of(image.folder, local_mags(image))
-    copies = [taken.copy_of(image.volume(mag)) for mag in mags]
+    mags = selection.mags_of(image.folder, local_mags(image))
+    copies = [selection.copy_of(image.volume(mag)) for mag in mags]
     check_alike(copies)
     first, workers = copies[0].source, num_workers()
-    names_mag = len(mags) > 1 or taken.mags is not None or mags[0] != MAG_1
-    wanted = replace(
-        wanted, all_mags=tuple(mags), category=wanted.category or image.category, guessed_category=guess_category(first.dtype, first.num_channels),
+    names_mag = len(mags) > 1 or selection.mags is not None or mags[0] != MAG_1
+    destination = replace(
+        destination, all_mags=tuple(mags), category=destination.category or image.category, guessed_category=guess_category(first.dtype, first.num_channels),
         coordinate_voxel_size_nm=image.voxel_size_nm,
     )  # fmt: skip
 
     def stage(copy: CopySource, mag: Mag, existing: str) -> Rechunk:
-        target_image = target_for(replace(wanted, mag=mag if names_mag else None))
-        return lay_out_copy(target_image, copy, stored, existing, workers)
+        target_image = target_for(replace(destination, mag=mag if names_mag else None))
+        return lay_out_copy(target_image, copy, storage, existing, workers)
 
-    target_image = target_for(replace(wanted, mag=mags[0] if names_mag else None))
+    target_image = target_for(replace(destination, mag=mags[0] if names_mag else None))
     note = target_image.unchanged_levels_note(existing)
     # The finest level is written first: the position of the image follows from it, and an interrupted conversion must not leave an image without it.
-    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=taken.finest_only)
-    if taken.finest_only:
+    report = run_plans([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, has_later_steps=selection.finest_only)
+    if selection.finest_only:
         # Name the mag just written: the target may hold a finer mag, and a pyramid of the whole layer would start from that one.
-        url = target_image.url_of(report.mags[0].path) if report.mags else wanted.url
-        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
-    left = describe_unusable_levels(image) if taken.mags is None and not taken.finest_only else ""
-    return replace(report, note="\n".join(filter(None, [report.note, note, left])))
+        url = target_image.url_of(report.mags[0].path) if report.mags else destination.url
+        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=destination.allow_external)])
+    unusable = describe_unusable_levels(image) if selection.mags is None and not selection.finest_only else ""
+    return replace(report, note="\n".join(filter(None, [report.note, note, unusable])))
 
 
-def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, stored: Any, existing: Existing, *, pyramid: bool) -> Report:
+def _convert_images(source: Paths, destination: Destination, source_options: SourceOptions, storage: Any, existing: Existing, *, pyramid: bool) -> Report:
     """Convert images or an array in files to one level of an image."""
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    target_image = target_for(wanted)
-    imported = open_source(source, taken, target_image.mag)
+    target_image = target_for(destination)
+    imported = open_source(source, source_options, target_image.mag)
     voxels, lengths_nm = imported.source, imported.plain.voxel_size_nm
-    found = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
-    target_image = target_for(replace(wanted, source_voxel_size_nm=found, guessed_category=guess_category(voxels.dtype, voxels.num_channels)))
-    staged = lay_out_import(target_image, imported, stored, existing, num_workers())
+    source_voxel_size_nm = None if lengths_nm is None else ratio_of(lengths_nm, target_image.mag.factors)
+    guessed_category = guess_category(voxels.dtype, voxels.num_channels)
+    target_image = target_for(replace(destination, source_voxel_size_nm=source_voxel_size_nm, guessed_category=guessed_category))
+    staged = lay_out_import(target_image, imported, storage, existing, num_workers())
     note = "" if pyramid else target_image.unchanged_levels_note(existing)
     url = target_image.url_of(staged.staged.folders[0])
     for notes, kind in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
@@ -388,7 +389,7 @@ def _convert_images(source: Paths, wanted: Destination, taken: SourceOptions, st
         if not pyramid or not staged.staged.is_finished():
             raise
         # The mag is finished: an earlier call was interrupted while it built the pyramid, or right after it.
-        return build_pyramid(url, existing="resume", allow_external=wanted.allow_external)
+        return build_pyramid(url, existing="resume", allow_external=destination.allow_external)
     if pyramid:
-        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=wanted.allow_external)])
+        report = merge_reports([report, build_pyramid(url, existing=existing, allow_external=destination.allow_external)])
     return replace(report, note="\n".join(filter(None, [report.note, note])))

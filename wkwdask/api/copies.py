@@ -106,12 +106,12 @@ def rechunk(
     >>> report.files
     1
     """
-    its_format = format_of(url) or default_format()
+    source_format = format_of(url) or default_format()
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    wanted = RechunkOptions(make_options(its_format.options, **options), box, allow_external=allow_external)
+    rechunk_options = RechunkOptions(make_options(source_format.options, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
-    find = partial(its_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
-    reports = _rechunk_levels(its_format, find, wanted, existing, verify, partial(its_format.prepare_copy, url, target))
+    find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags), allow_external=allow_external)
+    reports = _rechunk_levels(source_format, find_levels, rechunk_options, existing, verify, partial(source_format.prepare_copy, url, target))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are already stored like that")
 
 
@@ -151,39 +151,44 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
 
 
 def _rechunk_levels(
-    its_format: ArrayFormat, find: Callable[[], list[LevelCopy]], options: RechunkOptions, existing: str, verify: bool | None, prepare: Callable[[], None]
+    source_format: ArrayFormat,
+    find_levels: Callable[[], list[LevelCopy]],
+    options: RechunkOptions,
+    existing: str,
+    verify: bool | None,
+    prepare: Callable[[], None],
 ) -> list[Report]:
     """Store levels again, one after the other; return the reports of those that changed."""
     from wkwdask.graphs.job_array import check_restartable
     from wkwdask.graphs.runners import num_workers, resolve_existing, run_plan
 
-    level_copies = find()
-    in_place = [move for move in level_copies if move.destination is None]
+    level_copies = find_levels()
+    in_place = [level_copy for level_copy in level_copies if level_copy.destination is None]
     # A call that was killed while it replaced a mag in place may have left it renamed: complete the replacement, then look for the mags again.
-    for move in in_place:
-        parent, folder = its_format.job_folders(move.image, move.level)
-        finish_interrupted_publication(parent, folder, options.command, getattr(move.image.container, "dataset_folder", None))
+    for level_copy in in_place:
+        parent, folder = source_format.job_folders(level_copy.image, level_copy.level)
+        finish_interrupted_publication(parent, folder, options.command, getattr(level_copy.image.container, "dataset_folder", None))
     if in_place:
-        level_copies = find()
+        level_copies = find_levels()
         # One mag may be listed by several layers. It can be replaced in place only once, so the layer has to be named.
-        listed = {(files.realpath(move.level.folder), move.image.folder) for move in level_copies}
+        listed = {(files.realpath(level_copy.level.folder), level_copy.image.folder) for level_copy in level_copies}
         if len({folder for folder, _ in listed}) < len(listed):
             raise ValueError("several layers list the same mag; choose one with layer=")
     workers = num_workers()
 
-    def stage(move: LevelCopy, existing: str) -> Rechunk | None:
-        return lay_out_rechunk(its_format, move, options, existing, workers)
+    def stage(level_copy: LevelCopy, existing: str) -> Rechunk | None:
+        return lay_out_rechunk(source_format, level_copy, options, existing, workers)
 
     check_restartable(len(level_copies), overwrites="level" in options.stored.explicit() if in_place else existing == "overwrite")
     # All levels are planned once before the first is stored: an invalid option or an existing target must not leave a part of them done.
     if in_place:
-        level_copies = [move for move in level_copies if stage(move, existing) is not None]
+        level_copies = [level_copy for level_copy in level_copies if stage(level_copy, existing) is not None]
     else:
-        existing = resolve_existing([partial(stage, move) for move in level_copies], existing)
+        existing = resolve_existing([partial(stage, level_copy) for level_copy in level_copies], existing)
         prepare()
     reports = []
-    for move in level_copies:
-        staged = stage(move, existing)
+    for level_copy in level_copies:
+        staged = stage(level_copy, existing)
         if staged is None:  # a concurrent call stored it already
             continue
         # Lossy encodings change voxels, so they are compared only if verify=True asks for it.
@@ -267,14 +272,14 @@ def copy(
     8
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    its_format = format_of(url) or default_format()
-    options = RechunkOptions(its_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
-    named = [layer] if isinstance(layer, str) else layer
-    layers = its_format.layers_to_copy(url) if named is None else named
-    find = partial(its_format.level_copies, url, target, layers, parse_levels(mags))
-    left = its_format.copy_warnings(url, find(), layers)
-    report = merge_reports(_rechunk_levels(its_format, find, options, existing, verify, partial(its_format.prepare_copy, url, target)))
-    return replace(report, note="; ".join(filter(None, (report.note, *left))))
+    source_format = format_of(url) or default_format()
+    options = RechunkOptions(source_format.options(), box, vec3(translate, "translate"), "copy", allow_external)
+    chosen_layers = [layer] if isinstance(layer, str) else layer
+    layers = source_format.layers_to_copy(url) if chosen_layers is None else chosen_layers
+    find_levels = partial(source_format.level_copies, url, target, layers, parse_levels(mags))
+    warnings_of_copy = source_format.copy_warnings(url, find_levels(), layers)
+    report = merge_reports(_rechunk_levels(source_format, find_levels, options, existing, verify, partial(source_format.prepare_copy, url, target)))
+    return replace(report, note="; ".join(filter(None, (report.note, *warnings_of_copy))))
 
 
 def rm(

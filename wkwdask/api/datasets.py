@@ -59,7 +59,7 @@ class Dataset:
     """A dataset, as its ``datasource-properties.json`` described it when it was opened.
 
     Methods that edit the file return the dataset with the edit; this object does not change. Each edit is atomic, applies to the current content of the file,
-    and holds a lock that serialises processes of wkwdask (other software does not honour it).
+    and holds a lock that serializes processes of wkwdask (other software does not honor it).
     """
 
     path: str
@@ -71,7 +71,7 @@ class Dataset:
     unit: str
     """Unit of the voxel size."""
     voxel_size_nm: tuple[float, float, float] | None
-    """Voxel size in nanometres."""
+    """Voxel size in nanometers."""
     listed: tuple[Layer, ...] = ()
     """Layers in the order of the file."""
     document: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -183,8 +183,8 @@ class Dataset:
         box = reduce(BoundingBox.union, extents) if bounding_box is None else BoundingBox.parse(bounding_box)
         elements = element_class(header.dtype, header.num_channels)
         document = with_layer({}, name, NewLayer(category or guess_category(header.dtype, header.num_channels), box, elements, header.num_channels))
-        listed = _json_entries(folder, name, volumes, (elements, header.num_channels))
-        return self._add_entry(with_mags(document, name, listed)["dataLayers"][0])
+        entries = _json_entries(folder, name, volumes, (elements, header.num_channels))
+        return self._add_entry(with_mags(document, name, entries)["dataLayers"][0])
 
     def add_layer_as_ref(
         self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
@@ -283,11 +283,11 @@ class Dataset:
         ValueError
             The type of a mag differs from that of the layer.
         """
-        known = stored_layer(self.path, layer)
-        record = _record_of(known)
-        fresh = _mags_on_disk(known.folder, layer, known.mags)
-        listed = _json_entries(known.folder, layer, fresh, (record.element_class, record.num_channels))
-        return self._edit(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
+        stored_image = stored_layer(self.path, layer)
+        record = _record_of(stored_image)
+        new_mags = _mags_on_disk(stored_image.folder, layer, stored_image.mags)
+        entries = _json_entries(stored_image.folder, layer, new_mags, (record.element_class, record.num_channels))
+        return self._edit(lambda document: with_mags(document, layer, entries)) if entries else self.refreshed()
 
     def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
         """Remove a mag from the JSON. Its files stay unless ``delete_files`` is set.
@@ -312,16 +312,16 @@ class Dataset:
         UnsupportedError
             ``delete_files`` is set, and the mag lies outside the dataset or has another format.
         """
-        wanted, stored = Mag.parse(mag), stored_layer(self.path, layer)
-        if wanted not in stored.mags:
-            raise MissingError(f"{self.path}: layer {layer} has no mag {wanted}; there are {', '.join(map(str, stored.mags)) or 'none'}")
+        parsed_mag, stored_image = Mag.parse(mag), stored_layer(self.path, layer)
+        if parsed_mag not in stored_image.mags:
+            raise MissingError(f"{self.path}: layer {layer} has no mag {parsed_mag}; there are {', '.join(map(str, stored_image.mags)) or 'none'}")
         if delete_files:
             from wkwdask.api.copies import rm
 
-            rm(self.path, layer=layer, mags=[wanted], allow_external=allow_external)
+            rm(self.path, layer=layer, mags=[parsed_mag], allow_external=allow_external)
             return self.refreshed()
-        with kept_idle(stored):
-            return self._edit(lambda document: without_mags(document, layer, [wanted]))
+        with kept_idle(stored_image):
+            return self._edit(lambda document: without_mags(document, layer, [parsed_mag]))
 
     # ------------------------------------------------------------------------- other fields of the JSON
 
@@ -447,13 +447,13 @@ def create_dataset(
     path = local_path(url)
     new = with_scale(new_document(name or basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
 
-    def check(document: dict[str, Any]) -> dict[str, Any]:
+    def check_new(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
             raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" keeps it')
         return document
 
     files.makedirs(path)
-    update_datasource(path, check, new)
+    update_datasource(path, check_new, new)
     dataset = open_dataset(path)
     known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
     if known is not None and not same_lengths(known, asked):

@@ -109,10 +109,10 @@ class Layer:
 
     def __getitem__(self, mag: MagLike) -> LayerMag:
         """Return a mag: ``layer["2-2-1"]``."""
-        wanted, mags = Mag.parse(mag), self.mags
-        if wanted not in mags:
-            raise MissingError(f"{self.dataset}: layer {self.name} has no mag {wanted}; there are {', '.join(map(str, mags)) or 'none'}")
-        return mags[wanted]
+        parsed_mag, mags = Mag.parse(mag), self.mags
+        if parsed_mag not in mags:
+            raise MissingError(f"{self.dataset}: layer {self.name} has no mag {parsed_mag}; there are {', '.join(map(str, mags)) or 'none'}")
+        return mags[parsed_mag]
 
     def __iter__(self) -> Iterator[LayerMag]:
         return iter(self.mags.values())

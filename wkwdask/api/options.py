@@ -53,7 +53,7 @@ class PlacedOptions(WriteOptions, total=False):
 
 def parse_levels(mags: Sequence[MagLike] | str | None) -> list[Mag | str] | None:
     """Parse a sequence of mags or keys, or a text with commas between them."""
-    return None if mags is None else [found for one in _items_of(mags) if (found := mag_or_key(one)) is not None]
+    return None if mags is None else [parsed for mag in _items_of(mags) if (parsed := mag_or_key(mag)) is not None]
 
 
 def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
@@ -71,7 +71,7 @@ def parse_voxel_size(voxel_size: Sequence[float]) -> Lengths:
     """Check the edge lengths of a voxel along x, y, z [nm]."""
     sizes = tuple(voxel_size)
     if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometers, got {voxel_size!r}")
     return sizes[0], sizes[1], sizes[2]
 
 

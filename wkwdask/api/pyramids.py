@@ -129,13 +129,13 @@ def build_pyramid(
 
     if is_pyramid_planned(os.fspath(url)):
         return Report((), 0, 0.0)
-    given = {
+    arguments = {
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
         "allow_external": allow_external, **options,
     }  # fmt: skip
     if PRECOMPUTED.guess_can_open(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
-    wanted = _pyramid_options(url, given)
+    pyramid_options = _pyramid_options(url, arguments)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
     if not names:
@@ -143,7 +143,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [_with_warnings(lay_out_pyramid(url, name, wanted, existing, num_workers())) for name in names]
+        pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_workers())) for name in names]
         check_restartable(len(pyramids), overwrites=existing == "overwrite")
         if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
             for pyramid in pyramids:
@@ -153,7 +153,7 @@ def build_pyramid(
         raise ValueError(f"existing={existing!r} is for building a pyramid, update= and bounding_box= change an existing one; use one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" rebuilds everything, bounding_box= a part; use one or the other')
-    return merge_reports([run_work(lay_out_update(url, name, wanted, by_content=update == "content", box=box)) for name in names])
+    return merge_reports([run_work(lay_out_update(url, name, pyramid_options, by_content=update == "content", box=box)) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -280,17 +280,17 @@ def upsample(
     """
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    single = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
-    wanted = UpsampleOptions(**single, mags=parse_mags(mags), stored=make_options(options_of(url), **options), allow_external=allow_external)
-    return run_plan(lay_out_upsample(url, layer, wanted, existing, num_workers()))
+    parsed_mags = {name: Mag.parse(mag) for name, mag in (("source", source), ("finest", finest)) if mag is not None}
+    upsample_options = UpsampleOptions(**parsed_mags, mags=parse_mags(mags), stored=make_options(options_of(url), **options), allow_external=allow_external)
+    return run_plan(lay_out_upsample(url, layer, upsample_options, existing, num_workers()))
 
 
 def _pyramid_options(url: str | os.PathLike[str], values: dict[str, Any]) -> PyramidOptions:
     """Return the options of a pyramid from the arguments of a call."""
     pyramid_values = {name: value for name, value in values.items() if name in _PYRAMID_OPTIONS}
-    single = {name: mag_or_key(pyramid_values[name]) for name in ("finest", "coarsest") if pyramid_values.get(name) is not None}
-    stored = make_options(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
-    return PyramidOptions(**{**pyramid_values, **single, "mags": parse_mags(pyramid_values.get("mags"))}, stored=stored)
+    parsed_mags = {name: mag_or_key(pyramid_values[name]) for name in ("finest", "coarsest") if pyramid_values.get(name) is not None}
+    storage = make_options(options_of(url), **{name: value for name, value in values.items() if name not in _PYRAMID_OPTIONS})
+    return PyramidOptions(**{**pyramid_values, **parsed_mags, "mags": parse_mags(pyramid_values.get("mags"))}, stored=storage)
 
 
 def _with_warnings(pyramid: Pyramid) -> Pyramid:

@@ -63,9 +63,9 @@ def _split_data_array(array: Any, *, placed: bool) -> tuple[Any, _Coordinates]:
     data = ordered.data if "c" in dims else ordered.data[np.newaxis]
     category = array.attrs.get("category")
     category = category if category in ("color", "segmentation") else None
-    known = [] if placed else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
-    spacings = {axis: spacing_of(array.coords[axis], axis) for axis in known}
-    x, y, z = (first_voxel(spacings[axis], axis) if axis in known else 0 for axis in "xyz")
+    placed_axes = [] if placed else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
+    spacings = {axis: spacing_of(array.coords[axis], axis) for axis in placed_axes}
+    x, y, z = (first_voxel(spacings[axis], axis) if axis in placed_axes else 0 for axis in "xyz")
     lengths = [spacing.length_nm for spacing in spacings.values() if spacing.length_nm is not None]
     return data, _Coordinates((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
@@ -109,7 +109,7 @@ def _fingerprint(array: Any) -> str:
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         return str(dask.base.tokenize(array))
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
-    # Hash bit patterns, so that NaN and -0.0 count as they are stored.
+    # Hash bit patterns: 0.0 and -0.0 are different content, and so are two kinds of NaN.
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     # Each cube is copied to Fortran order (c fastest, then x), which makes the hash independent of the array's own memory order.
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
@@ -123,24 +123,25 @@ def _fingerprint(array: Any) -> str:
 
 
 def save(
-    command: str, array: Any, wanted: Destination, options: Any, *, offset: Sequence[int] | None, region: BoundingBox | Sequence[Sequence[int]] | None = None,
-    voxel_size: Sequence[float] | None = None, existing: str = "error", token: str | None = None, compute: bool = True,
+    command: str, array: Any, destination: Destination, options: Any, *, offset: Sequence[int] | None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None, voxel_size: Sequence[float] | None = None, existing: str = "error", token: str | None = None,
+    compute: bool = True,
 ) -> Report | Delayed:  # fmt: skip
     """Write an array as one level of an image, or into a region of an existing level. Return a Report, or a Delayed of one."""
     if region is not None:
-        given = {"category": wanted.category, "offset": offset, "voxel_size": voxel_size, **options.explicit()}
-        refused = [name for name, value in given.items() if value is not None and not (name == "level" and options.writes_level)]
+        new_level_options = {"category": destination.category, "offset": offset, "voxel_size": voxel_size, **options.explicit()}
+        refused = [name for name, value in new_level_options.items() if value is not None and not (name == "level" and options.writes_level)]
         if refused:
             raise ValueError(f"region= writes into an existing mag; {', '.join(refused)}= is for a new one")
         offset = (0, 0, 0)
-    voxels, coordinates = _normalize_array(array, offset, allow_negative=wanted.needs_container)
+    voxels, coordinates = _normalize_array(array, offset, allow_negative=destination.needs_container)
     content = _content_of(voxels, token)
     staged: StagedMags
     if region is not None:
         part, level = region, getattr(options, "level", None)
 
         def lay_out() -> StagedMags:
-            image, volume = open_in_place(wanted.url, wanted.mag, allow_external=wanted.allow_external)
+            image, volume = open_in_place(destination.url, destination.mag, allow_external=destination.allow_external)
             return lay_out_region(image, volume, voxel_box(part, volume.box.mag), content, level, existing)
 
         try:
@@ -148,15 +149,17 @@ def save(
         except ReplacedError:  # the first attempt completed an interrupted job, which replaced the mag
             staged = lay_out()
     else:
-        size = None if voxel_size is None else parse_voxel_size(voxel_size)
-        is_empty_folder = not wanted.needs_container and coordinates.lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(wanted.url))))
-        place = target_for(replace(wanted, voxel_size_nm=size, category=wanted.category or coordinates.category, is_empty_folder=is_empty_folder))
-        if size is None and coordinates.lengths_nm is not None:
-            place = replace(place, destination=replace(place.destination, coordinate_voxel_size_nm=ratio_of(coordinates.lengths_nm, place.mag.factors)))  # type: ignore[type-var]
-        staged, notes = lay_out_write(place, coordinates.offset, content, options, existing, command)
+        size, lengths_nm = None if voxel_size is None else parse_voxel_size(voxel_size), coordinates.lengths_nm
+        is_empty_folder = not destination.needs_container and lengths_nm is not None and holds_only_jobs(dirname(dirname(local_path(destination.url))))
+        category = destination.category or coordinates.category
+        target_image = target_for(replace(destination, voxel_size_nm=size, category=category, is_empty_folder=is_empty_folder))
+        if size is None and lengths_nm is not None:
+            voxel_size_nm = ratio_of(lengths_nm, target_image.mag.factors)
+            target_image = replace(target_image, destination=replace(target_image.destination, coordinate_voxel_size_nm=voxel_size_nm))  # type: ignore[type-var]
+        staged, notes = lay_out_write(target_image, coordinates.offset, content, options, existing, command)
         for note in notes:
             warnings.warn(note, ViewerWarning, stacklevel=3)
-        if staged.edit is None and not wanted.needs_container:
+        if staged.edit is None and not destination.needs_container:
             warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=3)
     written: Report | Delayed = write_array(staged, voxels, content.trust_note, compute=compute)
     return written

@@ -121,11 +121,11 @@ def merge(
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
         raise ValueError("annotations is empty, expected at least one")
-    found = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
+    inputs = find_merge(base, urls, target, MergeOptions(layer, None if mag is None else Mag.parse(mag), relabel, volume_layer))
     default_format().prepare_copy(base, target)
-    staged = lay_out_merge(found, RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
+    staged = lay_out_merge(inputs, RechunkOptions(make_options(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = run_plan(replace(staged, verify=verify))
-    return replace(report, note="; ".join(filter(None, (report.note, found.note))))
+    return replace(report, note="; ".join(filter(None, (report.note, inputs.note))))
 
 
 @storage_options(*storage_records())
@@ -157,10 +157,10 @@ def connected_components(
     target : str or path
         The mag to write, such as ``dataset/components/1``; the same mag as the source.
     threshold : number or tuple of 2 numbers, optional
-        Minimum of the voxels to label, or their minimum and maximum (both inclusive). If 0 lies in this range, voxels that are not stored are labelled too.
-        Without a threshold, the source holds labels: neighbours with the same label are joined, and 0 is background.
+        Minimum of the voxels to label, or their minimum and maximum (both inclusive). If 0 lies in this range, voxels that are not stored are labeled too.
+        Without a threshold, the source holds labels: neighbors with the same label are joined, and 0 is background.
     connectivity : {6, 18, 26}
-        Neighbours of a voxel: those that share a face (6), also an edge (18), also a corner (26, the default of cc3d).
+        Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26, the default of cc3d).
     min_voxels : int
         Components with fewer voxels become 0 and get no id.
     layer : str, optional
@@ -225,9 +225,9 @@ def connected_components(
     """
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    searched = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
-    read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_components(read, _target_request(target, options, allow_external=allow_external), searched, existing, num_workers()))
+    components_options = ComponentsOptions(threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype)
+    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return run_plan(lay_out_components(labels, _target_request(target, options, allow_external=allow_external), components_options, existing, num_workers()))
 
 
 def _target_request(target: str | PathLike[str], options: StorageKeywords, *, allow_external: bool) -> TargetRequest:
@@ -330,18 +330,18 @@ def remap(
     >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
     [0, 1, 2, 3, 4, 6]
     """
-    area = None if where is None else BoundingBox.parse(where)
-    wanted = _target_request(target, options, allow_external=allow_external)
-    return _run_remap(source, wanted, mapping, RemapOptions(default, area, dtype), existing, layer, mag)
+    box = None if where is None else BoundingBox.parse(where)
+    request = _target_request(target, options, allow_external=allow_external)
+    return _run_remap(source, request, mapping, RemapOptions(default, box, dtype), existing, layer, mag)
 
 
 def _run_remap(
-    source: str | PathLike[str], wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
+    source: str | PathLike[str], request: TargetRequest, mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
     from wkwdask.graphs.runners import num_workers, run_plan
 
-    read = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return run_plan(lay_out_remap(read, wanted, mapping, options, existing, num_workers()))
+    labels = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return run_plan(lay_out_remap(labels, request, mapping, options, existing, num_workers()))
 
 
 def remove_dust(
@@ -400,8 +400,8 @@ def remove_dust(
         raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
     ids, counts = _count_labels(source, layer, mag)
     small = ids[counts < min_voxels]
-    wanted = _target_request(target, options, allow_external=allow_external)
-    report = _run_remap(source, wanted, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
+    request = _target_request(target, options, allow_external=allow_external)
+    report = _run_remap(source, request, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
     return _with_note(report, f"{len(small)} of {len(ids)} segments removed")
 
 
@@ -466,8 +466,8 @@ def renumber(
     path = None if mapping is None else mapping_path(mapping)
     ids, _ = _count_labels(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
-    wanted = _target_request(target, options, allow_external=allow_external)
-    report = _run_remap(source, wanted, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
+    request = _target_request(target, options, allow_external=allow_external)
+    report = _run_remap(source, request, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
     if path is not None:
         write_mapping(path, ids, new)
     return _with_note(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))

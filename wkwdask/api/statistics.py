@@ -71,7 +71,7 @@ def label_statistics(
 
         - ``voxels``: number of voxels of the mag; ``volume_um3`` [cubic micrometers] if the dataset has a voxel size.
         - ``min_x`` ... ``max_z``: smallest box around the label, half-open [voxels of mag 1].
-        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: mean of the centres of its voxels. The centre of voxel i is
+        - ``centroid_x`` ... ``centroid_z`` [voxels of mag 1] and ``centroid_x_nm`` ... [nm]: mean of the centers of its voxels. The center of voxel i is
           ``(i + 0.5) * mag``, as in WEBKNOSSOS, so the centroid of a single voxel is the middle of its box.
         - with ``color``: ``mean``, ``std`` (population standard deviation), ``min``, ``max``; ``mean_0``, ``mean_1`` ... for several channels.
 

@@ -105,7 +105,7 @@ def to_wkw(
         creates it; without ``voxel_size``, a warning is issued and only the mag itself stores its box.
     offset : sequence of 3 int, optional
         Position of element 0 [absolute voxels of the mag]; by default 0, or the position given by the coordinates x, y, z of a DataArray. Coordinates are
-        voxel indices, or with ``units`` lengths of the corners or centres of voxels.
+        voxel indices, or with ``units`` lengths of the corners or centers of voxels.
     region : BoundingBox or pair of corners, optional
         Box of an existing mag to overwrite: its lowest corner and the corner beyond its highest voxel [absolute voxels of the mag], as for :func:`read`.
         Other jobs can write other files of the mag at the same time; a job that needs the same files is refused.
@@ -165,12 +165,12 @@ def to_wkw(
 
     if format_of_target(url) is not default_format():
         raise ValueError(f"{os.fspath(url)}: named as {format_of_target(url).options.title}, but to_wkw() writes WKW; use write() for other formats")
-    stored = make_options(
+    storage = make_options(
         WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
         any_length=any_length,
     )  # fmt: skip
     return save(
-        "to_wkw", array, _target(url, None, category, allow_external=allow_external), stored, offset=offset, region=region,
+        "to_wkw", array, _target(url, None, category, allow_external=allow_external), storage, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,
     )  # fmt: skip
 
@@ -249,11 +249,11 @@ def create(
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     size = None if voxel_size is None else parse_voxel_size(voxel_size)
-    stored = make_options(format_of_target(url).options, **options)
-    place = target_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
-    asked = voxel_box(box, place.mag)
-    content = ArrayContent((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
-    staged, _ = lay_out_write(place, asked.topleft, content, stored, existing, "to_wkw")
+    storage = make_options(format_of_target(url).options, **options)
+    target_image = target_for(replace(_target(url, mag, category, allow_external=allow_external), voxel_size_nm=size))
+    target_box = voxel_box(box, target_image.mag)
+    content = ArrayContent((num_channels, *target_box.size), np.dtype(dtype), "nothing", in_memory=True)
+    staged, _ = lay_out_write(target_image, target_box.topleft, content, storage, existing, "to_wkw")
     if staged.edit is None:
         warnings.warn(no_dataset_note(staged.folders[0]), stacklevel=2)
     return run_plan(Creation(staged))
@@ -300,20 +300,20 @@ def write(url: str | os.PathLike[str], offset: Sequence[int] | None, array: npt.
         return report
     from wkwdask.api.saving import save
 
-    its_mag, category = options.pop("mag", None), options.pop("category", None)
+    mag, category = options.pop("mag", None), options.pop("category", None)
     saving = {name: options.pop(name) for name in ("region", "voxel_size", "existing", "token") if name in options}
-    stored = make_options(format_of_target(url).options, **options)
-    target = _target(url, its_mag, category)
-    return save("write", np.asanyarray(array), target, stored, offset=offset, **saving)  # type: ignore[return-value]
+    storage = make_options(format_of_target(url).options, **options)
+    target = _target(url, mag, category)
+    return save("write", np.asanyarray(array), target, storage, offset=offset, **saving)  # type: ignore[return-value]
 
 
 def _target(url: str | os.PathLike[str], mag: MagLike | None, category: str | None, *, allow_external: bool = False) -> Destination:
     """Return the target of one level."""
-    is_mag = format_of_target(url) is default_format()
-    if is_mag and mag is not None:
+    is_wkw = format_of_target(url) is default_format()
+    if is_wkw and mag is not None:
         raise ValueError(f"{os.fspath(url)}: mag= does not apply to WKW; name the mag by its folder, such as DATASET/LAYER/2-2-1")
-    wanted = None if mag is None else Mag.parse(mag)
-    return Destination(os.fspath(url), mag=wanted, category=category, needs_container=not is_mag, allow_external=allow_external)
+    parsed_mag = None if mag is None else Mag.parse(mag)
+    return Destination(os.fspath(url), mag=parsed_mag, category=category, needs_container=not is_wkw, allow_external=allow_external)
 
 
 class PrecomputedKeywords(PlacedOptions, total=False):
@@ -412,11 +412,11 @@ def to_precomputed(
     """
     from wkwdask.api.saving import save
 
-    stored = make_options(
+    storage = make_options(
         PrecomputedOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force
     )  # fmt: skip
     return save(
-        "to_precomputed", array, _target(precomputed_layer.PREFIX + precomputed_layer.stripped(url), mag, type), stored, offset=offset, region=region,
+        "to_precomputed", array, _target(precomputed_layer.PREFIX + precomputed_layer.stripped(url), mag, type), storage, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,
     )  # fmt: skip
 
@@ -518,9 +518,9 @@ def to_zarr(
     from wkwdask.api.saving import save
 
     import_extra("zarr", "to_zarr", "zarr")
-    stored = make_options(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
+    storage = make_options(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
     return save(
-        "to_zarr", array, _target(zarr_layer.PREFIX + os.fspath(url).removeprefix(zarr_layer.PREFIX), mag, category), stored, offset=offset, region=region,
+        "to_zarr", array, _target(zarr_layer.PREFIX + os.fspath(url).removeprefix(zarr_layer.PREFIX), mag, category), storage, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,
     )  # fmt: skip
 
@@ -616,8 +616,8 @@ def to_n5(
     """
     from wkwdask.api.saving import save
 
-    stored = make_options(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
+    storage = make_options(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
     return save(
-        "to_n5", array, _target(n5_layer.PREFIX + n5_layer.stripped(url), mag, None), stored, offset=offset, region=region,
+        "to_n5", array, _target(n5_layer.PREFIX + n5_layer.stripped(url), mag, None), storage, offset=offset, region=region,
         voxel_size=voxel_size, existing=existing, token=token, compute=compute,
     )  # fmt: skip

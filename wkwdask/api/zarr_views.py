@@ -63,12 +63,12 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     shape = None if chunk_shape is None else vec3(chunk_shape, "chunk_shape")
     if shape is not None and min(shape) < 1:
         raise ValueError(f"chunk_shape must be positive, got {chunk_shape!r}")
-    found = find(url)
-    layers = tuple(map(found.readable, found.layers)) if layer is None else (found.choose(layer),)
+    resolved = find(url)
+    layers = tuple(map(resolved.readable, resolved.layers)) if layer is None else (resolved.choose(layer),)
     if not layers:
-        raise MissingError(f"{found.path}: the dataset has no layers")
-    is_dataset = layer is None and any(one.container is not None and one.container.dataset_folder == found.path for one in found.layers)
-    return ViewStore(virtual_group(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
+        raise MissingError(f"{resolved.path}: the dataset has no layers")
+    is_dataset = layer is None and any(image.container is not None and image.container.dataset_folder == resolved.path for image in resolved.layers)
+    return ViewStore(virtual_group(layers, resolved.mag, shape, as_root=len(layers) == 1 and not is_dataset), resolved.path)
 
 
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:

@@ -26,32 +26,36 @@ from wkwdask.cli.messages import on_command_line, register_options
 def cli(debug: bool) -> None:
     """Process WKW, Neuroglancer precomputed, N5 and OME-NGFF voxel volumes.
 
+    A dataset is a folder of layers, such as an image and a segmentation. Each layer is stored in several mags: 1 is the full resolution, and a voxel of mag
+    2-2-1 covers 2 x 2 x 1 voxels of mag 1.
+
     \b
+    Make a demo dataset        wkwdask demo
     Show a dataset             wkwdask info DATASET
     Draw a preview             wkwdask preview DATASET -o picture.png
+    Convert images and arrays  wkwdask convert sections/ DATASET --voxel-size 4,4,35
     Build coarser mags         wkwdask pyramid DATASET --layer color
     Build finer mags           wkwdask upsample DATASET --layer prediction
     Change blocks and files    wkwdask rechunk DATASET --file-len 32
     Compress mags              wkwdask compress DATASET
+    Copy a dataset or a box    wkwdask copy DATASET TARGET
+    Delete a dataset           wkwdask rm DATASET
+    Edit the JSON              wkwdask dataset rename-layer DATASET OLD NEW
+    Check and repair           wkwdask verify DATASET, wkwdask repair DATASET
+    Compare two datasets       wkwdask diff DATASET OTHER
     Apply a function           wkwdask apply module:function SOURCE TARGET
     Label components           wkwdask components SOURCE TARGET
     Map segment ids            wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
-    Measure labels             wkwdask labels DATASET --color color -o table.csv
-    Set the contrast           wkwdask contrast DATASET --layer color --write
-    Copy a dataset or a box    wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
-    Delete a dataset           wkwdask rm DATASET
-    Check and repair           wkwdask verify DATASET, wkwdask repair DATASET
-    Compare two datasets       wkwdask diff DATASET OTHER
-    Convert images and arrays  wkwdask convert sections/ DATASET --voxel-size 4,4,35
+    Measure labels             wkwdask labels DATASET --color color -o table.csv
+    Count voxel values         wkwdask histogram DATASET --layer color
+    Set the contrast           wkwdask contrast DATASET --layer color --write
+    Add Zarr metadata to WKW   wkwdask zarr-view DATASET
     Describe N5 as Zarr        wkwdask n5-as-zarr VOLUME.n5
     Make Zarr chunks TIFF      wkwdask tiff-prefix 256,256 uint16
-    Add Zarr metadata to WKW   wkwdask zarr-view DATASET
-    Edit the JSON              wkwdask dataset rename-layer DATASET OLD NEW
     Run on a cluster           wkwdask cluster list, wkwdask pyramid DATASET --cluster slurm-jobqueue
     Submit a SLURM job array   wkwdask submit pyramid DATASET --cluster slurm-array
     Show or cancel jobs        wkwdask status DATASET, wkwdask cancel DATASET
-    Make a demo dataset        wkwdask demo
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -66,7 +70,7 @@ register_options(cli)
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning on one line, once; replaces :func:`warnings.showwarning`."""
+    """Print a warning in one line, unless the same text was printed before; replaces :func:`warnings.showwarning`."""
     if str(message) not in shown:
         shown.add(str(message))
         click.echo(on_command_line(f"warning: {message}"), err=True)

@@ -41,7 +41,7 @@ box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="
 def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
 
-    Boxes are half-open. Boxes and centroids are in voxels of mag 1; the centre of voxel i is (i + 0.5) * mag.
+    Boxes are half-open. Boxes and centroids are in voxels of mag 1; the center of voxel i is (i + 0.5) * mag.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 
 @click.command(cls=StorageCommand, short_help="Apply your own function to layers.")
 @click.argument("function")
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE... [TARGET]")
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
 @click.option("--halo", metavar="X,Y,Z", callback=_shape_callback, help="Margin that the function reads around its box [voxels]; one number for all axes.")
 @click.option("--mask", metavar="MAG", help="Mag of any resolution; the result is zero, and not computed, where this mag is zero.")
@@ -44,10 +44,10 @@ _shape_callback = parse_callback(_parse_shape, "expected one or three whole numb
 @external_option
 @runs_on_cluster
 def apply(function: str, sources: tuple[str, ...], is_reduction: bool, halo: Any, arguments: tuple[str, ...], **options: Any) -> Any:
-    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES, and write the mag TARGET, the last path.
+    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCEs, and write the mag TARGET.
 
-    The function gets a numpy array (x, y, z) per source and returns one of the same shape. The mag is published when it is complete; the same command
-    continues an interrupted run. Boxes in which the function failed are listed.
+    The function receives one numpy array (x, y, z) per source and returns an array of the same shape. The mag is published when it is complete; the same
+    command continues an interrupted run. Boxes in which the function failed are listed.
 
     \b
     Examples:
@@ -74,21 +74,21 @@ def _import_function(name: str) -> Any:
         raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
     try:
         if module.endswith(".py"):
-            found = _import_file(module)
+            owner = _import_file(module)
         else:
             sys.path.append(".")
-            found = import_module(module)
+            owner = import_module(module)
     except click.ClickException:
         raise
     except Exception as error:
         raise click.UsageError(f"{module} cannot be imported: {type(error).__name__}: {error}\n{format_user_trace(error)}".rstrip()) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(owner, part):
             raise click.UsageError(f"{module} has no {attribute}")
-        found = getattr(found, part)
-    if not callable(found):
+        owner = getattr(owner, part)
+    if not callable(owner):
         raise click.UsageError(f"{name} is not a function")
-    return found
+    return owner
 
 
 def _import_file(file: str) -> Any:

@@ -9,7 +9,7 @@ import click
 
 import wkwdask
 from wkwdask.cli.messages import on_command_line
-from wkwdask.cli.options import METHODS, cluster_options, external_option, json_option, layers_option, mags_option
+from wkwdask.cli.options import METHODS, cluster_options, external_option, json_option, layers_option, mags_option, numbers_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _method_option = click.option(
     "--method",
-    type=click.Choice(METHODS[1:]),
+    type=click.Choice(METHODS),
     help="Downsampling method of coarser mags that do not record it. verify: median for images and mode for labels by default; repair: their files are "
     "rebuilt only with this option.",
 )
@@ -42,7 +42,7 @@ def _exit(code: int) -> None:
 @click.option("--quick", is_flag=True, help="Check headers, jump tables, names and JSON only; decode no block.")
 @click.option("--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare.")
 @click.option(
-    "--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of the files that --pyramid compares, such as 0.05; the same files in each run."
+    "--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="As --pyramid, for this share of the files, such as 0.05; the same files in each run."
 )
 @_method_option
 @click.option(
@@ -93,7 +93,9 @@ def verify(
 @click.option("--grow-box", is_flag=True, help="Extend the bounding boxes in the JSON to all voxels that are not zero.")
 @click.option("--pyramid", "rebuild_differing", is_flag=True, help="Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.")
 @_method_option
-@click.option("--voxel-size", metavar="X,Y,Z", help="Voxel size for a JSON that must be rewritten [nm].")
+@click.option(
+    "--voxel-size", metavar="X,Y,Z", callback=numbers_callback("voxel-size", float), help="Size of a voxel of mag 1 [nm], for a JSON that must be rewritten."
+)
 @click.option(
     "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
 )
@@ -101,7 +103,7 @@ def verify(
 @json_option
 @external_option
 @cluster_options
-def repair(path: str, voxel_size: str | None, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
+def repair(path: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Repair a dataset, a layer or a mag.
 
     Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
@@ -113,9 +115,8 @@ def repair(path: str, voxel_size: str | None, as_json: bool, cluster: AbstractCo
       wkwdask repair dataset
       wkwdask repair dataset --layer color --salvage
     """
-    size = None if voxel_size is None else [float(length) for length in voxel_size.split(",")]
     with cluster:
-        report = wkwdask.repair(path, voxel_size=size, **options)
+        report = wkwdask.repair(path, **options)
     _print(report, as_json, lambda done: click.echo(on_command_line(str(done))))
     _exit(0 if report.is_sound else 1)
 

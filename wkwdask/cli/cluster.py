@@ -124,7 +124,7 @@ def probe(folder: str, token: str, output: str) -> None:
 @click.argument("verb")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="Batch script: slurm-array, slurm-allocation, or your own file.")
-@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: so many that each has half an hour of work.")
+@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: half an hour of work for each.")
 @click.option(
     "--cpus", type=click.IntRange(1), help="Cores of each element, which is also the number of its parallel tasks. Default: as in the script, else 1."
 )

@@ -14,13 +14,13 @@ from wkwdask.cli.messages import on_command_line
 from wkwdask.cli.options import METHODS, StorageCommand, external_option, resume_options, runs_on_cluster, storage_options
 
 
-@click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
+@click.command(short_help="Show the contents of a dataset or volume.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def info(path: str, as_json: bool) -> None:
-    """Show what is in a dataset, a layer or a mag, in a precomputed volume, N5 or Zarr.
+    """Show the contents of a dataset, a layer or a mag, or of a precomputed volume, N5 or Zarr.
 
-    Boxes are voxels of each mag: top left + size. Blocks and files are voxels along an edge.
+    Boxes are top left + size [voxels of the mag]. Blocks and files are edge lengths [voxels].
 
     \b
     Examples:
@@ -29,16 +29,16 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info precomputed://https://host/volume
       wkwdask info n5://volume.n5/em
     """
-    from wkwdask.cli.tables import print_any
+    from wkwdask.cli.tables import print_contents
 
     summary = wkwdask.info(path)
     if as_json:
         click.echo(json.dumps(summary.to_json(), indent=2))
     else:
-        print_any(summary)
+        print_contents(summary)
 
 
-@click.command(cls=StorageCommand, short_help="Build all coarser mags of layers.")
+@click.command(cls=StorageCommand, short_help="Build the coarser mags of layers.")
 @click.argument("path")
 @click.option("--layer", "layers", multiple=True, help="Layer to process; may be repeated, or omitted if there is only one.")
 @click.option("--all-layers", is_flag=True, help="Process all layers of the dataset.")
@@ -51,16 +51,16 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--align-with", metavar="LAYER", help='Align the ladder with the mags of this layer, or of none ("none"). Default: all other layers.')
 @click.option(
     "--method",
-    type=click.Choice(METHODS),
+    type=click.Choice(("default", *METHODS)),
     default="default",
     help="Reduction of a window to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @storage_options("as in the finest mag; raw blocks of WKW become lz4hc")
 @resume_options("Replace existing mags; discard an interrupted run.")
-@click.option("--update", is_flag=True, help="Rebuild, in place, the files above source files that changed.")
-@click.option("--update-content", is_flag=True, help="Compute everything again and replace, in place, the files that differ.")
-@click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, the files above this part of the layer [voxels of mag 1].")
+@click.option("--update", is_flag=True, help="Rebuild, in place, only the files whose source files changed.")
+@click.option("--update-content", is_flag=True, help="Compute all files again, and replace those that differ in place.")
+@click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, only the files that show this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
 @runs_on_cluster
@@ -86,11 +86,11 @@ def pyramid(
         raise click.UsageError("use --layer or --all-layers, not both")
     if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
-    chosen: list[Any] = _all_layers(path) if all_layers else list(layers)
+    names: list[Any] = _all_layers(path) if all_layers else list(layers)
     options["align_with"] = {None: True, "none": False}.get(align_with, align_with)
     if dry_run:
-        return lambda: "\n\n".join(str(wkwdask.plan_pyramid(path, name, **options)) for name in chosen or [None])
-    return partial(wkwdask.build_pyramid, path, chosen or None, update="content" if update_content else update, bounding_box=box, **options)
+        return lambda: "\n\n".join(str(wkwdask.plan_pyramid(path, name, **options)) for name in names or [None])
+    return partial(wkwdask.build_pyramid, path, names or None, update="content" if update_content else update, bounding_box=box, **options)
 
 
 def _all_layers(path: str) -> list[str]:
@@ -105,14 +105,14 @@ def _all_layers(path: str) -> list[str]:
 @click.argument("path")
 @click.option("--layer", help="Layer to upsample; may be omitted if there is only one.")
 @click.option("--mag", "source", metavar="MAG", help="Coarse mag to start from. Default: the finest that has files.")
-@click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags of WEBKNOSSOS's ladder above it are built too. Default: 1.")
-@click.option("--mags", metavar="MAG,MAG", help="Mags to build instead of that ladder, such as 1,2-2-1.")
+@click.option("--finest", metavar="MAG", help="Finest mag to build; missing mags between it and the coarse mag are built too. Default: 1.")
+@click.option("--mags", metavar="MAG,MAG", help="Mags to build instead, such as 1,2-2-1.")
 @storage_options("as in the coarse mag, lz4hc if that is raw")
 @resume_options("Replace existing mags; discard an interrupted run.")
 @external_option
 @runs_on_cluster
 def upsample(path: str, **options: Any) -> Any:
-    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels.
+    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels. WKW and OME-NGFF only.
 
     The new mags are published when all of them are complete. An interrupted run leaves no incomplete mags; the same command continues it.
 
@@ -152,7 +152,7 @@ def demo(folder: Path, workers: int | None) -> None:
     Example:
       wkwdask demo my-first-dataset
     """
-    from wkwdask.cli.tables import print_any
+    from wkwdask.cli.tables import print_contents
     from wkwdask.clusters.config import load_config
     from wkwdask.clusters.connect import local_client
     from wkwdask.graphs.runners import available_cores
@@ -163,7 +163,7 @@ def demo(folder: Path, workers: int | None) -> None:
         reports = wkwdask.make_demo(folder)
     for report in reports:
         click.echo(on_command_line(str(report)))
-    print_any(wkwdask.info(folder))
+    print_contents(wkwdask.info(folder))
     picture = wkwdask.preview(folder, folder / "preview.png")
     click.echo(
         f"""

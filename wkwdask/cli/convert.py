@@ -11,9 +11,10 @@ import click
 
 import wkwdask
 from wkwdask.cli.options import StorageCommand, external_option, numbers_callback, resume_options, runs_on_cluster, storage_options
+from wkwdask.formats.registry import storage_records
 
 
-@click.command(cls=StorageCommand, short_help="Convert images and arrays to WKW, and back.")
+@click.command(cls=StorageCommand, short_help="Convert images, arrays and volumes between formats.")
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--layer", help="Layer of the dataset. Default for a new one: color or segmentation.")
@@ -46,9 +47,9 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers_callbac
     type=click.Choice(("fail", "fill")),
     default="fail",
     show_default=True,
-    help="Treatment of bad and missing slices: raise an error, or fill with zeros.",
+    help="Treatment of bad and missing sections: stop with an error, or fill them with zeros.",
 )
-@storage_options()
+@storage_options(records=storage_records(exports=True))
 @resume_options("Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option(
@@ -60,10 +61,20 @@ from wkwdask.cli.options import StorageCommand, external_option, numbers_callbac
 def convert(source: tuple[str, ...], target: str, dry_run: bool, **options: Any) -> Any:
     """Convert images, arrays and volumes to WKW, precomputed, N5 or OME-NGFF, or export WKW as images.
 
-    SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
-    array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
-    layer or a mag, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH; for an export .ome.tif, .tif, .npy, .zarr or a folder of
-    TIFFs. The target is published when it is complete; the same command continues an interrupted run.
+    \b
+    SOURCE is one of
+      a folder of TIFF, PNG or JPEG sections, a pattern in quotes, or several files
+      a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, MRC, a Zarr array
+      precomputed://PATH, n5://PATH or zarr://PATH (OME-NGFF), with all resolutions; PATH may be a URL
+      a WKW dataset, layer or mag
+
+    \b
+    TARGET is one of
+      a WKW dataset, layer or mag (not for a WKW source: use copy or rechunk)
+      precomputed://PATH, n5://PATH, zarr://PATH or PATH.ome.zarr (OME-NGFF)
+      for an export of WKW: .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs
+
+    The target is published when it is complete; the same command continues an interrupted run.
 
     \b
     Examples:
@@ -146,7 +157,7 @@ def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
 @click.option("--stack", type=click.Choice(("pages", "imagej", "tall")), default="pages", show_default=True, help="Description of the planes of a chunk.")
 @click.option("--codec", is_flag=True, help="Print the whole entry of codecs in zarr.json.")
 def tiff_prefix(shape: tuple[int, ...], dtype: str, byteorder: str, axes: str | None, stack: str, codec: bool) -> None:
-    """Print the base64 of a TIFF header for uncompressed chunks of SHAPE, the last axis fastest: the prefix of the codec offset.
+    """Print a TIFF header in base64, which the Zarr codec offset takes as its prefix. Chunks are uncompressed, of SHAPE, with the last axis fastest.
 
     \b
     Examples:

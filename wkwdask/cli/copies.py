@@ -56,7 +56,7 @@ class Triple(click.ParamType):
 def copy(path: str, target: str, **options: Any) -> Any:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
-    Files or stored blocks are copied without decoding where possible. If it is interrupted, the same command continues.
+    Files or stored blocks are copied without decoding where possible. The same command continues an interrupted run.
 
     \b
     Examples:
@@ -78,7 +78,7 @@ def copy(path: str, target: str, **options: Any) -> Any:
 def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **chosen: Any) -> None:
     """Delete a dataset, a layer or a mag: its files and its entry in the JSON.
 
-    Files that belong to no mag stay. If it is interrupted, the same command deletes the rest.
+    Files that belong to no mag stay. The same command completes an interrupted removal.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ _CATEGORIES = click.Choice(("color", "segmentation"))
 def dataset() -> None:
     """Create a dataset, or edit its datasource-properties.json.
 
-    Each edit is atomic and holds a lock that serialises processes of wkwdask (other software does not honour it). Voxels are never changed, and files are
+    Each edit is atomic and holds a lock that serializes processes of wkwdask (other software does not honor it). Voxels are never changed, and files are
     deleted only by remove-layer and remove-mag with --delete-files.
     """
 
@@ -97,7 +97,7 @@ def add_ref(path: str, other: str, **options: Any) -> None:
 @click.argument("old")
 @click.argument("new")
 def rename_layer(path: str, old: str, new: str) -> None:
-    """Rename the layer OLD, and its folder, to NEW. If it is interrupted, the same command completes it.
+    """Rename the layer OLD, and its folder, to NEW. The same command completes an interrupted one.
 
     \b
     Example:

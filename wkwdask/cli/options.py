@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
+METHODS = ("median", "mode", "mean", "min", "max", "nearest")
+"""Methods of ``kernels.window.reduce``, which imports numpy; the command line must start without it. A test compares both."""
 _METAVARS = {"block_len": "VOXELS", "file_len": "BLOCKS"}
 
 external_option = click.option(
     "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
 )
-layers_option = click.option("--layer", multiple=True, callback=lambda *given: given[2] or None, help="Layer to process; may be repeated. Default: all.")
+layers_option = click.option(
+    "--layer", multiple=True, callback=lambda ctx, param, names: names or None, help="Layer to process; may be repeated. Default: all."
+)
 mags_option = click.option("--mags", metavar="MAG,MAG", help="Mags to process, such as 1,2-2-1. Default: all.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
@@ -63,7 +66,7 @@ def resume_options(replaced: str) -> Decorator:
     """Add the options ``--resume`` and ``--overwrite``; the command receives them as ``existing``. ``replaced`` is the help of ``--overwrite``."""
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if it has finished.")
+        @click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if the job is finished.")
         @click.option("--overwrite", is_flag=True, help=replaced)
         @functools.wraps(command)
         def run(*args: Any, resume: bool, overwrite: bool, **options: Any) -> Any:

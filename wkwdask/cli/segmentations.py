@@ -14,8 +14,8 @@ from wkwdask.formats.wkw.options import WkwOptions
 if TYPE_CHECKING:
     from wkwdask.cli.options import Decorator
 
-_LABELLED = "Bounding box to label [voxels of mag 1]; everything else becomes zero."
-_MAPPED = "Bounding box to map [voxels of mag 1]; everything else becomes zero."
+_BOX_TO_LABEL = "Bounding box to label [voxels of mag 1]; everything else becomes zero."
+_BOX_TO_MAP = "Bounding box to map [voxels of mag 1]; everything else becomes zero."
 
 
 def _makes_segmentation(dtype: str, where: str | None = None) -> Decorator:
@@ -61,14 +61,14 @@ def _limits(text: str) -> Any:
     type=click.Choice(("6", "18", "26")),
     default="26",
     show_default=True,
-    help="Neighbours across faces (6), also edges (18), also corners (26).",
+    help="Neighbors of a voxel: those that share a face (6), also an edge (18), also a corner (26).",
 )
 @click.option("--min-voxels", type=click.IntRange(0), default=0, help="Minimum size of a component; smaller ones become 0.")
-@_makes_segmentation("Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.", _LABELLED)
+@_makes_segmentation("Data type of the ids. Default: uint32, or uint64 for more than 2^32 - 1 components.", _BOX_TO_LABEL)
 def components(source: str, target: str, connectivity: str, **options: Any) -> Any:
     """Label the connected components of SOURCE, a mag or layer, as the mag TARGET. Each component gets one id across all files.
 
-    With --threshold, neighbours that reach it are joined; without it, neighbours with the same label. If it is interrupted, the same command continues.
+    With --threshold, neighbors that reach it are joined; without it, neighbors with the same label. The same command continues an interrupted run.
 
     \b
     Examples:
@@ -86,12 +86,12 @@ def components(source: str, target: str, connectivity: str, **options: Any) -> A
 @click.option(
     "--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="Keep the ids that MAPPING does not name, or set them to zero."
 )
-@_makes_segmentation("Data type of the new ids. Default: that of the source.", _MAPPED)
+@_makes_segmentation("Data type of the new ids. Default: that of the source.", _BOX_TO_MAP)
 def remap(source: str, target: str, mapping: str, **options: Any) -> Any:
     """Map the ids of SOURCE, a mag or layer, to those in MAPPING, and write the mag TARGET.
 
     MAPPING is a .csv or .parquet file with two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
-    merger-mode annotation (.nml), in which each tree merges the segments under its nodes. If it is interrupted, the same command continues.
+    merger-mode annotation (.nml), in which each tree merges the segments under its nodes. The same command continues an interrupted run.
 
     \b
     Examples:
@@ -148,7 +148,7 @@ def renumber(source: str, target: str, **options: Any) -> Any:
 @external_option
 @runs_on_cluster
 def merge(base: str, annotations: tuple[str, ...], target: str, relabel: bool, largest_id: int | None, **options: Any) -> Any:
-    """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
+    """Merge volume ANNOTATIONS, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
 
     A block stored in an annotation replaces the block of BASE, including its zeros. If several annotations store a block, the last one wins.
 

@@ -63,7 +63,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def print_any(summary: DatasetSummary | VolumeSummary) -> None:
+def print_contents(summary: DatasetSummary | VolumeSummary) -> None:
     """Print the contents of a dataset or volume."""
     if isinstance(summary, VolumeSummary):
         print_volume(summary)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 GROUP = "wkwdask.formats"
 # In the order in which a folder is offered to them. The first one takes paths that no format recognises, and its error says what is missing.
 _OWN = tuple(EntryPoint(name, f"wkwdask.formats.{name}.format:FORMAT", GROUP) for name in ("webknossos", "precomputed", "n5", "zarr"))
-# Storage options of these formats, and of exported images. These modules import no array library, so that the command line starts quickly.
+# Storage options of these formats, and of exported pictures. These modules import no array library, so that the command line starts quickly.
 _OPTIONS = tuple(
     EntryPoint(name, f"wkwdask.formats.{name}.options:{record}", GROUP)
     for name, record in (
@@ -26,9 +26,9 @@ _OPTIONS = tuple(
         ("precomputed", "PrecomputedOptions"),
         ("zarr", "ZarrOptions"),
         ("n5", "N5Options"),
-        ("pictures", "TiffOptions"),
     )
 )
+_EXPORT_OPTIONS = EntryPoint("pictures", "wkwdask.formats.pictures.options:TiffOptions", GROUP)
 _added: list[ArrayFormat] = []
 
 
@@ -42,10 +42,11 @@ def _installed() -> tuple[ArrayFormat, ...]:
     return (*(entry.load() for entry in _OWN), *_others())
 
 
-def storage_records() -> tuple[type[StorageOptions], ...]:
-    """Return the storage options of all formats, without loading the formats of this package."""
+def storage_records(*, exports: bool = False) -> tuple[type[StorageOptions], ...]:
+    """Return the storage options of all formats, without loading the formats of this package; with ``exports``, also those of exported pictures."""
     others = (one.options for one in (*_others(), *_added))
-    return (*(entry.load() for entry in _OPTIONS), *(record for record in others if record.title))
+    own = (*_OPTIONS, *([_EXPORT_OPTIONS] if exports else []))
+    return (*(entry.load() for entry in own), *(record for record in others if record.title))
 
 
 @cache

@@ -77,6 +77,9 @@ class ChunkCodec(ABC):
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid truncates chunks; ``source`` names the file in errors."""
 
+    def check_packages(self, source: str) -> None:  # noqa: B027  # most codecs need no package of an extra
+        """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks before it writes anything."""
+
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
         """Decode the part of a chunk inside ``out`` (c, x, y, z), where the chunk begins at ``corner``, which may be negative [voxels].
 

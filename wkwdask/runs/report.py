@@ -113,13 +113,13 @@ class RmReport:
     """Bytes removed."""
     paths: tuple[str, ...]
     """Folders of the removed mags."""
-    left: tuple[str, ...] = ()
-    """Entries found beside them that stay."""
+    remaining: tuple[str, ...] = ()
+    """Other files and folders beside the mags, which stay."""
     note: str = ""
     """Further information for the user."""
 
     def __str__(self) -> str:
-        lines = [*self.paths, f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.left)]
+        lines = [*self.paths, f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.remaining)]
         return "\n".join([*lines, self.note] if self.note else lines)
 
 

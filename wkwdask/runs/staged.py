@@ -335,6 +335,8 @@ class Draft:
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts over')
         options.setdefault("existing", self.existing)
+        for target in targets:
+            target.array.codec.check_packages(target.folder)
         return StagedMags(self.owner, self.parent, tuple(targets), self.folders, nbytes_in, edit, self.settings, plan=plan, **options)
 
 

@@ -105,27 +105,29 @@ class RepairReport:
     """Whether nothing was changed."""
     actions: tuple[Action, ...]
     """Actions, in the order of their execution."""
-    left: tuple[Unrepaired, ...]
+    remaining: tuple[Unrepaired, ...]
     """Errors and warnings that remain."""
 
     @property
     def is_sound(self) -> bool:
         """Whether no error remains."""
-        return not any(left.fault.severity == "error" for left in self.left)
+        return not any(unrepaired.fault.severity == "error" for unrepaired in self.remaining)
 
     def __str__(self) -> str:
         would = "would " if self.is_dry_run else ""
-        lines = [f"{would}{action}" for action in self.actions] + [str(left) for left in self.left]
+        lines = [f"{would}{action}" for action in self.actions] + [str(unrepaired) for unrepaired in self.remaining]
         done = "nothing was changed (dry run)" if self.is_dry_run else counted(len(self.actions), "action") if self.actions else "nothing to do"
-        errors = sum(left.fault.severity == "error" for left in self.left)
-        state = f"{counted(errors, 'error')} and {counted(len(self.left) - errors, 'warning')} remain" if self.left else "no errors or warnings remain"
+        errors = sum(unrepaired.fault.severity == "error" for unrepaired in self.remaining)
+        state = (
+            f"{counted(errors, 'error')} and {counted(len(self.remaining) - errors, 'warning')} remain" if self.remaining else "no errors or warnings remain"
+        )
         return "\n".join([*lines, f"{done}; {state}"])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``json.dumps``."""
         return {
             "path": self.path, "dry_run": self.is_dry_run, "sound": self.is_sound, "actions": [action.to_json() for action in self.actions],
-            "left": [{**left.fault.to_json(), "reason": left.reason} for left in self.left],
+            "left": [{**unrepaired.fault.to_json(), "reason": unrepaired.reason} for unrepaired in self.remaining],
         }  # fmt: skip
 
 

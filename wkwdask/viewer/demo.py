@@ -110,7 +110,7 @@ def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
 
 
 def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
-    """Compute grey values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
+    """Compute gray values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
     first, second, cell = _nearest(low, shape)
     x, y, _ = places = _places(low, shape)
     value = 148 + 26 * _random(cell, 7) + 34 * (_noise(places, (9, 9, 4), 8) - 0.5) + 22 * (_noise(places, (3, 3, 2), 9) - 0.5)
@@ -149,22 +149,22 @@ def _noise(places: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) -> Fl
 
 
 def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Return the distances of the two nearest cell centres of each voxel, and the lattice position of the nearest, shape (3, x, y, z)."""
+    """Return the distances of the two nearest cell centers of each voxel, and the lattice position of the nearest, shape (3, x, y, z)."""
     places = _places(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
     points = np.stack([(at + bend * (_noise(places, step, salt) - 0.5)) / edge for at, (bend, step, salt), edge in zip(places, bends, _CELL, strict=True)])
     points = points.reshape(3, -1)
     lattice = np.stack(np.meshgrid(*(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points), indexing="ij")).reshape(3, -1).astype(np.int64)
-    centres = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
-    # With r the radius of the part around its middle and d the distance of the second nearest centre to the middle, two centres lie within d + r of each
-    # voxel. A centre farther than d + 2 r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
+    centers = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])
+    # With r the radius of the part around its middle and d the distance of the second nearest center to the middle, two centers lie within d + r of each
+    # voxel. A center farther than d + 2 r from the middle is farther than d + r from each voxel, so it is never among the two nearest.
     middle = points.mean(axis=1, keepdims=True)
-    reach, radius = np.linalg.norm(centres - middle, axis=0), np.linalg.norm(points - middle, axis=0).max()
+    reach, radius = np.linalg.norm(centers - middle, axis=0), np.linalg.norm(points - middle, axis=0).max()
     is_near = reach <= np.partition(reach, 1)[1] + 2 * radius
-    lattice, centres = lattice[:, is_near], centres[:, is_near]
+    lattice, centers = lattice[:, is_near], centers[:, is_near]
     first, second, nearest = np.full(points.shape[1], np.inf), np.full(points.shape[1], np.inf), np.zeros(points.shape[1], np.int64)
-    for number, centre in enumerate(centres.T):
-        square = ((points - centre[:, np.newaxis]) ** 2).sum(axis=0)
+    for number, center in enumerate(centers.T):
+        square = ((points - center[:, np.newaxis]) ** 2).sum(axis=0)
         nearest[square < first] = number
         second = np.minimum(second, np.maximum(first, square))
         first = np.minimum(first, square)

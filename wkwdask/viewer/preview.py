@@ -1,4 +1,4 @@
-"""Draw three orthogonal slices of a dataset as one picture: the image in grey, the segmentation in colours over it, and a scale bar."""
+"""Draw three orthogonal slices of a dataset as one picture: the image in gray, the segmentation in colors over it, and a scale bar."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
 def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
     """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most ``most`` samples.
 
-    A pixel that covers few chunks is the reduction of all its voxels; neighbouring pixels are read together as tiles. A pixel that covers many chunks is the
+    A pixel that covers few chunks is the reduction of all its voxels; neighboring pixels are read together as tiles. A pixel that covers many chunks is the
     reduction of the chunk in its middle, so that the work depends on the picture and not on the volume:
 
         voxels  |--------- step ---------|--------- step ---------|
@@ -290,17 +290,17 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
     shape = (scene.pixels[columns], scene.pixels[rows])
     panel = Picture.new("RGB", shape)
     if scene.image is not None:
-        panel = Picture.fromarray(_grey(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Picture.Resampling.BICUBIC)
+        panel = Picture.fromarray(_gray(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Picture.Resampling.BICUBIC)
     if scene.segmentation is not None:
         ids = read_slice(scene.segmentation, scene.box, columns, rows, shape, are_ids=True)[0]
-        colours = Picture.fromarray(_colours(ids)).resize(shape, Picture.Resampling.NEAREST)
+        colors = Picture.fromarray(_colors(ids)).resize(shape, Picture.Resampling.NEAREST)
         strength = _OVERLAY if scene.image is not None else 1.0
         mask = Picture.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Picture.Resampling.NEAREST)
-        panel.paste(colours, (0, 0), mask)
+        panel.paste(colors, (0, 0), mask)
     return panel
 
 
-def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Scale values from the range between their 0.5 and 99.5 percentiles to bytes, shape (rows, columns, 3)."""
     channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
     values = np.nan_to_num(channels.astype(np.float64))
@@ -311,8 +311,8 @@ def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return pixels
 
 
-def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Colour each id with a hue far from those of consecutive ids, shape (rows, columns, 3)."""
+def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Color each id with a hue far from those of consecutive ids, shape (rows, columns, 3)."""
     labels, place = np.unique(ids, return_inverse=True)
     # Only the low bits: multiples of the golden angle would lose precision for ids of 64 bits.
     low_bits = np.array([int(label) & 0xFFFFF for label in labels], np.float64)
@@ -320,8 +320,8 @@ def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     value = 0.75 + 0.25 * ((low_bits * 0.7548776662466927) % 1)
     table = np.stack([value * (0.5 + 0.5 * np.cos(2 * math.pi * (hue - shift))) for shift in (0, 1 / 3, 2 / 3)], axis=1)
     table[labels == 0] = 0
-    colours: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
-    picture: npt.NDArray[np.uint8] = colours[place.reshape(ids.shape)]
+    colors: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
+    picture: npt.NDArray[np.uint8] = colors[place.reshape(ids.shape)]
     return picture
 
 

@@ -98,7 +98,7 @@ class WkwAccessor:
         y: tuple[float | None, float | None] | None = None,
         z: tuple[float | None, float | None] | None = None,
     ) -> xr.DataArray:
-        """Select the voxels with centres in a half-open box [nm]; None leaves a side open."""
+        """Select the voxels with centers in a half-open box [nm]; None leaves a side open."""
         ranges = {axis: pair for axis, pair in (("x", x), ("y", y), ("z", z)) if pair is not None}
         self._check_touches(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})

@@ -87,7 +87,7 @@ def drop(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.
 
 
 def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
-    """Return the centres of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel size is unknown."""
+    """Return the centers of voxels along an axis, in nanometers, or in voxels of mag 1 if the voxel size is unknown."""
     if box.size[n] > _LONGEST:
         raise UnsupportedError(
             f"{name}: found {box.size[n]:,} voxels along {axis}, expected at most {_LONGEST:,}, because xarray stores a coordinate for each; "
@@ -95,11 +95,11 @@ def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: S
         )
     factor = box.mag.factors[n]
     length = 1.0 if voxel_size_nm is None else voxel_size_nm[n]
-    centres = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)
+    centers = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)
     attrs: dict[str, Any] = {"units": "voxel" if voxel_size_nm is None else "nm", "long_name": axis, "mag": factor}
     if voxel_size_nm is not None:
         attrs["voxel_size_nm"] = length
-    return xr.Variable((axis,), centres, attrs)
+    return xr.Variable((axis,), centers, attrs)
 
 
 def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:

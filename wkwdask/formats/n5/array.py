@@ -14,7 +14,7 @@ import numpy as np
 from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.identity import FileIdentity, read_record_state
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_dataset
-from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
+from wkwdask.formats.n5.block import compress, decode_block, encode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.chunk_grid import ChunkGrid, from_cxyz, grouped_unit, pick_cxyz, to_cxyz
 from wkwdask.model.codec import ChunkCodec
@@ -57,6 +57,9 @@ class N5Codec(ChunkCodec):
         del shape, offset
         block = decode_block(data, self.dtype, self.compression, source, num_axes=len(self.axes), largest=self.block_size)
         return to_cxyz(block, self.axes) if block.size else np.zeros((0, 0, 0, 0), self.dtype)
+
+    def check_packages(self, source: str) -> None:
+        compress(b"", self.compression, self.dtype.itemsize, source)
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         return encode_block(from_cxyz(voxels, self.axes), self.compression, source)

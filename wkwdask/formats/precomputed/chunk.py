@@ -107,6 +107,10 @@ class PrecomputedCodec(ChunkCodec):
 
     # -------------------------------------------------------------------------------------------- encoding
 
+    def check_packages(self, source: str) -> None:
+        if self.encoding in images.ENCODINGS or self.encoding == "compresso":
+            self._encoded(np.zeros((self.num_channels, 8, 8, 8), self.dtype), source)
+
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source))
 

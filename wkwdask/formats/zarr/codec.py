@@ -164,6 +164,11 @@ class ZarrCodec(ChunkCodec):
             nbytes = nbytes + CHECKSUM_NBYTES if kind == "crc32c" else max_compressed_nbytes(nbytes)
         return nbytes
 
+    def check_packages(self, source: str) -> None:
+        del source
+        for kind, settings in self.stages:
+            _compressor(kind, settings)
+
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk; one at the upper ends of the array is padded with zeros, because Zarr stores whole chunks only."""
         del source
