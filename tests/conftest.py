@@ -109,6 +109,7 @@ def slurm(slurm_cluster, monkeypatch):
     package = Path(wkwdask.__file__).resolve().parent.parent
     monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))  # scripts call dask by its name
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package), str(REPOSITORY / "tests"))))
+    slurm_cluster.end_jobs()
     slurm_cluster.make_idle()
     yield slurm_cluster
     slurm_cluster.end_jobs()

@@ -1,4 +1,4 @@
-"""The error tree: builtin bases, public names, and the way through a pickle that dask takes."""
+"""The error tree: builtin bases, public names, and pickling between dask workers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_format_errors():
 
 @pytest.mark.parametrize("message", ["ds/color/1/z0/y0/x0.wkw: byte 8: data offset 0", "", "µm: 100 %\nsecond line"])
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
 def test_pickle(cls, message, protocol):
     error = cls(message)
     for found in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):

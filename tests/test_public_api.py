@@ -27,11 +27,11 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "options.md"
 FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwdask, name))]
 CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]
 
-# What takes long to load; numpy itself loads with the first name that needs it.
+# Packages that take long to load; numpy loads with the first name that needs it.
 HEAVY = ("numpy", "numba", "llvmlite", "lz4", "dask", "distributed", "xarray", "pandas", "scipy", "PIL", "click", "rich", "http.server", "asyncio")
 
 
-def test_all_is_sorted_and_without_doubles():
+def test_all_is_sorted_and_unique():
     assert list(wkwdask.__all__) == sorted(set(wkwdask.__all__))
 
 
@@ -63,7 +63,7 @@ def test_type_checkers_see_the_same_names():
 
 @pytest.mark.parametrize("name", ["to_n5", "to_precomputed", "to_wkw", "to_zarr"])
 def test_type_checkers_see_the_same_options(name):
-    """The overloads of a function take what it takes itself, of the same types."""
+    """The overloads of a function have its parameters, of the same types."""
     function = getattr(wkwdask, name)
     parameters = {key: each.annotation for key, each in inspect.signature(function).parameters.items()}
     assert (parameters.pop("url"), parameters.pop("compute")) == ("str | os.PathLike[str]", "bool")
@@ -131,16 +131,14 @@ def test_import_is_light():
     assert {name for name in loaded if name.startswith("wkwdask.")} == set()
 
 
-@pytest.mark.parametrize("name", ["BoundingBox", "Mag", "FormatError"])
-def test_records_need_no_array_library(name):
-    loaded = _loaded_after(f"from wkwdask import {name}")
+def test_records_need_no_array_library():
+    loaded = _loaded_after("from wkwdask import BoundingBox, FormatError, Mag")
     assert [module for module in HEAVY if module in loaded] == []
 
 
-@pytest.mark.parametrize("name", ["open", "read", "build_pyramid", "plan_pyramid"])
-def test_verbs_load_without_schedulers_and_compilers(name):
+def test_verbs_load_without_schedulers_and_compilers():
     """Numba, dask, distributed and xarray load when a call first needs them."""
-    loaded = _loaded_after(f"import wkwdask; wkwdask.{name}")
+    loaded = _loaded_after("from wkwdask import build_pyramid, open, plan_pyramid, read")
     assert [module for module in ("numba", "llvmlite", "dask", "distributed", "xarray", "pandas") if module in loaded] == []
 
 

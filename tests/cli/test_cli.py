@@ -29,10 +29,6 @@ def dataset(tmp_path):
     return folder
 
 
-def run_process(*arguments):
-    return subprocess.run([sys.executable, "-m", "wkwdask", *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
 def test_info(dataset):
     done = run_here("info", dataset)
     assert done.returncode == 0, done.stderr
@@ -43,13 +39,13 @@ def test_info(dataset):
     assert "5, 6, 7 + 40, 40, 24" in lines[3]
 
 
-def test_info_json_is_what_info_gives(dataset):
+def test_json_equals_the_result_of_info(dataset):
     done = run_here("info", dataset / "color" / "1", "--json")
     assert json.loads(done.stdout) == json.loads(json.dumps(wkwdask.info(dataset / "color" / "1").to_json()))
     assert json.loads(done.stdout)["layers"][0]["mags"][0]["files"] == 3 * 3 * 2
 
 
-def test_pyramid_and_its_refusal(dataset):
+def test_an_existing_pyramid_needs_overwrite(dataset):
     done = run_here("pyramid", dataset, "--layer", "color", "--method", "mean", "--coarsest", "4-4-2")
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:2]] == [str(dataset / "color" / mag) for mag in ("2-2-1", "4-4-2")]
@@ -67,7 +63,7 @@ def test_pyramid_and_its_refusal(dataset):
 
 @pytest.fixture
 def call():
-    """Run the command in this process, on one thread; gives exit code, output and errors."""
+    """Run the command in this process, on one thread; returns exit code, output and errors."""
 
     def run(*arguments):
         with dask.config.set(scheduler="synchronous"):
@@ -78,7 +74,7 @@ def call():
 
 
 def tree(folder):
-    """What tells whether anything was written."""
+    """Inode and modification time of each file, to detect writes."""
     return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*")}
 
 
@@ -87,7 +83,7 @@ def mags_of(dataset, layer="color"):
 
 
 def damage(dataset):
-    """Cut a file of the finest mag short; gives what repairs it."""
+    """Truncate a file of the finest mag; returns a function that repairs it."""
     path = dataset / "color" / "1" / "z1" / "y2" / "x2.wkw"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
@@ -109,8 +105,8 @@ def test_dry_run_prints_the_plan_alone(dataset, call, more):
     assert call("pyramid", dataset, "--layer", "color", *more)[0] == 0
     for line in lines:
         if ": up to " in line and "files" in line:
-            mag, told = line.strip().split(": up to ")
-            assert len(list(Path(mag).rglob("x*.wkw"))) == int(told.split()[0])
+            mag, size = line.strip().split(": up to ")
+            assert len(list(Path(mag).rglob("x*.wkw"))) == int(size.split()[0])
 
 
 def test_dry_run_of_several_layers(dataset, call):
@@ -122,7 +118,7 @@ def test_dry_run_of_several_layers(dataset, call):
 
 
 @pytest.mark.parametrize("other", [("--update",), ("--update-content",), ("--box", "5,6,7,9,9,9")])
-def test_dry_run_of_an_update_is_refused(dataset, call, other):
+def test_dry_run_of_an_update_is_rejected(dataset, call, other):
     code, _, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
     assert code == 2
     assert "--dry-run shows the plan of a whole pyramid, not of an update" in err
@@ -161,7 +157,7 @@ def test_resume(dataset, call):
     assert "--resume continues a run, --overwrite discards it: use one of them" in err
 
 
-def test_an_interrupted_run_is_forgotten(dataset, call):
+def test_overwrite_discards_an_interrupted_run(dataset, call):
     repair = damage(dataset)
     command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
     with regions_of(4):
@@ -195,14 +191,14 @@ def test_update(dataset, call, update):
 
 
 @pytest.mark.parametrize("more", ["--overwrite", "--resume"])
-def test_update_is_not_about_building(dataset, call, more):
+def test_update_excludes_overwrite_and_resume(dataset, call, more):
     code, _, err = call("pyramid", "--layer", "color", "--update", more, dataset)
     assert code == 1
     assert "use one or the other" in err
 
 
 @pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
-def test_what_is_no_box(dataset, call, box):
+def test_malformed_boxes_are_errors(dataset, call, box):
     code, _, err = call("pyramid", dataset, "--layer", "color", "--box", box)
     assert code == 1
     assert err.startswith("error: ")
@@ -275,13 +271,11 @@ def test_zeros_and_lengths(dataset, call):
     assert "block_len" in err
 
 
-def test_options_through_a_process(dataset):
-    done = run_process("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")
-    assert done.returncode == 0, done.stderr
-    again = run_process("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.count("nothing to do") == 1  # one note for both
-    assert run_here("pyramid", dataset, "--layer", "color", "--update").stdout.count("nothing to do") == 1
+def test_a_note_about_all_layers_is_printed_once(dataset, call):
+    assert call("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")[0] == 0
+    code, out, _ = call("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
+    assert (code, out.count("nothing to do")) == (0, 1)
+    assert call("pyramid", dataset, "--layer", "color", "--update")[1].count("nothing to do") == 1
 
 
 def test_preview_shows_both_layers(dataset, tmp_path):
@@ -317,7 +311,8 @@ def test_errors_are_short(arguments, message, code):
 
 
 def test_debug_shows_the_traceback():
-    done = run_process("info", "not-there", "--debug")
+    """In a process, as ``python -m wkwdask``."""
+    done = subprocess.run([sys.executable, "-m", "wkwdask", "info", "not-there", "--debug"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
@@ -340,12 +335,12 @@ def test_only_exports_have_options_of_pictures():
     assert "TIFF options" not in run_here("pyramid", "--help").output
 
 
-def test_demo_dataset_fits_together(tmp_path):
-    """Chunks that are made apart are one picture; membranes are dark where the segmentation is 0."""
-    wkwdask.make_demo(tmp_path / "demo", shape=(160, 130, 70))
+def test_demo_image_matches_its_segmentation(tmp_path):
+    """No seams between chunks; membranes are dark where the segmentation is 0."""
+    wkwdask.make_demo(tmp_path / "demo", shape=(130, 100, 60))
     color = wkwdask.read(tmp_path / "demo" / "color" / "1")[0].astype(float)
     cells = wkwdask.read(tmp_path / "demo" / "segmentation" / "1")[0]
-    assert color.shape == (160, 130, 70)
+    assert color.shape == (130, 100, 60)
     assert color[cells == 0].mean() < color[cells != 0].mean() - 20
     assert len(np.unique(cells)) > 10
     border = np.abs(np.diff(color[23:25], axis=0)).mean()  # between two chunks: 1024 is 24 voxels behind the offset

@@ -1,4 +1,4 @@
-"""The commands that make datasets and edit their JSON, as people type them."""
+"""Commands that create datasets and edit their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations of clusters: every shipped one loads, renders and is checked; what is wrong in one is refused with all of its problems at once."""
+"""Configurations of clusters: each shipped one loads and renders; an error lists all problems of one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.commands import run_here
 
 import wkwdask
 from wkwdask.clusters.check import file_system, findings, versions
@@ -25,13 +26,13 @@ MINIMAL = {"kind": "jobqueue", "class": "SLURMCluster", "jobs": 2, "cores": 4, "
 
 @pytest.fixture(autouse=True)
 def _no_site(monkeypatch, tmp_path):
-    """Only shipped configurations are known, whoever runs the tests."""
+    """Hide the configurations of the user who runs the tests."""
     monkeypatch.delenv(CLUSTER_VARIABLE, raising=False)
     monkeypatch.delenv(FOLDERS_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
 
 
-def test_what_is_shipped():
+def test_shipped_configurations():
     assert {"local.yaml", "scheduler.yaml", "slurm-jobqueue.yaml", "slurm-jobqueue-adaptive.yaml", "slurm-preemptible.yaml"} <= set(SHIPPED)
     assert {"slurm-gpu.yaml", "slurm-container.yaml", "slurm-allocation.sbatch", "slurm-allocation-preemptible.sbatch"} <= set(SHIPPED)
     assert {"pbs.yaml", "lsf.yaml", "kubernetes.yaml"} <= set(SHIPPED)
@@ -87,7 +88,7 @@ def test_options_of_a_site_reach_the_script():
     assert "#SBATCH -A project" in script
     assert "#SBATCH -p short" in script
     lines = script.splitlines()
-    assert lines.index("module load x") > lines.index("export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False")  # a site has the last word
+    assert lines.index("module load x") > lines.index("export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False")  # lines of a site come last
 
 
 def directives(text):
@@ -100,19 +101,10 @@ def test_batch_scripts(name):
     path = shipped_folder() / name
     assert subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=True).stderr == ""
     given = directives(path.read_text())
-    is_array = "array" in name  # for which wkwdask submit proposes time and memory
+    is_array = "array" in name  # wkwdask submit proposes time and memory
     assert any(line.startswith("--time=") for line in given) is not is_array
     assert any(line.startswith("--output=") for line in given) is not is_array
     assert ("--requeue" in given) == (is_array or "preemptible" in name)
-
-
-@pytest.mark.slurm
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_slurm_takes_the_scripts(slurm, name):
-    small = ["--partition=debug", "--nodes=2", "--ntasks-per-node=1", "--time=00:10:00"] if "allocation" in name else ["--partition=debug", "--time=00:10:00"]
-    done = subprocess.run(["sbatch", "--test-only", *small, shipped_folder() / name, "true"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "to start at" in done.stderr
 
 
 def test_kubernetes_manifests_by_their_schemas():
@@ -136,9 +128,9 @@ WRONG = [
     ({**MINIMAL, "adaptive": {"maximum": 3}}, ["jobs, adaptive: set exactly one of the two"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"max": 3}}, ["adaptive.max: unknown key", "adaptive.maximum: missing"]),
     ({**MINIMAL, "jobs": None, "adaptive": {"minimum": 4, "maximum": 3}}, ["adaptive.minimum: 4 is more than the maximum, 3"]),
-    ({**MINIMAL, "walltime": 3600}, ["walltime: found 3600, expected a time in quotes"]),  # what YAML makes of 01:00:00
+    ({**MINIMAL, "walltime": 3600}, ["walltime: found 3600, expected a time in quotes"]),  # YAML reads 01:00:00 as this
     ({**MINIMAL, "class": "SlurmCluster"}, ["class: found 'SlurmCluster', expected one of SLURMCluster"]),
-    ({**MINIMAL, "project": "x"}, ["project: unknown key"]),  # that of LSF
+    ({**MINIMAL, "project": "x"}, ["project: unknown key"]),  # a key of LSF
     ({**MINIMAL, "processes": 3}, ["processes: 3 processes cannot share 4 cores evenly"]),
     ({**MINIMAL, "walltime": "01:00:00", "lifetime": "1h"}, ["lifetime: 3600 s and a stagger of 0 s are not less than the walltime, 3600 s"]),
     ({**MINIMAL, "walltime": "01:00:00", "lifetime": "55m", "lifetime-stagger": "5m"}, ["lifetime: 3300 s and a stagger of 300 s are not less than"]),
@@ -173,14 +165,14 @@ def test_wrong_configurations(tmp_path, values, problems):
         ("a.sbatch", "# kind: array\n", "expected #!"),
     ],
 )
-def test_files_that_are_no_configuration(tmp_path, name, text, message):
+def test_other_files_are_rejected(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(FormatError, match=message.replace("[", r"\[")):
         load_config(tmp_path / name)
 
 
-def test_where_names_are_looked_for(tmp_path, monkeypatch):
-    """An existing file, the folders of the variable, those of the user, the shipped ones; the first counts."""
+def test_names_are_searched_in_order(tmp_path, monkeypatch):
+    """Existing files, folders of the variable, folder of the user, shipped configurations."""
     with pytest.raises(MissingError, match=r"mine: neither a file nor a known cluster; known clusters: .*local.*slurm-jobqueue"):
         find_config("mine")
     user, first, second = tmp_path / "no-config" / "wkwdask" / "clusters", tmp_path / "first", tmp_path / "second"
@@ -216,13 +208,13 @@ def test_settings_reach_workers_as_dask_reads_them():
 
     lines = exports({"distributed.worker.memory.spill": False, "distributed.scheduler.worker-ttl": "5 minutes", "distributed.worker.resources": {}})
     printed = subprocess.run(["bash", "-c", "\n".join(lines) + "\nenv -0"], capture_output=True, text=True, check=True).stdout
-    environment = dict(line.split("=", 1) for line in printed.split("\0") if line.startswith("DASK_DISTRIBUTED__"))  # older dask has others of its own
+    environment = dict(line.split("=", 1) for line in printed.split("\0") if line.startswith("DASK_DISTRIBUTED__"))  # older dask sets others
     assert dask.config.collect_env(environment) == {
         "distributed": {"worker": {"memory": {"spill": False}, "resources": {}}, "scheduler": {"worker_ttl": "5 minutes"}}
     }
 
 
-def test_scripts_and_manifests_are_not_run_inside():
+def test_scripts_and_manifests_do_not_run_in_this_process():
     with pytest.raises(UnsupportedError, match=r"wkwdask submit VERB \.\.\. --cluster slurm-allocation"), wkwdask.cluster("slurm-allocation"):
         pass
     with pytest.raises(UnsupportedError, match="kubectl apply"), wkwdask.cluster("kubernetes"):
@@ -247,8 +239,8 @@ def test_missing_packages(monkeypatch):
         pass
 
 
-def test_ctrl_c_stays_what_it_is():
-    """dask-jobqueue makes it end the process that imports it, with exit code 0."""
+def test_ctrl_c_still_raises_keyboard_interrupt():
+    """On import, dask-jobqueue installs a handler that exits with code 0."""
     pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
     lines = [
         "import signal",
@@ -306,29 +298,25 @@ def test_file_system(tmp_path):
     assert [file_system(place, str(mounts)) for place in places] == ["ext4", "nfs4", "nfs4", "xfs", "lustre"]
 
 
-def command(*arguments):
-    return subprocess.run([sys.executable, "-m", "wkwdask", *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
 def test_commands(tmp_path):
-    listed = command("cluster", "list")
+    listed = run_here("cluster", "list")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(Path(name).stem for name in SHIPPED)
-    assert command("cluster", "render", "slurm-jobqueue").stdout.rstrip() == render(load_config("slurm-jobqueue")).rstrip()
-    both = command("verify", tmp_path, "--cluster", "local", "--scheduler", "tcp://a:1")
+    assert run_here("cluster", "render", "slurm-jobqueue").stdout.rstrip() == render(load_config("slurm-jobqueue")).rstrip()
+    both = run_here("verify", tmp_path, "--cluster", "local", "--scheduler", "tcp://a:1")
     assert (both.returncode, "use one of them" in both.stderr) == (2, True)
-    unknown = command("verify", tmp_path, "--cluster", "mine")
+    unknown = run_here("verify", tmp_path, "--cluster", "mine")
     assert unknown.returncode == 1
     assert unknown.stderr.startswith("error: mine: neither a file nor a known cluster; known clusters: ")
 
 
 def test_check_on_this_machine(tmp_path):
     (tmp_path / "one.yaml").write_text((shipped_folder() / "local.yaml").read_text().replace("# memory-limit: 8GiB", "memory-limit: 512MiB"))
-    done = command("cluster", "check", tmp_path / "one.yaml", "--folder", tmp_path)
+    done = run_here("cluster", "check", tmp_path / "one.yaml", "--folder", tmp_path)
     assert [line.split("  ")[1] for line in done.stdout.splitlines() if line.startswith("WRONG")] == ["memory of a worker"]
     assert done.returncode == 1
     assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
 
 
-def test_the_wheel_holds_them():
+def test_the_wheel_contains_the_configurations():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"cluster-configs": "wkwdask/cluster_configs"}

@@ -1,4 +1,4 @@
-"""Slices for pictures: as the voxels are where these are few, and in bounded memory where they are many."""
+"""Slices for pictures: exact for few voxels, in bounded memory for many."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def middle(array, columns, rows):
 @pytest.mark.usefixtures("_few_voxels")
 @pytest.mark.parametrize(("columns", "rows"), [("x", "y"), ("z", "y"), ("x", "z")])
 def test_means_and_ids(tmp_path, columns, rows):
-    """Each pixel is the mean of its voxels, or the voxel in its middle, wherever what is read at once ends; the last ones have fewer voxels."""
+    """Each pixel is the mean of its voxels or the voxel in its middle, at tile borders too; the last pixels have fewer voxels."""
     write_volume(tmp_path, EM, offset=(-13, 5, 7))
     volume = open_stored(tmp_path)[1]
     plane = middle(EM, columns, rows)
@@ -56,8 +56,7 @@ def test_means_and_ids(tmp_path, columns, rows):
 
 @pytest.mark.usefixtures("_few_voxels")
 @pytest.mark.parametrize("remote", [False, True])
-def test_one_chunk_of_many(tmp_path, remote):
-    """Where a pixel stands for many chunks, the one in its middle is read."""
+def test_only_the_middle_chunk_of_a_pixel_is_read(tmp_path, remote):
     if remote:
         pytest.importorskip("aiohttp", reason="the driver of http")
     array = EM[:1]
@@ -103,7 +102,7 @@ def _huge(folder, kind):
 
 @pytest.mark.parametrize("kind", ["wkw", "files", "shards", "n5"])
 def test_huge_volumes(tmp_path, kind):
-    """A plane of 2^40 voxels, of which little is stored: what is in the middle of a pixel is seen."""
+    """A plane of 2^40 voxels, almost all absent: the voxel in the middle of a pixel is shown."""
     _huge(tmp_path / "v", kind)
     with Image.open(wkwdask.preview(tmp_path / "v", tmp_path / "p.png", size=33)) as picture:
         assert picture.size == (33 + 33 + 24, 33 + 33 + 24)

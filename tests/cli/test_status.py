@@ -1,4 +1,4 @@
-"""How far jobs are, told from their folders: running, interrupted, failed and finished ones."""
+"""Status of running, interrupted, failed and finished jobs, read from their folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _status(*arguments):
 
 
 def _jobs(folder):
-    """Give what is said of the jobs that have not finished."""
+    """Return the status of all jobs that have not finished."""
     return [job for job in json.loads(_status(folder, "--json").stdout) if job["state"] != "finished"]
 
 
@@ -46,7 +46,7 @@ def test_an_interrupted_job(interrupted):
     assert "the same command resumes it" in shown.output
     assert f"7/{job['total']} tasks" in shown.output
     assert "ETA" not in shown.output
-    assert "to_wkw: finished" in shown.output  # what mag 1 was made by
+    assert "to_wkw: finished" in shown.output  # the job that wrote mag 1
 
 
 @pytest.mark.parametrize("part", ["", "seg", "seg/2", "seg/16"])
@@ -54,7 +54,7 @@ def test_it_is_found_from_dataset_layer_and_mag(interrupted, part):
     assert len(_jobs(interrupted / part)) == 1
 
 
-def test_what_is_not_its_target(interrupted):
+def test_other_folders_have_no_job(interrupted):
     assert not _jobs(interrupted / "seg" / "1")
     assert not _jobs(interrupted / "other")
     shown = _status(interrupted / "no" / "such")
@@ -69,8 +69,7 @@ def test_json(interrupted):
     assert [target.rpartition("/")[2] for target in job["targets"]] == list(CASE.mags)
 
 
-def test_a_running_job_tells_what_failed(interrupted, tmp_path):
-    """Another job of the same folder, whose owner is this living process, has a failed task that was not done since, and one that was."""
+def test_a_running_job_reports_its_progress(tmp_path):
     folder = tmp_path / "ds"
     CASE.make_source(folder)
     seen, texts = [], []
@@ -100,12 +99,12 @@ def test_failures_are_listed(interrupted):
     assert "and 5 more" in text
 
 
-def test_nothing_writes_here(tmp_path):
+def test_a_folder_without_jobs(tmp_path):
     shown = _status(tmp_path)
     assert (shown.returncode, shown.output) == (0, f"{tmp_path}: no running job, and no record of an earlier one\n")
 
 
-def test_cancel_of_what_is_no_slurm_job(interrupted):
+def test_cancel_needs_a_slurm_job(interrupted):
     result = run_here("cancel", interrupted)
     assert result.returncode == 1
     assert "no running job" in result.output

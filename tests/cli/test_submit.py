@@ -1,4 +1,4 @@
-"""What ``wkwdask submit`` understands, without any SLURM; jobs on a real one are in ``tests/slurm``."""
+"""Options of ``wkwdask submit``, without SLURM; ``tests/slurm`` runs jobs on a real one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ import wkwdask
         *((["pyramid", "ds", "--cluster", "slurm-array", "--walltime", text], "--walltime takes") for text in ("", "1h", "1:2:3:4", "-1", "1-")),
     ],
 )
-def test_what_cannot_be_submitted(arguments, said):
+def test_wrong_options_are_usage_errors(arguments, said):
     result = run_here("submit", *arguments)
     assert result.returncode == 2
     assert said in result.output
 
 
-def test_without_slurm(tmp_path, monkeypatch):
-    """The error names the command that is not there, and nothing stays."""
+def test_without_slurm_the_error_names_the_missing_command(tmp_path, monkeypatch):
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "ds" / "color" / "1", file_len=1)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -42,16 +41,20 @@ def test_without_slurm(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
-    """A SLURM that takes all jobs and runs none; gives the options of each call of ``sbatch``."""
+def sbatch_calls(tmp_path, monkeypatch):
+    """Replace SLURM by scripts that accept all jobs and run none; returns the options of each call of ``sbatch``."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, line in (("sbatch", f'printf "%s\\n" "$*" >> {tmp_path}/asked; wc -l < {tmp_path}/asked'), ("scontrol", "true"), ("scancel", "true")):
+    for name, line in (
+        ("sbatch", f'printf "%s\\n" "$*" >> {tmp_path}/calls; wc -l < {tmp_path}/calls'),
+        ("scontrol", "true"),
+        ("scancel", "true"),
+    ):
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
-    return lambda: [line.split() for line in (tmp_path / "asked").read_text().splitlines()] if (tmp_path / "asked").exists() else []
+    return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()] if (tmp_path / "calls").exists() else []
 
 
 @pytest.fixture
@@ -62,13 +65,13 @@ def ds(tmp_path):
     return folder
 
 
-def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
-    """What a user wants to wait for holds for the array; the job after it waits for nothing but the array. Cores are those of the script."""
+def test_options_of_the_user_reach_sbatch(sbatch_calls, ds, tmp_path):
+    """A dependency applies to the array only; the job after it depends on the array. The script sets the cores."""
     (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
     arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
     result = run_here(*arguments, "--sbatch", "--dependency=afterok:99 --partition=short")
     assert "1 elements of 4 cores" in result.output, result.stderr
-    array, after = asked()
+    array, after = sbatch_calls()
     assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
     assert [option for option in after if option.startswith("--dependency")][-1] == "--dependency=afterany:1"
     assert "--partition=short" in array
@@ -77,7 +80,7 @@ def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
 
 
 def batch_of(layer):
-    """What the folder of a job says of its arrays."""
+    """Read the record of a job's arrays."""
     (path,) = layer.glob(".wkwdask-job-*/batch.json")
     return json.loads(path.read_text())
 
@@ -86,19 +89,19 @@ def batch_of(layer):
     ("text", "seconds"),
     [("10", 600), ("10:30", 630), ("1:00:00", 3600), ("2-0", 172800), ("1-2:30", 95400), ("1-00:00:01", 86401)],
 )
-def test_walltimes_as_slurm_reads_them(asked, ds, text, seconds):
+def test_walltimes_as_slurm_reads_them(sbatch_calls, ds, text, seconds):
     assert run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--walltime", text).returncode == 0
     assert batch_of(ds / "color")["size"]["seconds"] == seconds
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("900", 900 << 20), ("900M", 900 << 20), ("4g", 4 << 30), ("4GiB", 4 << 30), ("2T", 2 << 40)])
-def test_memory(asked, ds, text, nbytes):
+def test_memory(sbatch_calls, ds, text, nbytes):
     assert run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--memory", text).returncode == 0
     assert batch_of(ds / "color")["size"]["memory_nbytes"] == nbytes
 
 
 @pytest.mark.parametrize("option", ["--array=0-9%2", "-a 3", "--output=mine", "--wait"])
-def test_what_submit_sets_itself(option, ds):
+def test_options_that_submit_sets_are_rejected(option, ds):
     result = run_here("submit", "pyramid", ds, "--cluster", "slurm-array", "--sbatch", option)
     assert result.returncode == 2
     assert "of sbatch is set by wkwdask submit" in result.output
@@ -107,17 +110,16 @@ def test_what_submit_sets_itself(option, ds):
 @pytest.mark.parametrize(
     "arguments", [["pyramid", "ds", "--all-layers", "--overwrite"], ["copy", "ds", "new", "--overwrite"], ["compress", "ds", "--level", "9"]]
 )
-def test_several_that_start_anew(arguments, asked, ds):
-    """The job after the first array could not tell which of them it has made."""
+def test_overwriting_several_layers_is_rejected(arguments, sbatch_calls, ds):
+    """The job after the first array could not distinguish finished layers from old ones."""
     result = run_here("submit", *arguments, "--cluster", "slurm-array")
     assert "submit one command for each" in result.stderr
-    assert not asked()
+    assert not sbatch_calls()
     assert not leftovers(ds)
 
 
-def test_told_to_end_while_it_submits(asked, ds, tmp_path):
-    """What was submitted so far does not stay in the queue."""
-    (tmp_path / "programs" / "sbatch").write_text(f"#!/bin/sh\ntest -e {tmp_path}/asked && kill -TERM $PPID && sleep 9\necho 7 | tee {tmp_path}/asked\n")
+def test_sigterm_cancels_submitted_jobs(sbatch_calls, ds, tmp_path):
+    (tmp_path / "programs" / "sbatch").write_text(f"#!/bin/sh\ntest -e {tmp_path}/calls && kill -TERM $PPID && sleep 9\necho 7 | tee {tmp_path}/calls\n")
     (tmp_path / "programs" / "scancel").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/cancelled\n")
     assert run_here("submit", "pyramid", "ds", "--layer", "color", "--cluster", "slurm-array").returncode not in (0, None)
     assert (tmp_path / "cancelled").read_text() == "7\n"
@@ -125,15 +127,15 @@ def test_told_to_end_while_it_submits(asked, ds, tmp_path):
 
 
 @pytest.fixture
-def commands(asked):
-    """What the jobs run that are submitted."""
+def commands(sbatch_calls):
+    """Commands of the submitted jobs."""
     found = []
     with submitted_to(found):
         yield found
 
 
 def in_slurm(monkeypatch, number, restarts, command):
-    """Run what a job runs."""
+    """Run the command of a job."""
     of_job = {"SLURM_JOB_ID": number, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": 0, "SLURMD_NODENAME": "n0", "SLURM_CLUSTER_NAME": ""}
     with monkeypatch.context() as patch:
         for name, value in of_job.items():
@@ -141,13 +143,13 @@ def in_slurm(monkeypatch, number, restarts, command):
         return run_here(*command)
 
 
-def test_put_back_between_two_layers(commands, ds, monkeypatch):
-    """The job after an array has published the first layer, and is put back into the queue before it has handed out the second one."""
+def test_a_job_requeued_between_two_layers_continues(commands, ds, monkeypatch):
+    """The job after an array has published the first layer, and is requeued before it submits the second one."""
     run_here("submit", "pyramid", "ds", "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")
     element, finish = commands
     in_slurm(monkeypatch, 1, 0, element)
     wkwdask.build_pyramid(ds, "other", coarsest=2, method="min")
-    assert "other/2" in in_slurm(monkeypatch, 2, 0, finish).stderr  # it ends between the two
+    assert "other/2" in in_slurm(monkeypatch, 2, 0, finish).stderr  # it fails between the two
     assert wkwdask.open(ds / "color" / "2").shape == (1, 32, 32, 32)
     wkwdask.rm(ds / "other" / "2")
     in_slurm(monkeypatch, 2, 0, finish)
@@ -160,17 +162,17 @@ def test_put_back_between_two_layers(commands, ds, monkeypatch):
     assert not leftovers(ds)
 
 
-@pytest.mark.parametrize("anew", [[], ["--overwrite"]])
-def test_many_rounds(commands, tmp_path, monkeypatch, anew):
-    """Half of each array is lost, and the job after it has time for one task: the next array gets what is left, and overwrites nothing."""
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_arrays_follow_until_all_tasks_are_done(commands, tmp_path, monkeypatch, options):
+    """Half of each array is lost, and the job after it has time for one task; the next array gets the remaining tasks and overwrites nothing."""
     volume = np.random.default_rng(0).integers(1, 255, (1, 128, 128, 64), np.uint8)
     folder = make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(volume, folder / "color" / "1", block_len=8, file_len=2)
     left = []
-    if anew:
+    if options:
         wkwdask.build_pyramid(folder, method="min")
     with regions_of(32), last_jobs_of(1):
-        run_here("submit", "pyramid", folder, "--cluster", "slurm-array", "--elements", "2", *anew)
+        run_here("submit", "pyramid", folder, "--cluster", "slurm-array", "--elements", "2", *options)
         while len(commands) > 2 * len(left):
             root = commands[-2][-2]
             left.append(json.loads(Path(root, "batch.json").read_text())["rounds"][-1]["tasks"])

@@ -9,7 +9,8 @@ import threading
 
 import distributed
 from faults.cluster_processes import ClusterProcesses
-from faults.drivers import ENVIRONMENT, wait_until
+from faults.drivers import ENVIRONMENT
+from slurm.sites import wait_until
 
 held = []
 
@@ -61,7 +62,9 @@ class SlurmWorkers:
     def restore(self, workers):
         """Make sure that so many workers are there, on nodes that work."""
         self.slurm.make_idle()
-        self.jobs = [job for job in self.jobs if self.slurm.state(job) == "RUNNING"]
+        for job in [job for job in self.jobs if self.slurm.state(job) != "RUNNING"]:
+            self.slurm.run("scancel", "--full", job, check=False)  # a requeued one waits, and would start beside its replacement
+            self.jobs.remove(job)
         while len(self.jobs) < workers:
             self.start_worker()
 

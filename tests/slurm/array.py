@@ -1,4 +1,4 @@
-"""Commands that are submitted from a test, and their jobs awaited."""
+"""Submitted commands and their jobs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from faults.drivers import rechunks_of, regions_of
 from support.commands import COMMAND
 
 
-def submit(capsys, *arguments, config="slurm-array", elements=3):
-    """Submit a command; gives the ids of the array and of the job after it, None where it ended at once."""
+def submit(capsys, *arguments, config="slurm-array", elements=2):
+    """Submit a command; returns the ids of the array and of the job after it, None if it submitted none."""
     capsys.readouterr()
-    with regions_of(32), rechunks_of(32):  # many tasks of little
+    with regions_of(32), rechunks_of(32):
         COMMAND.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
     return ids_in(capsys.readouterr().out)
 
 
 def ids_in(printed):
-    """Find the ids of an array and of the job after it in what was printed."""
+    """Find the ids of an array and of the job after it in the output."""
     found = re.search(r"^array (\d+), then job (\d+)", printed, re.MULTILINE)
     return None if found is None else (found[1], found[2])
 
 
 def finished(slurm, jobs, logs="wkwdask-logs"):
-    """Wait for the job after an array, and for those after arrays that it submits; gives its state and all that it printed."""
+    """Wait for the job after an array, and for those after further arrays; returns the last state and all output."""
     state = ""
     printed = ""
     while jobs is not None:
@@ -38,5 +38,5 @@ def finished(slurm, jobs, logs="wkwdask-logs"):
 
 
 def element_states(slurm, array):
-    """Count the elements of an array by their state."""
+    """Count the elements of an array by state."""
     return Counter(slurm.run("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", array).split())

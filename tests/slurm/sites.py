@@ -1,4 +1,4 @@
-"""What a test on the private SLURM sets in a shipped configuration, and what its jobs run."""
+"""Settings for the private SLURM, and functions that its jobs run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ import time
 
 SITE = {
     "queue": "debug", "interface": "lo", "cores": 1, "processes": 1, "memory": "1GiB", "walltime": "00:10:00", "lifetime": "8m", "lifetime_stagger": "1m",
-    "lost_after": "1s", "queue_check": "1s",
+    "lost_after": "300ms", "queue_check": "300ms",
 }  # fmt: skip
 
 
 def nap(seconds):
-    """Take a while, and tell in which job."""
+    """Sleep, and return the id of the job."""
     time.sleep(seconds)
     return os.environ["SLURM_JOB_ID"]
 
 
 def memory_settings():
-    """Tell what a worker does when its memory fills."""
     import dask
 
     return [dask.config.get(f"distributed.worker.memory.{name}") for name in ("target", "spill", "pause", "terminate")]
 
 
 def wait_until(condition, seconds=60):
-    """Wait for something."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
             raise TimeoutError(f"not within {seconds} s")
-        time.sleep(0.1)
+        time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Jobs as SLURM job arrays give the files of serial runs; lost elements are made up for, and what is cancelled goes on."""
+"""Jobs as SLURM job arrays write the files of serial runs; lost elements are replaced, and cancelled jobs resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A dataset of a layer of labels, of 48 files of mag 1."""
+    """Files of a dataset whose label layer has 48 files in mag 1."""
     folder = make_dataset(tmp_path_factory.mktemp("source") / "ds", (10, 10, 20))
     random = np.random.default_rng(1)
     coarse = random.integers(0, 3, (1, 16, 16, 12)) * random.integers(1, 500, (1, 16, 16, 12))
@@ -34,25 +34,16 @@ def ds(source, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def pyramid(source, tmp_path_factory):
-    """What a serial run makes of it."""
+    """Files after a serial run."""
     folder = lay_out(source, tmp_path_factory.mktemp("serial") / "ds")
     with dask.config.set(scheduler="sync"):
         wkwdask.build_pyramid(folder)
     return contents(folder)
 
 
-def test_pyramid(slurm, ds, pyramid, capsys):
-    jobs = submit(capsys, "pyramid", ds)
-    state, printed = finished(slurm, jobs)
-    assert state == "COMPLETED", printed
-    assert contents(ds) == pyramid
-    assert not leftovers(ds)
-    assert element_states(slurm, jobs[0]) == {"COMPLETED": 3}
-
-
-def test_a_lost_element_is_made_up_for(slurm, ds, pyramid, capsys):
-    """The array waits for an hour, one of its elements is cancelled, and the others are let go."""
-    jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
+def test_the_work_of_a_lost_element_is_done_by_others(slurm, ds, pyramid, capsys):
+    """The array is held back, one element is cancelled, and the others start."""
+    jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour", elements=3)
     slurm.run("scancel", f"{jobs[0]}_1")
     with pytest.raises(LockedError, match=f"SLURM job {jobs[1]}"):
         wkwdask.build_pyramid(ds)
@@ -60,19 +51,19 @@ def test_a_lost_element_is_made_up_for(slurm, ds, pyramid, capsys):
     slurm.run("scontrol", "update", f"jobid={jobs[1]}", "StartTime=now")
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
-    assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}  # one that never started leaves no trace
+    assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}  # SLURM lists no element that never started
     assert contents(ds) == pyramid
     assert not leftovers(ds)
 
 
-def test_what_is_cancelled_goes_on(slurm, ds, pyramid, capsys):
+def test_a_cancelled_job_resumes(slurm, ds, pyramid, capsys):
     jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
     COMMAND.main(["cancel", str(ds)], standalone_mode=False)
     assert f"{jobs[0]}, {jobs[1]}" in capsys.readouterr().out
     slurm.wait_for(jobs[1], "CANCELLED")
     again = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
     assert again is not None
-    slurm.run("scancel", again[1])  # of which the array knows nothing
+    slurm.run("scancel", again[1])  # the array does not know
     slurm.wait_for(again[1], "CANCELLED")
     COMMAND.main(["cancel", str(ds / "seg" / "2-2-1")], standalone_mode=False)
     assert not slurm.jobs()
@@ -81,8 +72,8 @@ def test_what_is_cancelled_goes_on(slurm, ds, pyramid, capsys):
     assert not leftovers(ds)
 
 
-def test_jobs_of_several_phases(slurm, ds, capsys):
-    """Components are labelled, joined and numbered; each phase reads what the one before it left."""
+def test_each_phase_reads_the_results_of_the_one_before(slurm, ds, capsys):
+    """Components are labelled, joined and numbered."""
     wkwdask.connected_components(ds / "seg" / "1", ds / "serial" / "1")
     jobs = submit(capsys, "components", ds / "seg" / "1", ds / "components" / "1")
     state, printed = finished(slurm, jobs)
@@ -90,22 +81,16 @@ def test_jobs_of_several_phases(slurm, ds, capsys):
     np.testing.assert_array_equal(wkwdask.read(ds / "components" / "1"), wkwdask.read(ds / "serial" / "1"))
 
 
-def test_rechunk_and_a_function_of_a_file(slurm, ds, tmp_path, capsys):
+def test_elements_import_a_function_from_a_file(slurm, ds, tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def double(x):\n    return x * 2\n")
-    rechunked = submit(capsys, "rechunk", ds, tmp_path / "other", "--file-len", "2")
-    applied = submit(capsys, "apply", "mine.py:double", ds / "seg" / "1", ds / "double" / "1")
-    for jobs in (rechunked, applied):
-        state, printed = finished(slurm, jobs)
-        assert state == "COMPLETED", printed
-    voxels = wkwdask.read(ds / "seg" / "1")
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "other" / "seg" / "1"), voxels)
-    np.testing.assert_array_equal(wkwdask.read(ds / "double" / "1"), voxels * 2)
+    state, printed = finished(slurm, submit(capsys, "apply", "mine.py:double", ds / "seg" / "1", ds / "double" / "1", elements=1))
+    assert state == "COMPLETED", printed
+    np.testing.assert_array_equal(wkwdask.read(ds / "double" / "1"), wkwdask.read(ds / "seg" / "1") * 2)
 
 
-def test_a_mag_in_its_own_place(slurm, ds, capsys):
-    """The job after the array compares it with the old one before it appears."""
+def test_a_mag_is_compressed_in_place(slurm, ds, capsys):
     voxels = wkwdask.read(ds / "seg" / "1")
-    jobs = submit(capsys, "compress", ds / "seg" / "1", "--level", "9")
+    jobs = submit(capsys, "compress", ds / "seg" / "1", "--level", "9", elements=1)
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
     np.testing.assert_array_equal(wkwdask.read(ds / "seg" / "1"), voxels)
@@ -113,7 +98,7 @@ def test_a_mag_in_its_own_place(slurm, ds, capsys):
     assert not leftovers(ds)
 
 
-def test_what_keeps_no_journal_is_refused(slurm, ds, capsys):
+def test_commands_without_a_journal_are_rejected(slurm, ds, capsys):
     with pytest.raises(UnsupportedError, match="slurm-allocation"):
         submit(capsys, "verify", ds)
     assert not slurm.jobs()

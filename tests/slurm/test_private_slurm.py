@@ -1,4 +1,4 @@
-"""The private cluster itself: jobs run on three nodes, memory limits hold, and nothing stays."""
+"""The private cluster itself: jobs run on three nodes, and no daemon outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_states_of_a_job(slurm, tmp_path):
     assert slurm.state("999999") == ""
 
 
-def test_nothing_stays_of_a_killed_process(slurm_cluster):
-    """``slurm_cluster`` only says that SLURM is installed; this is another cluster."""
+def test_no_daemon_outlives_a_killed_process(slurm_cluster):
+    """``slurm_cluster`` only skips where SLURM is absent; the test starts another cluster."""
     with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder:
         imports = "import os, pathlib\nfrom support import private_slurm as p"
         command = f"{imports}\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"

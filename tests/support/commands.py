@@ -1,4 +1,4 @@
-"""The command ``wkwdask`` and scripts in this process, since another one takes seconds to start."""
+"""Run ``wkwdask`` and scripts in this process, since another one takes seconds to start."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ from unittest import mock
 
 from wkwdask import cli
 
-COMMAND = cli.cli
-"""What click knows of the command."""
-
 
 class Terminal(io.StringIO):
-    """What somebody types."""
+    """Typed input."""
 
     def isatty(self):
         return True
 
 
 class Done(subprocess.CompletedProcess):
-    """What a command printed, and its exit code."""
+    """Output and exit code of a command."""
 
     @property
     def output(self):
-        """What it printed, errors last."""
+        """Standard output, then standard error."""
         return self.stdout + self.stderr
 
 
 COMMAND = cli.cli
-"""What click knows of the command."""
+"""The command as an object of click."""
 
 
 def run_here(*arguments, typed=None):
-    """Give the exit code and what is printed, as ``subprocess.run`` does; ``typed`` is the answer at a terminal, where there is one."""
+    """Return exit code and output, as ``subprocess.run`` does; ``typed`` is the answer at a terminal, None without one."""
     out, errors, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]),
@@ -52,7 +49,7 @@ def run_here(*arguments, typed=None):
 
 
 def run_script_here(path, *arguments):
-    """Give what a script prints."""
+    """Return the output of a script."""
     out = io.StringIO()
     with mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]), contextlib.redirect_stdout(out):
         runpy.run_path(str(path), run_name="__main__")

@@ -69,7 +69,7 @@ def edit(folder, change):
 
 
 def hashes(folder):
-    """What every file of a folder holds, hidden ones too, links and empty folders by their name."""
+    """Content of every file of a folder, hidden ones too; links and empty folders by name."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
         name = str(path.relative_to(folder))
@@ -237,7 +237,7 @@ def mags_of(name, change):
 
 
 def link(path):
-    """Put a link to nowhere in the place of a file or folder."""
+    """Replace a file or folder by a dangling link."""
 
     def damage(folder):
         remove(path)(folder)
@@ -247,7 +247,7 @@ def link(path):
 
 
 def make_folder(path):
-    """Put a folder in the place of a file."""
+    """Replace a file by a folder."""
 
     def damage(folder):
         remove(path)(folder)
@@ -298,7 +298,7 @@ def zero_file(path):
 
 
 def copied_mag(change=lambda copy: None):
-    """Let webknossos have been building the finest mag in a folder of its own yesterday, with files of another length."""
+    """Leave a finest mag that webknossos was rechunking into a separate folder yesterday, with files of another length."""
 
     def damage(folder):
         copy = folder / RECHUNK / "cells" / "1"
@@ -388,9 +388,9 @@ class Case:
     stays: tuple[str, ...] = ()
     """Kinds of faults that stay, notes left out."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the repair may do."""
+    """Allowed repairs."""
     verify: dict[str, Any] = field(default_factory=dict)
-    """How it is checked."""
+    """Way of checking."""
     restored: bool = True
     """Whether all voxels are as before, where nothing stays."""
     zeros: bool = False
@@ -464,10 +464,10 @@ CASES = [
     # files and folders
     Case("data file unreadable", lambda folder: (folder / FINE).chmod(0), {"file.unreadable": FINE}, stays=("file.unreadable",), needs_user=True),
     Case("data file a link to nowhere", link(FINE), {"file.dangling": FINE}, stays=("file.dangling",)),
-    Case("folder in the place of a file", make_folder(FINE), {"file.no_file": FINE}, stays=("file.no_file",)),
+    Case("folder instead of a file", make_folder(FINE), {"file.no_file": FINE}, stays=("file.no_file",)),
     Case("data file gone, the record knows", remove(FINE), {"file.lost": FINE}, stays=("file.lost",)),
     Case(
-        "file in the place of a folder", both(remove("cells/1/z1/y0"), add("cells/1/z1/y0")), {"folder.no_folder": "cells/1/z1/y0", "file.lost": None},
+        "file instead of a folder", both(remove("cells/1/z1/y0"), add("cells/1/z1/y0")), {"folder.no_folder": "cells/1/z1/y0", "file.lost": None},
         stays=("folder.no_folder", "file.lost"),
     ),
     Case(
@@ -487,7 +487,7 @@ CASES = [
     Case("coarser file empty", cut(COARSE, 0), {"file.empty": COARSE}, ("rebuild",)),
     Case("coarser file with a broken block", blocks(set_block(2, b"\xff" * 50), COARSE), {"block.undecodable": COARSE}, ("rebuild",)),
     Case("coarser file gone, the record knows", remove(COARSE), {"file.lost": COARSE}, ("rebuild",)),
-    Case("folder in the place of a coarser file", make_folder(COARSE), {"file.no_file": COARSE}, ("rebuild",)),
+    Case("folder instead of a coarser file", make_folder(COARSE), {"file.no_file": COARSE}, ("rebuild",)),
     Case("two mags of one file broken", both(cut(COARSE, 9), cut("cells/4/z0/y0/x0.wkw", 9)), {"file.short": (COARSE, "cells/4/z0/y0/x0.wkw")},
          ("rebuild", "rebuild")),
     Case("file broken in the finest mag and the next", both(cut(FINE, 40), cut(ABOVE, -20)), {"table.truncated": FINE, "file.truncated": ABOVE},
@@ -555,12 +555,12 @@ CASES = [
 
 
 def matches(kind, pattern):
-    """Tell whether a kind of fault is the one that is meant."""
+    """Compare kinds of faults."""
     return kind == pattern or (pattern.endswith("*") and kind.startswith(pattern[:-1]))
 
 
 def prepare(sound, folder, case):
-    """Copy the sound dataset and damage it; gives the folder."""
+    """Copy the sound dataset and damage it; returns the folder."""
     shutil.copytree(sound, folder, symlinks=True)
     case.damage(folder)
     return folder

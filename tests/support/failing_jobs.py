@@ -13,7 +13,7 @@ from wkwdask.runs.journal import JournaledJob, read_journal
 
 
 class OwnError(Exception):
-    """Cannot be made again from its arguments, so that no other process gets it."""
+    """An error that cannot be unpickled."""
 
     def __init__(self, first, second):
         super().__init__(first)
@@ -21,7 +21,7 @@ class OwnError(Exception):
 
 
 def fail(kind, number, tried):
-    """Do what a kind of task does at one of its attempts."""
+    """Fail as this kind of task does at an attempt."""
     if kind == "corrupt":
         raise CorruptError(f"file {number}: broken")
     if kind == "own":
@@ -45,27 +45,23 @@ class Work:
     number: int
     """Which task."""
     kind: str
-    """What becomes of it."""
+    """How it fails."""
     group: str = "work"
-    """Whether it is a first task, or one that follows."""
+    """``work`` for a first task, ``pair`` for one that follows."""
 
     @property
     def spec(self):
-        """What it is called with."""
         return self
 
     @property
     def name(self):
-        """What an error calls it."""
         return f"{self.group} {self.number}"
 
     @property
     def key(self):
-        """What a journal calls it."""
         return f"{self.group} {self.number}"
 
     def run(self):
-        """Fail or not."""
         path = f"{self.folder}/{self.key}"
         with open(path, "ab", buffering=0) as file:
             file.write(b".")
@@ -74,7 +70,7 @@ class Work:
 
 
 class PairsJob:
-    """Tasks, and for each two of them one that follows when both are done."""
+    """Tasks, and one more for each two of them after both are done."""
 
     def __init__(self, folder, kinds):
         self.folder, self.kinds = str(folder), kinds
@@ -96,12 +92,11 @@ class PairsJob:
         return True
 
     def journaled(self, journal, folder):
-        """Go on from where the journal ends."""
         return JournaledJob(self, journal.append, list(read_journal(folder)), (), folder=str(folder))
 
 
 def attempts(folder):
-    """How often each task was begun."""
+    """Count the attempts of each task."""
     return {name: os.stat(f"{folder}/{name}").st_size for name in os.listdir(folder)}
 
 

@@ -1,4 +1,4 @@
-"""Something that happens between two steps of a job: what the job does with files is counted by the interpreter's own audit events, whatever the code is."""
+"""Actions between two steps of a job. Steps are file operations, counted by audit events of the interpreter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Counter:
 
 @contextlib.contextmanager
 def counting(folder, number=0, action=None, events=_EVENTS):
-    """Act before the event of that number, from 1 on, in this thread; gives the counter."""
+    """Act before the event of that number, from 1 on, in this thread; returns the counter."""
     counter = Counter(folder, number, action, events)
     _active.append(counter)
     try:
@@ -47,7 +47,7 @@ def counting(folder, number=0, action=None, events=_EVENTS):
 
 
 class Meanwhile:
-    """What another thread does meanwhile; this one goes on when it has ended, or waits for what this one holds."""
+    """Run a function in another thread until it ends or waits for a lock that this one holds."""
 
     def __init__(self, function, seconds=0.2):
         self.function, self.seconds = function, seconds

@@ -1,10 +1,10 @@
-"""A dask cluster of processes on this machine whose end is bounded.
+"""Dask cluster of processes on this machine that always ends.
 
-Closing a LocalCluster can wait for ever for a worker that never got the word (seen with distributed 2025.7.0 on a busy machine). Then the workers are
-killed, each by its process id.
+Closing a LocalCluster can wait forever for a worker that does not answer (seen with distributed 2025.7.0 on a busy machine). The workers are then killed,
+each by its process id.
 
-Some seconds after a worker died, a LocalCluster looks whether the next one of its name is there, and else stops it for good. Where workers are killed again
-and again, or start slowly, that looks like one more death, maybe of the last worker: here there is no such look.
+Some seconds after a worker died, a LocalCluster removes it for good unless its successor has connected. Successors start slowly on a busy machine, so this
+check is disabled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NEVER = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 @contextlib.contextmanager
 def local_cluster(**options):
-    """Start two worker processes of one thread, and stop them in any case."""
-    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", **options)
+    """Start worker processes of one thread, two by default, and stop them at the end."""
+    cluster = distributed.LocalCluster(**{"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0", **options})
     try:
         with dask.config.set(_NEVER):
             yield cluster

@@ -1,4 +1,4 @@
-"""Locks as jobs leave them: small JSON files beside mags and documents, written and read in plain Python."""
+"""Locks of jobs: small JSON files beside mags and documents, written and read in plain Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def process_start(pid):
-    """When a process started, as /proc says it."""
+    """Read the start time of a process from /proc."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
@@ -28,7 +28,7 @@ def dead_process(command="another job", job="20260101T000000-00000000"):
 
 
 def far_process(command="another job", job="20260101T000000-00000000"):
-    """Describe a process of another machine, of which nobody here can tell whether it lives."""
+    """Describe a process of another machine, whose state is unknown here."""
     return {**this_process(command, job), "host": "elsewhere", "boot": "boot", "pid": 7, "process_start": "1"}
 
 

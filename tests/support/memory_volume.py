@@ -61,7 +61,7 @@ class Store:
             return list(self.arrays)
 
     def state(self, name):
-        """Give size and time of modification, None for what is not there."""
+        """Return size and modification time, None for absent files."""
         array = self.arrays.get(name)
         return None if array is None else (array.nbytes, self.stamps[name])
 
@@ -337,7 +337,7 @@ def make_volume(store, array, topleft=(0, 0, 0), **options):
 
 
 def read_whole(volume):
-    """Give all voxels of a volume."""
+    """Read all voxels of a volume."""
     out = np.empty((volume.num_channels, *volume.box.size), volume.dtype)
     volume.read_into(out, volume.box.topleft)
     return out

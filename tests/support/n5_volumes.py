@@ -51,7 +51,7 @@ def write_dataset(folder, array, block=(16, 16, 8), compression="gzip", *, cut=T
 
 
 def java_lz4(data, piece_nbytes=64, *, raw_from=None):
-    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does, but for the checksums: in pieces, those from a number on as they are."""
+    """Compress as ``net.jpountz.lz4.LZ4BlockOutputStream`` does, but for the checksums: in pieces, uncompressed from a number on."""
     import lz4.block
 
     out = b""

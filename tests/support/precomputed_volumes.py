@@ -93,7 +93,7 @@ def write_minishards(path, minishards):
 
 
 def read_shard(path, sharding):
-    """Take a shard apart: its chunks, as they are stored, by their identifiers."""
+    """Split a shard into its stored chunks by identifier."""
     raw, chunks, head = path.read_bytes(), {}, 16 << sharding.minishard_bits
     for start, end in np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).reshape(-1, 2).tolist():
         part = raw[head + start : head + end]

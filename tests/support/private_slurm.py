@@ -1,4 +1,4 @@
-"""A private SLURM on one machine: munged, slurmctld and several virtual nodes, with all of their files in one folder. Ended by process id.
+"""Private SLURM on one machine: munged, slurmctld and several virtual nodes, with all of their files in one folder.
 
 It needs Debian's ``slurm-wlm`` and ``munge``, no root, no systemd and no cgroups, and leaves /etc/slurm and /etc/munge alone. Jobs find it by the
 variable ``SLURM_CONF``. ``JobAcctGatherParams=OverMemoryKill`` enforces ``--mem`` where there are no cgroups.
@@ -21,7 +21,7 @@ from pathlib import Path
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 _SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
 _UP_SECONDS = 60
-_END_SECONDS = 10
+_END_SECONDS = 30
 _END_WITH = "--end-with"
 
 _CONFIGURATION = """\
@@ -80,73 +80,67 @@ def missing_programs() -> list[str]:
 
 @dataclass(frozen=True)
 class PrivateSlurm:
-    """A cluster that runs."""
+    """Running cluster."""
 
     folder: Path
-    """Where its files are; ``SLURM_CONF`` names ``slurm.conf`` in it."""
+    """Folder of its files; ``SLURM_CONF`` names ``slurm.conf`` in it."""
     nodes: tuple[str, ...]
-    """Names of its nodes."""
+    """Node names."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process must have in its environment to reach it."""
+        """Variables by which a process reaches it."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))}
 
     def run(self, *command: str, check: bool = True) -> str:
-        """Run a command of SLURM and give what it printed."""
+        """Run a command of SLURM and return its output."""
         done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout.strip()
 
     def state(self, job: str) -> str:
-        """Give the state of a job or of an element of an array, such as RUNNING; empty where SLURM knows none."""
+        """Return the state of a job or array element, for example RUNNING; empty if SLURM knows no such job."""
         return self.run("squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False).partition("\n")[0]
 
     def wait_for(self, job: str, *states: str, seconds: float = 60) -> str:
-        """Wait until a job is in one of some states.
-
-        Raises
-        ------
-        TimeoutError
-            It is not in time.
-        """
+        """Wait until a job is in one of the states; raise TimeoutError if that takes too long."""
         until = time.monotonic() + seconds
         while (state := self.state(job)) not in states:
             if time.monotonic() > until:
                 raise TimeoutError(f"job {job} is {state or 'unknown'} after {seconds} s, not {' or '.join(states)}")
-            time.sleep(0.1)
+            time.sleep(0.2)
         return state
 
     def jobs(self, name: str | None = None) -> list[str]:
-        """List the ids of the jobs that wait or run, of those with a name if one is given."""
-        wanted = ["-n", name] if name else []
-        return self.run("squeue", "-h", "-r", "-o", "%i", *wanted).split()
+        """List the ids of pending and running jobs, if asked only those with a name."""
+        filters = ["-n", name] if name else []
+        return self.run("squeue", "-h", "-r", "-o", "%i", *filters).split()
 
-    def wait_until_empty(self, seconds: float = 30) -> None:
-        """Wait until no job waits, runs or is being cleared away."""
+    def wait_until_empty(self, seconds: float = 60) -> None:
+        """Wait until no job is pending, running or completing."""
         until = time.monotonic() + seconds
         while self.jobs():
-            assert time.monotonic() < until, f"jobs are still there after {seconds} s: {self.run('squeue')}"
-            time.sleep(0.1)
+            assert time.monotonic() < until, f"jobs have not ended after {seconds} s: {self.run('squeue')}"
+            time.sleep(0.2)
 
     def requeue_now(self, job: str) -> None:
-        """Requeue a job and let it start at once, not after the two minutes that SLURM gives it."""
+        """Requeue a job and start it at once; SLURM would wait for two minutes."""
         self.run("scontrol", "requeue", job)
         self.start_now(job)
 
     def start_now(self, job: str, seconds: float = 30) -> None:
-        """Let a requeued job start as soon as it waits."""
+        """Start a requeued job when it is pending."""
         self.wait_for(job, "PENDING", seconds=seconds)
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
 
     def field(self, job: str, name: str) -> str:
-        """Give what ``scontrol show job`` says about a job, such as how many ``Restarts`` it had."""
+        """Return a field of ``scontrol show job``, for example ``Restarts``."""
         words = self.run("scontrol", "show", "job", job).split()
         return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
     def end_jobs(self) -> None:
-        """Cancel every job of this cluster and wait until all are gone."""
+        """Cancel all jobs of this cluster and wait until none is left."""
         until = time.monotonic() + _END_SECONDS
         while ids := self.jobs():
             self.run("scancel", "--full", *ids, check=False)
@@ -155,7 +149,7 @@ class PrivateSlurm:
             time.sleep(0.2)
 
     def make_idle(self) -> None:
-        """Bring nodes back that a test took down."""
+        """Resume the nodes that a test took down."""
         for node in self.nodes:
             if self.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T").rstrip("*") not in ("idle", "mixed", "allocated", "completing"):
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
@@ -163,10 +157,10 @@ class PrivateSlurm:
 
 @contextlib.contextmanager
 def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000, urgent: bool = False):
-    """Start a cluster in a folder that is there, and end it in any case.
+    """Start a cluster in an existing folder, and stop it at the end.
 
-    A short path: that of a socket in it must stay below 108 characters. ``urgent`` adds a partition of that name whose jobs preempt those of others:
-    these are requeued.
+    The path must be short: that of a socket in it is limited to 108 characters. ``urgent`` adds a partition of that name, whose jobs preempt and requeue
+    the jobs of others.
     """
     with contextlib.ExitStack() as stack:
         started: list[Path] = []
@@ -197,7 +191,7 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
 
 @contextlib.contextmanager
 def _ended_with_this_process(folder: Path):
-    """Let another process end the daemons where this one is killed."""
+    """Start a process that stops the daemons if this one is killed."""
     command = [sys.executable, str(Path(__file__).resolve()), _END_WITH, str(os.getpid()), str(folder)]
     with subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL) as watcher:
         try:
@@ -224,14 +218,14 @@ def _start_munge(folder: Path, started: list[Path]) -> None:
 
 
 def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> None:
-    """Start a daemon; what must be ended later is noted before."""
+    """Start a daemon; its file of the process id is recorded first."""
     started.append(folder / "run" / pid_file)
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _SEARCHED}
     subprocess.run(command, env=environment, check=True, timeout=30, stdin=subprocess.DEVNULL)
 
 
 def _free_ports(count: int) -> int:
-    """Find the first of some consecutive ports that nobody listens on."""
+    """Find the first of several consecutive free ports."""
     for first in range(20000 + os.getpid() % 4500 * 8, 60000, 8):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
@@ -255,7 +249,7 @@ def _end_all(pid_files: list[Path]) -> None:
 
 
 def _end(pid: int, program: str) -> None:
-    """End a daemon, if the number still is that of the daemon."""
+    """Stop a daemon, if the process id still is its own."""
     if not _is_running(pid, program):
         return
     os.kill(pid, signal.SIGTERM)
@@ -269,7 +263,7 @@ def _end(pid: int, program: str) -> None:
 
 
 def _is_running(pid: int, program: str) -> bool:
-    """Tell whether a process is there and is the program; the first process of a container may never collect one that has ended."""
+    """Check that a process runs this program. The first process of a container may never collect zombies, so they count as ended."""
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
     except FileNotFoundError:
@@ -278,7 +272,7 @@ def _is_running(pid: int, program: str) -> bool:
 
 
 def main() -> None:
-    """Run a command, such as a shell, inside a private cluster that is ended with it: ``python tests/support/private_slurm.py bash``."""
+    """Run a command inside a private cluster: ``python tests/support/private_slurm.py bash``."""
     import tempfile
 
     if sys.argv[1:2] == [_END_WITH]:

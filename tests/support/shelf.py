@@ -21,7 +21,7 @@ class Shelf(MemoryFileSystem):
 
 
 def empty_shelf():
-    """Give the place, with nothing in it."""
+    """Return an empty shelf."""
     fsspec.register_implementation("shelf", Shelf, clobber=True)  # pytest may import this module twice
     Shelf.store.clear()
     Shelf.pseudo_dirs[:] = [""]

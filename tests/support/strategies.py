@@ -51,7 +51,7 @@ def headers(draw, max_block_len=4, max_file_len=4, block_types=tuple(BlockType),
 def voxel_array(dtype, shape, seed, kind):
     """Make voxels of one kind from a seed.
 
-    ``zeros`` has an encoding of its own, ``few`` has ties and compresses, ``noise`` uses every bit and grows under LZ4, ``extremes`` holds the
+    ``zeros`` has a separate encoding, ``few`` has ties and compresses, ``noise`` uses every bit and grows under LZ4, ``extremes`` holds the
     limits of the type (sums of them leave it), NaN and infinities. Bits are drawn, so that 64-bit integers lose theirs in any detour over floats.
     """
     dtype = np.dtype(dtype)

@@ -42,7 +42,7 @@ class Header(NamedTuple):
             yield tuple(self.block_len * sum(bit << n for n, bit in enumerate(axis)) for axis in bits)
 
     def bounds(self, raw):
-        """Give the first byte of each block of a file, and that behind the last."""
+        """Return the first byte of each block of a file, and the end of the last."""
         if self.block_type == RAW:
             nbytes = self.block_len**3 * self.num_channels * self.dtype.itemsize
             return [self.data_offset + number * nbytes for number in range(self.file_len**3 + 1)]
@@ -67,7 +67,7 @@ def encode_file(voxels, block_len, block_type=LZ4):
 
 
 def decode_file(raw):
-    """Give the cube (c, x, y, z) of a file."""
+    """Read the cube (c, x, y, z) of a file."""
     header = Header.of(raw)
     bounds, edge = header.bounds(raw), (header.block_len,) * 3
     out = np.zeros((header.num_channels, *[header.block_len * header.file_len] * 3), header.dtype)
@@ -80,7 +80,7 @@ def decode_file(raw):
 
 
 def stored_voxels(folder, shape):
-    """Read what the files of a mag hold from voxel 0 on, whatever its box is: shape (x, y, z), result (c, x, y, z)."""
+    """Read the files of a mag from voxel 0 on, without its box: shape (x, y, z), result (c, x, y, z)."""
     header = header_of(folder)
     edge = header.block_len * header.file_len
     out = np.zeros((header.num_channels, *(-(-n // edge) * edge for n in shape)), header.dtype)
@@ -92,7 +92,7 @@ def stored_voxels(folder, shape):
 
 
 def spoil_block(path, number):
-    """Make a compressed block undecodable, the table stays sound; gives its bytes."""
+    """Make a compressed block undecodable without changing the table; returns its bytes."""
     raw = bytearray(path.read_bytes())
     start, end = Header.of(raw).bounds(raw)[number : number + 2]
     raw[start:end] = b"\xff" * (end - start)
@@ -101,7 +101,7 @@ def spoil_block(path, number):
 
 
 def block_bytes(path, number):
-    """Give the bytes of a block as they are stored."""
+    """Return the stored bytes of a block."""
     raw = path.read_bytes()
     start, end = Header.of(raw).bounds(raw)[number : number + 2]
     return raw[start:end]

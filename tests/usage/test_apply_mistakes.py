@@ -1,4 +1,4 @@
-"""Mistakes in a function that is applied show at once, as the user wrote them."""
+"""Mistakes in an applied function fail at once, with the traceback of the user's code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_the_line(dataset, text, me
     assert message in done.stderr
 
 
-def test_errors_that_cannot_pass_are_not_tried_again(dataset):
+def test_permanent_errors_are_not_retried(dataset):
     calls = []
 
     def broken(em):
@@ -103,7 +103,7 @@ def test_errors_that_cannot_pass_are_not_tried_again(dataset):
     assert isinstance(failed.value.__cause__, ValueError)
 
 
-def test_errors_that_may_pass_are_tried_again(dataset):
+def test_transient_errors_are_retried(dataset):
     for error in (OSError("gone"), MemoryError(), TimeoutError("slow"), RuntimeError("the device is busy")):
         failures = iter([error, error])
 
@@ -116,8 +116,8 @@ def test_errors_that_may_pass_are_tried_again(dataset):
         np.testing.assert_array_equal(wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1"))
 
 
-def test_a_function_that_needs_large_boxes_is_not_refused(dataset):
-    """The trial of one block fails, that of a whole brick decides."""
+def test_a_function_that_needs_large_boxes_is_accepted(dataset):
+    """The trial on one block fails, the one on a whole brick succeeds."""
     whole = wkwdask.read(dataset / "color/1").shape[1:]
 
     def network(em):
@@ -129,6 +129,6 @@ def test_a_function_that_needs_large_boxes_is_not_refused(dataset):
     np.testing.assert_array_equal(wkwdask.read(dataset / "new/1"), wkwdask.read(dataset / "color/1"))
 
 
-def test_a_reduction_is_tried_too(dataset):
+def test_a_reduction_has_a_trial_too(dataset):
     with pytest.raises(TaskFailedError, match=r"failed in a trial, before anything was written: ZeroDivisionError"):
         wkwdask.apply(lambda em: 1 // 0, dataset / "color/1")

@@ -1,4 +1,4 @@
-"""A mag that is written outside of any dataset: a warning says so, it keeps its box, and ``voxel_size=`` makes the dataset."""
+"""A mag outside any dataset: writing it warns, its box is kept, and ``voxel_size=`` creates a dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(url, array=ARRAY, box=BOX):
     assert wkwdask.info(url).layers[0].mags[0].box == box
 
 
-def test_it_keeps_its_box(mag):
+def test_the_box_is_kept(mag):
     check(mag)
     check(mag.parent)
 
@@ -49,7 +49,7 @@ def test_the_box_follows_the_folder(mag, tmp_path):
     check(tmp_path / "moved" / "1", box=wkwdask.BoundingBox((0, 0, 0), ARRAY.shape))
 
 
-def test_what_is_stored_anew_in_place_keeps_it(mag):
+def test_rechunk_and_compress_in_place_keep_the_box(mag):
     report = wkwdask.rechunk(mag, file_len=8)
     check(mag)
     assert (report.nbytes_in, report.mags[0].voxels) == (ARRAY.nbytes, ARRAY.size)
@@ -57,13 +57,13 @@ def test_what_is_stored_anew_in_place_keeps_it(mag):
     check(mag)
 
 
-def test_a_pyramid_has_the_same_place(mag):
+def test_a_pyramid_has_the_same_box(mag):
     wkwdask.build_pyramid(mag.parent, method="nearest", mags=[2])
     assert wkwdask.info(mag.parent).layers[0].mags[1].box == BOX.in_mag(wkwdask.Mag.parse(2))
     assert wkwdask.open(mag.parent / "2").shape == (1, 25, 20, 15)
 
 
-def test_files_of_other_software_outside_of_the_box_count(mag, tmp_path):
+def test_files_outside_the_box_extend_it(mag, tmp_path):
     wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), tmp_path / "other" / "1", offset=(0, 0, 0), file_len=wkwdask.info(mag).layers[0].mags[0].file_len)
     (path,) = (tmp_path / "other" / "1").rglob("x*.wkw")
     (mag / path.relative_to(tmp_path / "other" / "1").parent).mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_files_of_other_software_outside_of_the_box_count(mag, tmp_path):
 
 
 @pytest.mark.parametrize("box", [None, 3, "x", [1, 2], [0, 0, 0, -1, 5, 5], [0.5] * 6, [True] * 6, [0, 0, 0, 1 << 40, 1, 1], {"a": 1}])
-def test_a_broken_record_is_as_none(mag, box):
+def test_a_broken_record_is_ignored(mag, box):
     record = json.loads((mag / ".wkwdask.json").read_text())
     (mag / ".wkwdask.json").write_text(json.dumps({**record, "box": box}))
     assert wkwdask.info(mag).layers[0].mags[0].box.contains(BOX)
@@ -89,7 +89,7 @@ def test_an_empty_mag_keeps_its_box(tmp_path):
     assert int(wkwdask.read(tmp_path / "color" / "1").sum()) == 3 * 125
 
 
-def test_voxel_size_makes_the_dataset(tmp_path, recwarn):
+def test_voxel_size_creates_the_dataset(tmp_path, recwarn):
     wkwdask.to_wkw(ARRAY, tmp_path / "new" / "color" / "1", offset=OFFSET, voxel_size=(4, 4, 35))
     wkwdask.create(tmp_path / "new" / "seg" / "1", ((0, 0, 0), (9, 9, 9)), "uint32", voxel_size=(4, 4, 35))
     assert not [warning for warning in recwarn if issubclass(warning.category, UserWarning)]
@@ -98,7 +98,7 @@ def test_voxel_size_makes_the_dataset(tmp_path, recwarn):
     check(tmp_path / "new" / "color" / "1")
 
 
-def test_voxel_size_of_what_is_there(tmp_path):
+def test_the_voxel_size_must_agree_with_an_existing_dataset(tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
     wkwdask.to_wkw(ARRAY, tmp_path / "ds" / "color" / "1", voxel_size=(4, 4, 35))
     with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(4, 4, 30\) nm"):

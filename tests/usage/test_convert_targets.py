@@ -1,4 +1,4 @@
-"""Targets of conversions that are named as what is not written: refused before any work, with a list of what is."""
+"""Targets of conversions whose suffix is not writable: an error before any work lists the writable ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def dataset(tmp_path):
 @pytest.mark.parametrize(
     "name", ["out.h5:/x", "out.h5:x", "out.HDF5:/volumes/raw", "out.h5", "out.nii", "out.nii.gz", "out.png", "out.mrc", "out.tif.bak", "out.n5/s0.nrrd"]
 )
-def test_an_export_to_what_is_not_written(tmp_path, dataset, name):
+def test_an_export_to_a_format_without_a_writer_is_an_error(tmp_path, dataset, name):
     with pytest.raises((UnsupportedError, ValueError), match=f"{TARGETS}|named like N5"):
         wkwdask.convert(dataset, f"{tmp_path}/{name}")
     assert [path.name for path in tmp_path.iterdir()] == ["ds"]
 
 
 @pytest.mark.parametrize("name", ["out.h5:/x", "out.h5", "out.png", "out.mrc"])
-def test_an_import_to_what_is_not_written(tmp_path, name):
+def test_an_import_to_a_format_without_a_writer_is_an_error(tmp_path, name):
     np.save(tmp_path / "a.npy", np.ones((3, 4, 5), np.uint8))
     with pytest.raises(UnsupportedError, match=TARGETS):
         wkwdask.convert(tmp_path / "a.npy", f"{tmp_path}/{name}", voxel_size=(4, 4, 4))
@@ -42,10 +42,10 @@ def test_the_command_lists_the_targets(tmp_path, dataset):
     assert ".h5 is read but not written; use .tif, .ome.tif, .npy, .zarr" in " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "there.d"])
-def test_folders_of_sections(tmp_path, dataset, name):
-    """A name with a suffix is a folder where it ends with a slash, or is one."""
+@pytest.mark.parametrize("name", ["sections", "sections.v2/", "2012-09-28_ex145_07.2", "a.b/sections", "existing.d"])
+def test_sections_are_written_into_a_folder(tmp_path, dataset, name):
+    """A name with a suffix is a folder if it ends with a slash or exists as one."""
     pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
-    (tmp_path / "there.d").mkdir()
+    (tmp_path / "existing.d").mkdir()
     wkwdask.convert(dataset, f"{tmp_path}/{name}")
     assert len(list((tmp_path / name).glob("z*.tif"))) == 8

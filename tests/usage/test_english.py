@@ -1,4 +1,4 @@
-"""Sentences that people read: help texts, reports and errors are in plain words, and numbers agree with their nouns."""
+"""Help texts, reports and errors are in plain words, and numbers agree with their nouns."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def fails_in_a_corner(em):
 def test_one_task_that_fails(dataset):
     with pytest.raises(wkwdask.TaskFailedError) as caught:
         wkwdask.apply(fails_in_a_corner, dataset / "color" / "1", dataset / "same" / "1", chunks=8, retries=0)
-    told = f"{caught.value} {' '.join(getattr(caught.value, '__notes__', ()))}"
-    assert re.search(r"\b1 task failed( for this reason)?; all tasks that do not depend on them are done", told)
+    message = f"{caught.value} {' '.join(getattr(caught.value, '__notes__', ()))}"
+    assert re.search(r"\b1 task failed( for this reason)?; all tasks that do not depend on them are done", message)
 
 
 def test_an_existing_mag(dataset):

@@ -1,4 +1,4 @@
-"""An array is written, the call is interrupted: the same call resumes where the array is the same, status says so, and cancel --discard removes the job."""
+"""Interrupted writes of arrays: the same call resumes, ``status`` reports it, and ``cancel --discard`` removes the job."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VOXELS = np.arange(1, 4097, dtype=np.uint32).reshape(16, 16, 16)
 
 
 class StoppedError(Exception):
-    """What ends the call."""
+    """Raised to interrupt the call."""
 
 
 class Plug:
-    """A function over chunks that fails from one chunk on, and counts; all of them have one name in a graph."""
+    """Count chunks, and fail from a given one on; all instances have the same name in a graph."""
 
     seen, most = 0, 1000
 
@@ -75,17 +75,17 @@ def test_another_array_starts_over(interrupted):
     np.testing.assert_array_equal(wkwdask.read(interrupted / "seg" / "1")[0], VOXELS + 1)
 
 
-def test_an_array_of_another_name_resumes_where_that_is_asked_for(interrupted):
+def test_an_array_of_another_name_resumes_only_on_request(interrupted):
     Plug.seen, Plug.most = 0, 1000
     renamed = array().map_blocks(lambda voxels: voxels, dtype=VOXELS.dtype, name="another")
     wkwdask.to_wkw(renamed, interrupted / "seg" / "1", existing="resume", **OPTIONS)
     assert Plug.seen == 3
 
 
-def test_status_and_cancel(interrupted):
-    said = run_here("status", interrupted).stdout
-    assert "the same call with the same array resumes it" in said
-    assert "wkwdask cancel --discard removes it" in said
+def test_status_reports_and_cancel_discards_the_job(interrupted):
+    printed = run_here("status", interrupted).stdout
+    assert "the same call with the same array resumes it" in printed
+    assert "wkwdask cancel --discard removes it" in printed
     refused = run_here("cancel", interrupted)
     assert refused.returncode == 1
     assert "was interrupted, --discard removes it" in refused.stderr

@@ -1,4 +1,4 @@
-"""Jobs that are killed at their last steps, when the result appears or already exists: the same call succeeds, and nothing else stays."""
+"""Jobs killed at their last steps, while the result is published: the same call succeeds and leaves no other files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import dask
 import numpy as np
 import pytest
+from hypothesis import settings
 from support.file_events import counting
 
 import wkwdask
@@ -15,7 +16,7 @@ import wkwdask
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 OPTIONS = {"block_len": 8, "file_len": 2}
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.symlink", "os.remove", "os.rmdir"}
-STEPS = (0, 2, 5, 9)  # before the last one of a job
+STEPS = (0, 2, 5, 9)  # changes before the last one of a job
 LABELS = np.kron(np.arange(1, 9, dtype=np.uint32).reshape(2, 2, 2), np.ones((8, 8, 8), np.uint32))
 
 
@@ -63,7 +64,7 @@ def _serial(monkeypatch):
 
 
 def killed_at(number, job, here):
-    """Run a job in another process that ends before the change of that number; gives its exit code."""
+    """Run a job in a process that ends before a change of that number; returns its exit code."""
     child = os.fork()
     if not child:
         try:
@@ -95,7 +96,8 @@ def test_the_same_call_succeeds(start, tmp_path, name):
     with counting(whole, events=CHANGES) as counter:
         job(whole)
     expected, kept = voxels(whole), hidden(whole)
-    for number in sorted({max(1, counter.count - step) for step in STEPS}):
+    steps = STEPS if settings.get_current_profile_name() == "nightly" else [STEPS[0], STEPS[1 + list(JOBS).index(name) % 3]]
+    for number in sorted({max(1, counter.count - step) for step in steps}):
         here = shutil.copytree(start, tmp_path / "here")
         assert killed_at(number, job, here) == 9, number
         job(here)
@@ -107,7 +109,7 @@ def test_the_same_call_succeeds(start, tmp_path, name):
         assert voxels(whole) == expected
 
 
-def test_a_finished_pyramid_of_other_settings_or_another_source_is_an_error(start, tmp_path):
+def test_a_pyramid_of_other_settings_or_another_source_is_an_error(start, tmp_path):
     here = shutil.copytree(start, tmp_path / "here")
     wkwdask.build_pyramid(here / "ds", "seg", mags=[2, 4])
     with pytest.raises(wkwdask.ExistsError, match="already exists"):

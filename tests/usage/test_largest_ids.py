@@ -1,4 +1,4 @@
-"""Every job that knows the largest id of a segmentation states it, and none states one that is too small."""
+"""Jobs record the largest id of a segmentation if they know it, and never one that is too small."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def largest(dataset, layer="seg"):
     return wkwdask.open_dataset(dataset)[layer].largest_segment_id
 
 
-def unstated(dataset):
+def without_largest_id(dataset):
     wkwdask.open_dataset(dataset).set_largest_segment_id("seg", None)
     return dataset
 
@@ -42,12 +42,12 @@ EXPECTED = {"components": 8, "remap": 77, "renumber": 8}
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_jobs_state_what_they_wrote(dataset, name):
-    JOBS[name](unstated(dataset), dataset / "new" / "1")
+def test_jobs_record_the_largest_id(dataset, name):
+    JOBS[name](without_largest_id(dataset), dataset / "new" / "1")
     assert largest(dataset, "new") == EXPECTED.get(name, 40)
 
 
-def test_arrays_images_and_the_demonstration(dataset, tmp_path):
+def test_arrays_and_images_record_the_largest_id(dataset, tmp_path):
     assert largest(dataset) == 40
     np.save(tmp_path / "labels.npy", LABELS[:8])
     wkwdask.convert(tmp_path / "labels.npy", tmp_path / "made", voxel_size=(4, 4, 4), category="segmentation", layer="ids")
@@ -60,7 +60,7 @@ def test_arrays_images_and_the_demonstration(dataset, tmp_path):
     assert largest(dataset, "empty") is None
 
 
-def test_a_larger_id_that_is_stated_stays_until_the_voxels_are_replaced(dataset):
+def test_a_larger_recorded_id_is_kept_until_all_voxels_are_replaced(dataset):
     opened = wkwdask.open_dataset(dataset).set_largest_segment_id("seg", 1000)
     wkwdask.compress(dataset / "seg", level=1)
     wkwdask.build_pyramid(dataset, "seg", mags=[2])
@@ -74,16 +74,16 @@ def test_a_larger_id_that_is_stated_stays_until_the_voxels_are_replaced(dataset)
     assert largest(dataset, "reserved") == 500
 
 
-def test_an_id_that_is_too_small_is_raised(dataset):
+def test_a_smaller_recorded_id_is_raised(dataset):
     wkwdask.to_wkw(LABELS[:8, :8, :8] + 90, dataset / "seg" / "1", region=((0, 0, 0), (8, 8, 8)))
     assert largest(dataset) == 95
     wkwdask.to_wkw(LABELS[:8, :8, :8] + 900, dataset / "seg" / "2", **OPTIONS)
     assert largest(dataset) == 905
-    wkwdask.to_wkw(LABELS[:8, :8, :8] + 9000, unstated(dataset) / "seg" / "1", region=((0, 0, 0), (8, 8, 8)))
-    assert largest(dataset) is None  # a part does not tell of the rest
+    wkwdask.to_wkw(LABELS[:8, :8, :8] + 9000, without_largest_id(dataset) / "seg" / "1", region=((0, 0, 0), (8, 8, 8)))
+    assert largest(dataset) is None  # the rest of the layer is unknown
 
 
-def test_relabel_needs_no_more_than_what_to_wkw_stated(dataset, tmp_path):
+def test_relabel_uses_the_recorded_ids(dataset, tmp_path):
     for number, name in enumerate(("first", "second")):
         wkwdask.to_wkw(LABELS[:8, :8, :8] * 0 + 41 + number, tmp_path / name / "1", block_len=8, file_len=1)
     shutil.copytree(tmp_path / "first", tmp_path / "third")

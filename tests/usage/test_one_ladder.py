@@ -1,4 +1,4 @@
-"""A layer has one ladder of mags: WEBKNOSSOS tells mags apart by their largest factor."""
+"""A layer has one ladder of mags, since WEBKNOSSOS identifies mags by their largest factor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mags(dataset):
     return [str(mag) for mag in wkwdask.open_dataset(dataset)["color"].mags]
 
 
-def test_a_second_ladder_is_refused(dataset):
+def test_a_second_ladder_is_rejected(dataset):
     voxels = np.ones((20, 20, 20), np.uint8)
     np.save(dataset.parent / "two.npy", voxels)
     for call in (
@@ -35,6 +35,6 @@ def test_a_second_ladder_is_refused(dataset):
     assert sorted(path.name for path in (dataset / "color").iterdir() if not path.name.startswith(".")) == ["1", "2-2-1", "4-4-1"]
 
 
-def test_the_ladder_that_is_there_can_be_made_again_and_go_on(dataset):
+def test_the_existing_ladder_can_be_rebuilt_and_extended(dataset):
     wkwdask.build_pyramid(dataset, "color", mags=["2-2-1", "4-4-1", "8-8-2"], existing="overwrite")
     assert mags(dataset) == ["1", "2-2-1", "4-4-1", "8-8-2"]

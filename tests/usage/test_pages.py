@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/ as a reader types them: every command and Python block of a page, in order, in a folder with the demo dataset."""
+"""README.md and the pages of docs/: every command and Python block of a page runs in order, in a folder with the demo dataset."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
 
-NOT_TYPED = {
+SKIPPED = {
     "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
     'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
     "python3 -m venv .venv ": "installs from the network",
-    "wkwdask demo demo-dataset": "is typed first",
+    "wkwdask demo demo-dataset": "runs first",
     "wkwdask submit ": "SLURM",
     "wkwdask status demo-dataset --follow": "a job of SLURM to follow",
     "sed 's/^jobs: 10/": "makes a configuration for SLURM",
     "wkwdask cluster check mine.yaml ": "SLURM",
     "wkwdask pyramid demo-dataset --layer segmentation --overwrite --cluster mine.yaml": "SLURM",
 }
-"""How commands and Python blocks begin that are not typed here, and what they would need."""
+"""Prefixes of commands and Python blocks that are skipped, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_steps(text):
     return steps
 
 
-def make_what_readers_bring(folder):
+def make_input_of_readers(folder):
     """Sections of 12 bits, an HDF5 volume, two annotations of the demonstration dataset, an agglomerate file and a merger-mode NML."""
     import h5py
     import tifffile
@@ -88,8 +88,8 @@ def make_what_readers_bring(folder):
     (folder / "merger_mode.nml").write_text(f'<things><thing id="1"><nodes>{nodes}</nodes><edges/></thing></things>')
 
 
-def typed_into_python(step, names):
-    """Run a block as the interactive interpreter does, and give what it prints; values in comments behind expressions are compared."""
+def run_python(step, names):
+    """Run a block as the interactive interpreter does and return its output; values in comments after expressions are compared."""
     lines, printed = step.text.splitlines(), io.StringIO()
     with contextlib.redirect_stdout(printed):
         nodes = ast.parse(step.text).body
@@ -107,16 +107,16 @@ def typed_into_python(step, names):
     return printed.getvalue()
 
 
-def typed_into_a_shell(step):
+def run_command(step):
     program, *arguments = shlex.split(step.text)
-    assert program == "wkwdask", f"only commands of wkwdask can be typed here, found {program}"
+    assert program == "wkwdask", f"only commands of wkwdask can run here, found {program}"
     done = run_here(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def comparable(text, folder):
-    """Leave out where and how fast it ran."""
+    """Remove the folder and all measured numbers."""
     text = text.replace(f"{folder}/", "")
     text = re.sub(r"\d[\d.]* s\b", "N s", text)
     text = re.sub(r"\d[\d.,]* MB/s", "N MB/s", text)
@@ -134,11 +134,11 @@ def differs(printed, found, folder):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     for name in EXTRAS:
-        pytest.importorskip(name, reason=f"pages are typed where pip install '.[analysis,convert,precomputed,zarr]' has installed all extras: no {name}")
+        pytest.importorskip(name, reason=f"pages run where pip install '.[analysis,convert,precomputed,zarr]' has installed all extras: no {name}")
     folder = tmp_path_factory.mktemp("start")
-    made = run_here("demo", folder / "demo-dataset")
-    assert made.returncode == 0, made.stderr
-    make_what_readers_bring(folder)
+    done = run_here("demo", folder / "demo-dataset")
+    assert done.returncode == 0, done.stderr
+    make_input_of_readers(folder)
     return folder
 
 
@@ -152,15 +152,15 @@ def folder(start, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_does_what_it_says(page, folder):
+def test_the_blocks_of_a_page_print_what_it_shows(page, folder):
     problems, names = [], {"__name__": "__main__"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as a reader's interpreter does, these are no errors
         for step in read_steps((ROOT / page).read_text(encoding="utf-8")):
-            if step.text.startswith(tuple(NOT_TYPED)):
+            if step.text.startswith(tuple(SKIPPED)):
                 continue
             try:
-                found = typed_into_python(step, names) if step.is_python else typed_into_a_shell(step)
+                found = run_python(step, names) if step.is_python else run_command(step)
                 if differs(step.printed, found, folder):
                     problems.append(f"{page}, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}")
             except (Exception, SystemExit):
@@ -170,9 +170,9 @@ def test_a_page_does_what_it_says(page, folder):
     assert not problems, "\n\n".join(problems)
 
 
-def test_what_is_not_typed_is_on_a_page():
+def test_skipped_blocks_are_on_a_page():
     texts = [step.text for page in PAGES for step in read_steps((ROOT / page).read_text(encoding="utf-8"))]
-    assert [beginning for beginning in NOT_TYPED if not any(text.startswith(beginning) for text in texts)] == []
+    assert [beginning for beginning in SKIPPED if not any(text.startswith(beginning) for text in texts)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

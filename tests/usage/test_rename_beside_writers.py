@@ -1,4 +1,4 @@
-"""A layer is renamed while a job writes it, or a job starts while it is renamed: one of the two is refused, and no mag gets lost."""
+"""A layer is renamed while a job writes it, or a job starts during a renaming: one of the two fails, and no mag is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dataset(tmp_path):
 
 
 def fresh(dataset, number):
-    """A dataset like the first one, for one more round."""
+    """Create another dataset like the first one."""
     folder = dataset.parent / f"ds{number}"
     wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.to_wkw(FINE, folder / "em" / "1", **OPTIONS)
@@ -59,7 +59,7 @@ WRITERS = {"mag": write_mag, "region": write_region, "pyramid": build}
 
 
 def check(folder, writer, written, renamed):
-    """One of the two was done, or both one after the other; every mag on disk is listed, and holds what was written."""
+    """Check that one of the two succeeded, or both in turn; every mag on disk is listed and holds its voxels."""
     is_between_swap_and_unlink = isinstance(written, OSError) and written.errno == errno.ELOOP
     assert written is None or is_between_swap_and_unlink or isinstance(written, (wkwdask.LockedError, wkwdask.MissingError)), written
     assert renamed is None or isinstance(renamed, wkwdask.LockedError), renamed
@@ -68,7 +68,7 @@ def check(folder, writer, written, renamed):
         layer.name: sorted(str(mag) for mag in layer.mags) for layer in layers.values()
     }
     names = ["em"] if renamed is not None else ["raw"]
-    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)  # the writer began when the renaming had ended
+    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)  # the writer began after the renaming
     assert layers[names[0]].read(mag=1).min() == 3
     found = [(str(mag), int(layer.read(mag=mag).max())) for layer in layers.values() for mag in layer.mags]
     fine, coarse = (7, None) if writer is write_region else (3, 7 if writer is write_mag else 3)
@@ -127,7 +127,7 @@ def test_a_layer_that_is_being_written_is_not_renamed(dataset):
     assert [str(mag) for mag in wkwdask.open_dataset(dataset)["em"].mags] == ["1", "2"]
 
 
-def test_a_name_that_is_that_of_a_file_moves_no_file(dataset):
+def test_renaming_a_layer_named_like_a_file_moves_no_file(dataset):
     path = dataset / "datasource-properties.json"
     document = json.loads(path.read_text())
     document["dataLayers"][0]["name"] = path.name

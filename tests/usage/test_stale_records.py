@@ -1,4 +1,4 @@
-"""Records and arrays of a layer that was renamed say so when they are used: no zeros, and no other layer in their place."""
+"""Using records and arrays of a renamed layer is an error; they never return zeros or another layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", list(USES))
-def test_a_record_of_a_renamed_layer(dataset, use):
+def test_a_record_of_a_renamed_layer_is_an_error(dataset, use):
     layer = dataset["seg"]
     renamed = dataset.rename_layer("seg", "cells")
     with pytest.raises(wkwdask.MissingError, match=r"layer 'seg' was renamed, removed or replaced since this record was read; .* \(its layers are cells\)"):
@@ -35,7 +35,7 @@ def test_a_record_of_a_renamed_layer(dataset, use):
     assert USES[use](renamed["cells"]) is not None
 
 
-def test_another_layer_takes_the_name(dataset):
+def test_another_layer_of_that_name_is_not_read(dataset):
     layer = dataset["seg"]
     dataset.rename_layer("seg", "cells")
     wkwdask.to_wkw(np.zeros((16, 16, 16), np.uint8), f"{dataset.path}/seg/2", **OPTIONS)
@@ -44,14 +44,14 @@ def test_another_layer_takes_the_name(dataset):
             use(layer)
 
 
-def test_an_array_of_a_renamed_layer(dataset):
+def test_an_array_of_a_renamed_layer_is_an_error(dataset):
     array = dataset["seg"].open()
     dataset.rename_layer("seg", "cells")
     with pytest.raises(wkwdask.MissingError, match=r"seg/1/header\.wkw: not found: the mag is gone"):
         array.compute()
 
 
-def test_a_record_that_is_not_stale_stays_of_use(dataset):
+def test_a_record_survives_other_edits(dataset):
     layer = dataset["seg"]
     wkwdask.build_pyramid(dataset.path, mags=[2])
     dataset.set_bounding_box("seg", (0, 0, 0, 8, 8, 8))

@@ -1,4 +1,4 @@
-"""TIFF sections as people write them: with an axis of length 1 behind the columns."""
+"""TIFF files whose last axis, after the columns, has length 1."""
 
 from __future__ import annotations
 

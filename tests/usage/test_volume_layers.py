@@ -1,4 +1,4 @@
-"""Annotations with several volume layers: the report says which one was merged and which were not, and the user can choose."""
+"""Annotations with several volume layers: the report names the merged one and the others, and the user can choose."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def annotation(tmp_path):
     return write_annotations(tmp_path / "annotation.zip", {"other": {"1": {(0, 0, 0): block(7)}}, "seg": {"1": {(0, 0, 0): block(9)}}})
 
 
-def test_the_report_names_what_was_used_and_what_was_left_out(dataset, annotation, tmp_path):
+def test_the_report_names_used_and_unused_layers(dataset, annotation, tmp_path):
     report = wkwdask.merge(dataset, annotation, tmp_path / "merged")
     assert "used volume layer Volume 1 (data_1_Volume.zip), made on layer seg; left out Volume 0 (data_0_Volume.zip), made on layer other" in report.note
     assert wkwdask.read(tmp_path / "merged", ((0, 0, 0), (1, 1, 1))).item() == 9
 
 
-def test_one_volume_layer_needs_no_words(dataset, tmp_path):
+def test_a_single_volume_layer_is_not_mentioned(dataset, tmp_path):
     path = write_annotations(tmp_path / "annotation.zip", {"other": {"1": {(0, 0, 0): block(7)}}})
     assert "volume layer" not in wkwdask.merge(dataset, path, tmp_path / "merged").note
 
 
 @pytest.mark.parametrize("name", ["Volume 0", "data_0_Volume.zip"])
-def test_the_user_chooses(dataset, annotation, tmp_path, name):
+def test_a_volume_layer_is_chosen_by_name(dataset, annotation, tmp_path, name):
     report = wkwdask.merge(dataset, annotation, tmp_path / "merged", volume_layer=name)
     assert "used volume layer Volume 0" in report.note
     assert "left out Volume 1" in report.note
     assert wkwdask.read(tmp_path / "merged", ((0, 0, 0), (1, 1, 1))).item() == 7
 
 
-def test_the_command_chooses_too(dataset, annotation, tmp_path):
+def test_the_command_chooses_a_volume_layer(dataset, annotation, tmp_path):
     done = run_here("merge", dataset, annotation, tmp_path / "merged", "--volume-layer", "Volume 0")
     assert (done.returncode, "left out Volume 1 (data_1_Volume.zip)" in done.stdout) == (0, True)
 
 
-def test_no_such_volume_layer(dataset, annotation, tmp_path):
+def test_an_unknown_volume_layer_is_an_error(dataset, annotation, tmp_path):
     with pytest.raises(MissingError, match=r"no volume layer 'Volume 2'; there are Volume 0 .data_0_Volume.zip., made on layer other; Volume 1"):
         wkwdask.merge(dataset, annotation, tmp_path / "merged", volume_layer="Volume 2")
     both = write_annotations(tmp_path / "both.zip", {"a": {"1": {(0, 0, 0): block(7)}}, "b": {"1": {(0, 0, 0): block(8)}}})

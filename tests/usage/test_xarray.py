@@ -56,7 +56,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(params=[None, {}], ids=["lazy", "dask"])
 def pair(request, dataset):
-    """The layer as it is opened, and in memory."""
+    """The opened layer, and the same voxels in memory."""
     opened = xr.open_dataarray(dataset, engine="wkw", layer="em", chunks=request.param, cache=False)
     assert (opened.chunks is None) is (request.param is None)
     return opened, in_memory(EM, "em")
@@ -104,7 +104,7 @@ SELECTIONS = {
 
 
 class TestAsInMemory:
-    """Whatever is done to an opened array gives what it gives in memory."""
+    """Operations on an opened array equal those in memory."""
 
     @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
     def test_selection(self, pair, select):
@@ -140,7 +140,7 @@ class TestAsInMemory:
 
     def test_a_cluster(self, dataset):
         opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={}, cache=False)
-        with local_cluster() as cluster, distributed.Client(cluster):
+        with local_cluster(n_workers=1) as cluster, distributed.Client(cluster):
             xr.testing.assert_identical(opened[5:, ::2].max("z").compute(), in_memory(EM, "em")[5:, ::2].max("z"))
 
     def test_it_is_plotted(self, pair):
@@ -227,7 +227,7 @@ def test_a_layer_named_like_an_axis(tmp_path):
 
 
 class TestGuess:
-    """What the engine says that it can open."""
+    """Paths that the engine recognizes."""
 
     def test_dataset_layer_and_mag(self, dataset):
         assert all(xr.backends.list_engines()["wkw"].guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri()))
@@ -553,15 +553,7 @@ class TestAccessor:
             opened.rename(x="width").wkw.preview()
 
 
-@pytest.mark.parametrize(
-    "lines",
-    ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()", "import wkwdask.xarray.backend, xarray"],
-)
-def test_who_has_the_accessor(lines):
+@pytest.mark.parametrize("lines", ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()"])
+def test_the_accessor_is_registered_in_any_order_of_imports(lines):
     done = subprocess.run([sys.executable, "-c", f"{lines}; print(xarray.DataArray.wkw.__name__)"], capture_output=True, text=True, check=True)
     assert done.stdout == "WkwAccessor\n"
-
-
-def test_nobody_waits_for_xarray():
-    done = subprocess.run([sys.executable, "-c", "import sys, wkwdask; print('xarray' in sys.modules)"], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
