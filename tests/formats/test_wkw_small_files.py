@@ -1,4 +1,4 @@
-"""Mags whose files hold one block: the path for many files gives what the path for single files gives, voxels and errors alike."""
+"""Mags whose files hold one block: reads of many files at once return the voxels and errors of reads of single files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def voxels(shape, dtype="uint16", seed=1):
 
 
 def make(folder, array, *, block_len=8, file_len=1, compression="lz4"):
-    """Store an array, without the care that a writer takes; files that hold nothing but zeros are left out."""
+    """Store an array; files of zeros are left out."""
     array = array if array.ndim == 4 else array[None]
     header = make_header(array.dtype, len(array), block_len=block_len, file_len=file_len, block_type=BlockType.parse(compression))
     folder.mkdir(parents=True)
@@ -76,7 +76,6 @@ def take(path, monkeypatch):
 
 @pytest.fixture(params=PATHS)
 def path(request, monkeypatch):
-    """Run a test on all paths."""
     take(request.param, monkeypatch)
     return request.param
 
@@ -86,7 +85,7 @@ def mag(tmp_path):
     return make(tmp_path / "color" / "1", voxels(SHAPE))
 
 
-def test_the_path_is_taken(mag, monkeypatch):
+def test_small_files_are_read_together(mag, monkeypatch):
     calls = []
     before = wkw_small_files._read_batch
     monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: calls.append(args) or before(*args))
@@ -101,13 +100,12 @@ def test_which_mags_have_small_files(tmp_path, options, expected):
     assert wkw_small_files.has_small_files(header_of(open_mag(str(folder)))) == expected
 
 
-@pytest.mark.parametrize("compression", ["raw", "lz4", "lz4hc"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("channels", "compression"), [(1, "raw"), (3, "lz4"), (1, "lz4hc")])
 def test_any_box(tmp_path, path, channels, compression):
     array = voxels((channels, *SHAPE), "uint32")
     volume = open_mag(str(make(tmp_path / "1", array, compression=compression)))
     random = np.random.default_rng(5)
-    for n in range(30):
+    for n in range(20):
         low = random.integers(0, np.array(SHAPE) - 1)
         shape = random.integers(1, np.array(SHAPE) - low + 1)
         part = array[(slice(None), *map(slice, low, low + shape))]
@@ -119,8 +117,7 @@ def test_any_box(tmp_path, path, channels, compression):
         np.testing.assert_array_equal(one[0], part[channels - 1])
 
 
-def test_more_than_fits_into_a_batch(tmp_path, path, monkeypatch):
-    """Memory stays bounded, however many files there are."""
+def test_batches_are_bounded(tmp_path, path, monkeypatch):
     sizes = []
     before = wkw_small_files._read_batch
     monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
@@ -132,8 +129,7 @@ def test_more_than_fits_into_a_batch(tmp_path, path, monkeypatch):
         assert max(sizes) <= 8 << 20
 
 
-def test_around_the_files(mag, path):
-    """Before voxel 0, beyond the last file, and where nothing is at all."""
+def test_voxels_outside_the_files_are_zero(mag, path):
     out = read(mag, (-10, -3, -20), (60, 40, 60))
     np.testing.assert_array_equal(out[0, 10:50, 3:23, 20:48], voxels(SHAPE))
     out[0, 10:50, 3:23, 20:48] = 0
@@ -141,7 +137,7 @@ def test_around_the_files(mag, path):
     assert not read(mag, (1000, 2000, 3000)).any()
 
 
-def test_what_is_not_stored_is_zeros(mag, path):
+def test_missing_files_and_folders_are_zeros(mag, path):
     expected = voxels(SHAPE)
     (mag / "z0" / "y0" / "x1.wkw").unlink()
     expected[8:16, :8, :8] = 0
@@ -169,8 +165,7 @@ def test_files_with_another_encoding_than_the_mag(tmp_path, path):
         np.testing.assert_array_equal(read(folder)[0], array)
 
 
-def test_links(mag, path, tmp_path):
-    """Files and folders that were moved elsewhere, with links in their places."""
+def test_links_are_followed(mag, path, tmp_path):
     for name in ("z0/y0/x1.wkw", "z1/y1", "z2"):
         moved = tmp_path / name.replace("/", "-")
         (mag / name).rename(moved)
@@ -207,7 +202,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_the_error_that_it_is_by_itself(mag, name):
+def test_broken_file_raises_the_error_of_a_single_read(mag, name):
     damage, error, text = BROKEN[name]
     file = mag / "z1" / "y1" / "x3.wkw"
     file.write_bytes(damage(file.read_bytes()))
@@ -221,11 +216,11 @@ def test_a_broken_file_is_the_error_that_it_is_by_itself(mag, name):
     assert messages[0] == messages[1]
     assert messages[0].startswith(str(file))
     assert text in messages[0]
-    # the other files are not harmed
+    # other files are readable
     np.testing.assert_array_equal(read(mag, shape=(24, 20, 28))[0], voxels(SHAPE)[:24])
 
 
-def test_a_cut_raw_file(tmp_path, path):
+def test_truncated_raw_file(tmp_path, path):
     folder = make(tmp_path / "1", voxels(SHAPE), compression="raw")
     os.truncate(folder / "z1" / "y0" / "x2.wkw", 16 + 1023)
     with pytest.raises(TruncatedError, match=r"z1/y0/x2\.wkw: block 0 at byte 16: the file has 1039 bytes, expected 1040"):
@@ -233,8 +228,8 @@ def test_a_cut_raw_file(tmp_path, path):
 
 
 @pytest.mark.parametrize("first_of_its_batch", [True, False])
-def test_a_broken_block_that_is_whole_when_it_is_read_again(mag, monkeypatch, first_of_its_batch):
-    """A file that was replaced between the two looks is no error, and the blocks behind it are decoded too."""
+def test_broken_block_that_is_sound_on_the_second_read(mag, monkeypatch, first_of_its_batch):
+    """A file that is replaced between both reads is no error, and later blocks are decoded."""
     file = mag / "z0" / "y0" / ("x0.wkw" if first_of_its_batch else "x3.wkw")
     good = file.read_bytes()
     file.write_bytes(good[:24] + b"\xff" * (len(good) - 24))
@@ -290,7 +285,7 @@ NO_FILES = [
 
 
 @pytest.mark.parametrize(("change", "error", "text"), NO_FILES)
-def test_what_is_no_file(mag, path, change, error, text):
+def test_special_files_and_broken_links_are_errors(mag, path, change, error, text):
     change(mag / "z1" / "y1" / "x3.wkw")
     with pytest.raises(error, match=text):
         read(mag)
@@ -300,7 +295,7 @@ def test_what_is_no_file(mag, path, change, error, text):
 
 @contextmanager
 def nobody():
-    """Be a user who may not open all files, where we are one who may."""
+    """Drop the permissions of root."""
     if os.geteuid() != 0:
         yield
         return
@@ -313,7 +308,7 @@ def nobody():
 
 @pytest.fixture
 def public_mag():
-    """A mag in a folder that everybody may enter."""
+    """Mag in a folder that every user may enter."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         mag = make(Path(folder) / "color" / "1", voxels(SHAPE))
@@ -324,8 +319,7 @@ def public_mag():
 
 
 @pytest.mark.parametrize("name", ["z1/y1/x3.wkw", "z1/y1", "z1"])
-def test_what_may_not_be_opened(public_mag, path, name, monkeypatch):
-    """Zeros for a file that is there would be silent loss."""
+def test_files_without_permission_are_errors(public_mag, path, name, monkeypatch):
     read(public_mag)  # as a user who may, so that all code is loaded
     monkeypatch.setattr(wkw_file, "_open_files", LruCache(1))
     place = public_mag / name
@@ -338,7 +332,7 @@ def test_what_may_not_be_opened(public_mag, path, name, monkeypatch):
             np.testing.assert_array_equal(read(public_mag)[0], voxels(SHAPE))
 
 
-def test_a_vanished_mag_is_an_error(mag, path):
+def test_removed_mag_is_an_error(mag, path):
     volume = open_mag(str(mag))
     out = np.zeros((1, *SHAPE), np.uint16)
     (mag / HEADER_NAME).rename(mag / "elsewhere")
@@ -357,8 +351,8 @@ def test_a_vanished_mag_is_an_error(mag, path):
         volume.read_into(np.zeros((1, *SHAPE), np.uint16), (0, 0, 0))
 
 
-def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
-    """The files of the old one are being removed: that is no reason to see zeros."""
+def test_mag_replaced_during_a_read(mag, monkeypatch):
+    """Removed files of the old mag must not read as zeros."""
     old = mag.parent / "old"
     make(mag.parent / "new", voxels(SHAPE, seed=2))
     before = local._read_small
@@ -377,7 +371,7 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE, seed=2))
 
 
-def test_a_mag_that_is_removed_while_it_is_read(mag, monkeypatch):
+def test_mag_removed_during_a_read(mag, monkeypatch):
     before = local._read_small
 
     def remove_and_read(*args):
@@ -389,8 +383,8 @@ def test_a_mag_that_is_removed_while_it_is_read(mag, monkeypatch):
         read(mag)
 
 
-def test_few_looks_at_what_is_absent(mag, path, monkeypatch):
-    """One look at each absent file, and one at the folders of each row."""
+def test_absent_files_need_few_stat_calls(mag, path, monkeypatch):
+    """One call for each absent file, and one for the folders of each row."""
     for name in ("z0", "z2", "z1/y1"):
         shutil.rmtree(mag / name)
     looks = []
@@ -404,8 +398,8 @@ def test_few_looks_at_what_is_absent(mag, path, monkeypatch):
     assert len(looks) - len(files) < 40  # at folders and header.wkw
 
 
-def test_threads_see_whole_files_while_they_change(mag):
-    """A file that vanishes, comes back or is replaced between any two steps gives one of its states."""
+def test_threads_read_one_state_of_a_changing_file(mag):
+    """Between any two steps the file may be removed, restored or replaced."""
     file = mag / "z0" / "y0" / "x1.wkw"
     good = file.read_bytes()
     other = make(mag.parent / "2", voxels(SHAPE, seed=2)) / "z0" / "y0" / "x1.wkw"
@@ -432,7 +426,7 @@ def test_threads_see_whole_files_while_they_change(mag):
     threads = [threading.Thread(target=hammer) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for n in range(300):
+    for n in range(150):
         if raws[n % 3] is None:
             file.unlink()
         else:
@@ -445,11 +439,11 @@ def test_threads_see_whole_files_while_they_change(mag):
     assert seen
 
 
-# ----------------------------------------------------------------------------- zeros that need not be filled
+# ----------------------------------------------------------------------------- reads without zero fill
 
 
 def _sparse_voxels():
-    """Mostly zeros: blocks here and there, and a region without any."""
+    """Draw sparse blocks, and a region without any."""
     random = np.random.default_rng(6)
     array = voxels((40, 40, 40), seed=3)
     for corner in np.ndindex(5, 5, 5):
@@ -459,9 +453,9 @@ def _sparse_voxels():
     return array
 
 
-@pytest.fixture(scope="module", params=[(1, "raw"), (1, "lz4"), (2, "raw"), (2, "lz4"), (4, "lz4hc")], ids=str)
+@pytest.fixture(scope="module", params=[(1, "lz4"), (2, "raw"), (4, "lz4hc")], ids=str)
 def sparse_mag(request, tmp_path_factory):
-    """A mag in which a file, or a block of a file, is absent, all-zero, or neither."""
+    """Mag whose files and blocks are absent, zero or neither."""
     file_len, compression = request.param
     mag = make(tmp_path_factory.mktemp("sparse") / "1", _sparse_voxels(), file_len=file_len, compression=compression)
     header = header_of(open_mag(str(mag)))
@@ -473,8 +467,7 @@ def sparse_mag(request, tmp_path_factory):
 
 @pytest.mark.parametrize("path_name", PATHS)
 @given(st.data())
-def test_zeros_that_need_not_be_filled(sparse_mag, path_name, data):
-    """Complete where anything is not zero; where all is zero nothing is promised, and nothing written."""
+def test_array_without_zero_fill_is_complete_or_untouched(sparse_mag, path_name, data):
     with pytest.MonkeyPatch.context() as monkeypatch:
         take(path_name, monkeypatch)
         low = data.draw(vectors(-5, 39))
@@ -495,8 +488,7 @@ def test_zeros_that_need_not_be_filled(sparse_mag, path_name, data):
         np.testing.assert_array_equal(out[0], expected)
 
 
-def test_several_batches_of_zeros(tmp_path, path, monkeypatch):
-    """What came before the first voxel that is not zero is filled, in whichever batch that is."""
+def test_zeros_of_earlier_batches_are_filled(tmp_path, path, monkeypatch):
     monkeypatch.setattr(wkw_small_files, "_BATCH_NBYTES", 3000)
     monkeypatch.setattr(wkw_file, "_BATCH_NBYTES", 3000)
     for file_len in (1, 4):
@@ -514,12 +506,11 @@ def test_several_batches_of_zeros(tmp_path, path, monkeypatch):
             np.testing.assert_array_equal(out, array if place is not None else np.full_like(array, 99))
 
 
-# ----------------------------------------------------------------------------- which cells are occupied
+# ----------------------------------------------------------------------------- occupied cells
 
 
 @given(st.data())
-def test_occupied(tmp_path_factory, data):
-    """Against a look at every voxel of every stored file."""
+def test_occupied_cells_equal_the_stored_files(tmp_path_factory, data):
     file_len = data.draw(st.sampled_from([1, 2]))
     folder = make(tmp_path_factory.mktemp("occupied") / "1", np.zeros((1, 1, 1), np.uint8), block_len=4, file_len=file_len)
     edge = 4 * file_len
@@ -546,22 +537,22 @@ def test_occupied(tmp_path_factory, data):
     assert stored_ones == sorted(i for i in list_files(str(folder)) if all(n in r for n, r in zip(i, wanted, strict=True)))
 
 
-def test_occupied_looks_at_names_alone(mag, monkeypatch):
+def test_occupied_only_lists_folders(mag, monkeypatch):
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     listed = []
     before = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or before(path))
     for name in ("stat", "lstat", "open"):
-        monkeypatch.setattr(os, name, lambda *args, **options: pytest.fail("more than a name was looked at"))
+        monkeypatch.setattr(os, name, lambda *args, **options: pytest.fail("a file was accessed"))
     assert volume.occupied((8, 8, 8)).all()
     assert len(listed) == 1 + 4 + 12
     listed.clear()
     assert volume.occupied((64, 16, 16)).all()
-    assert len(listed) == 1 + 4 + 4  # one row of each cell says all
+    assert len(listed) == 1 + 4 + 4  # one row of each cell suffices
     assert volume.occupied((8, 8, 8)).shape == (5, 3, 4)
 
 
-def test_occupied_lists_only_what_the_box_touches(mag, monkeypatch):
+def test_occupied_lists_only_folders_in_the_box(mag, monkeypatch):
     volume = open_mag(str(mag), BoundingBox((8, 8, 8), (8, 8, 8)))
     listed = []
     before = os.scandir
@@ -571,7 +562,7 @@ def test_occupied_lists_only_what_the_box_touches(mag, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["z1", "z1/y1"])
-def test_occupied_where_a_folder_is_out_of_reach(mag, name):
+def test_occupied_refuses_broken_links(mag, name):
     shutil.rmtree(mag / name)
     (mag / name).symlink_to("not-mounted")
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
@@ -579,14 +570,14 @@ def test_occupied_where_a_folder_is_out_of_reach(mag, name):
         volume.occupied((8, 8, 8))
 
 
-def test_occupied_of_a_mag_that_is_gone(mag):
+def test_occupied_of_a_removed_mag(mag):
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     shutil.rmtree(mag)
     with pytest.raises(MissingError, match="the mag is gone"):
         volume.occupied((8, 8, 8))
 
 
-def test_a_file_that_vanishes_after_it_was_listed_is_zeros(mag):
+def test_file_removed_after_listing_reads_as_zeros(mag):
     volume = open_mag(str(mag), BoundingBox((0, 0, 0), SHAPE))
     assert volume.occupied((8, 8, 8)).all()
     (mag / "z1" / "y1" / "x1.wkw").unlink()
@@ -595,7 +586,7 @@ def test_a_file_that_vanishes_after_it_was_listed_is_zeros(mag):
     np.testing.assert_array_equal(read(mag)[0], expected)
 
 
-def test_states_of_files_whose_folders_are_there(mag):
+def test_states_of_files_with_missing_folders(mag):
     shutil.rmtree(mag / "z1")
     shutil.rmtree(mag / "z2" / "y1")
     (mag / "z3" / "y1" / "x2.wkw").unlink()

@@ -1,14 +1,9 @@
-"""Volumes as dask arrays: any index equals numpy, slices reach the read, and no graph is larger than it must be."""
+"""Volumes as dask arrays: any index equals numpy, slices limit what is read, and graphs have one task per chunk."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
-import textwrap
 import warnings
-from pathlib import Path
 from unittest import mock
 
 import dask
@@ -82,7 +77,7 @@ def test_dask_equals_numpy(volume, array, index):
     np.testing.assert_array_equal(result.compute(), array[index])
 
 
-def test_reader_refuses_what_numpy_refuses(volume):
+def test_reader_raises_the_index_errors_of_numpy(volume):
     with pytest.raises(IndexError):
         reader(volume)[2, 0, 0, 0]
     with pytest.raises(IndexError):
@@ -121,7 +116,7 @@ def test_one_channel(volume, array, axes, channel):
     np.testing.assert_array_equal(opened(volume, axes=axes, channel=channel).compute(), expected)
 
 
-def test_axes_and_channels_that_make_no_sense(volume):
+def test_invalid_axes_and_channels_are_refused(volume):
     for options in ({"axes": "xyz"}, {"axes": "cxy"}, {"axes": "cxyz", "channel": 0}, {"axes": "xxyz"}, {"axes": ""}):
         with pytest.raises(ValueError, match="axes must be an order of"):
             opened(volume, **options)
@@ -162,14 +157,13 @@ def test_auto_follows_dask(volume):
     assert opened(volume).chunks == opened(volume, chunks="file").chunks
 
 
-def test_one_channel_has_larger_chunks(volume):
-    """With both channels a shard takes 64 KiB."""
+def test_one_channel_has_larger_chunks(volume):  # both channels of a shard take 64 KiB
     assert opened(volume, chunks="32KiB", channel=0).chunks == opened(volume, chunks="file").chunks[1:]
     assert opened(volume, chunks="32KiB").chunks == opened(volume, chunks="8KiB").chunks
 
 
 @pytest.mark.parametrize("chunks", ["blocks", "12 apples", 0, -1, (1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3)])
-def test_chunks_that_make_no_sense(volume, chunks):
+def test_invalid_chunks_are_refused(volume, chunks):
     with pytest.raises(ValueError, match="chunks"):
         opened(volume, chunks=chunks)
 
@@ -177,7 +171,6 @@ def test_chunks_that_make_no_sense(volume, chunks):
 def test_absolute_origin(volume, array):
     result = opened(volume, start=(0, 0, 0), chunks=(16, 16, 16))
     assert result.shape == (2, *(a + n for a, n in zip(TOPLEFT, SHAPE[1:], strict=True)))
-    # what lies before the box is one chunk an axis
     assert result.chunks[1] == (16, 16, 16, 16, 7)
     expected = np.zeros(result.shape, np.uint16)
     expected[:, 21:, 3:, 9:] = array
@@ -188,7 +181,7 @@ def test_absolute_origin(volume, array):
     assert not store_of("read").reads
 
 
-def test_what_lies_before_the_box_is_one_chunk():
+def test_voxels_before_the_box_are_one_chunk():
     volume = make_volume("far", np.ones((1, 8, 8, 4), np.uint8), (80_000, 80_000, 40_000))
     result = opened(volume, start=(0, 0, 0))
     assert result.numblocks == (1, 2, 2, 2)
@@ -202,7 +195,7 @@ def test_crop(volume, array):
     absolute = opened(volume, box=box, start=(0, 0, 0))
     assert absolute.shape == (2, 41, 30, 20)
     np.testing.assert_array_equal(absolute[:, 30:, 10:, 12:].compute(), array[:, 9:20, 7:27, 3:11])
-    assert not absolute[:, :30].any().compute()  # outside the crop is zero, whatever is stored there
+    assert not absolute[:, :30].any().compute()  # stored voxels outside the crop read as zero
 
 
 @pytest.mark.parametrize("size", [(0, 5, 5), (5, 0, 5), (0, 0, 0)])
@@ -225,18 +218,18 @@ def test_many_chunks_warn():
     assert 'chunks="file"' in str(caught[0].message)
 
 
-# ----------------------------------------------------------------------------- what is read
+# ----------------------------------------------------------------------------- reads
 
 
 def reads_of(array):
-    """Compute, and give the boxes that were read."""
+    """Compute an array, and return the boxes that were read."""
     store = store_of("read")
     store.reads.clear()
     array.compute()
     return list(store.reads)
 
 
-def test_a_slice_of_a_large_chunk_touches_one_layer_of_blocks(volume):
+def test_slice_of_a_large_chunk_reads_one_layer_of_blocks(volume):
     whole = opened(volume, chunks=10**6)
     assert whole.npartitions == 1
     reads = reads_of(whole[1, :, :, 7])
@@ -246,14 +239,14 @@ def test_a_slice_of_a_large_chunk_touches_one_layer_of_blocks(volume):
     assert reads == [(BoundingBox((25, 4, 29), (2, 2, 2)), 0, 2)]
 
 
-def test_a_slice_of_many_chunks_touches_what_it_selects(volume):
+def test_slice_of_many_chunks_reads_the_selected_voxels(volume):
     reads = reads_of(opened(volume, chunks="block")[:, :, :, 7])
     assert {box.size[2] for box, _, _ in reads} == {1}
     assert sum(box.volume for box, _, _ in reads) == 50 * 37
     assert len(reads) == 7 * 5
 
 
-def test_a_channel_reads_itself_alone(volume):
+def test_one_channel_is_read_alone(volume):
     assert {(first, count) for _, first, count in reads_of(opened(volume, channel=1))} == {(1, 1)}
 
 
@@ -279,7 +272,7 @@ def test_one_task_per_chunk(volume):
     assert num_tasks(array[:, 2:30, :9, 1] + 1) == 5 * 2
 
 
-def test_names_are_stable_and_tell_arrays_apart(volume):
+def test_names_are_stable_and_distinct(volume):
     names = {opened(volume, **options).name for options in ({}, {"chunks": "block"}, {"channel": 0}, {"axes": "czyx"}, {"start": (0, 0, 0)})}
     assert len(names) == 5
     assert opened(volume).name == opened(volume).name
@@ -295,48 +288,10 @@ def test_pickle(volume, array):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(opened(volume)))[0, 1].compute(), array[0, 1])
 
 
-def test_processes(tmp_path, array):
-    """A volume whose store is a folder is read by other processes."""
+def test_other_process_reads_a_folder(tmp_path, array):
     volume = make_volume(str(tmp_path / "store"), array, TOPLEFT)
-    with dask.config.set(scheduler="processes", num_workers=2):
+    with dask.config.set(scheduler="processes", num_workers=1):
         np.testing.assert_array_equal(opened(volume, chunks="file")[:, 3:40].compute(), array[:, 3:40])
-
-
-PLANNED = textwrap.dedent("""
-    import dask, numpy as np
-    import dask.array as da
-    assert dask.config.get("array.query-planning") is True
-    from support.memory_volume import make_volume, store_of
-    from wkwdask.graphs.read import open_array
-    dask.config.set(scheduler="synchronous")
-    array = np.random.default_rng(1).integers(1, 1000, (2, 50, 37, 23), dtype=np.uint16)
-    volume = make_volume("read", array, (21, 3, 9))
-    whole = open_array(volume, chunks=10**6, box=volume.box, start=(21, 3, 9), axes=None, channel=None)
-    np.testing.assert_array_equal(whole.compute(), array)
-    store_of("read").reads.clear()
-    np.testing.assert_array_equal(whole[1, :, :, 7].compute(), array[1, :, :, 7])
-    assert len(store_of("read").reads) == 1
-    blocks = open_array(volume, chunks="block", box=volume.box, start=(21, 3, 9), axes="czyx", channel=None)
-    np.testing.assert_array_equal(blocks[:, ::-2, 3, 1:9:4].compute(), array.transpose(0, 3, 2, 1)[:, ::-2, 3, 1:9:4])
-    store_of("read").reads.clear()
-    blocks[:, 0, 0].compute()
-    assert len(store_of("read").reads) == 7  # chunks that a slice does not touch are not read
-    np.testing.assert_array_equal((blocks.mean(axis=0) + 1).compute(), array.transpose(0, 3, 2, 1).mean(axis=0) + 1)
-    print("planned", end="")
-""")
-
-
-def run_planned(script, **environment):
-    """Run a script with dask's query planning, which binds when dask is first imported."""
-    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-
-
-def test_query_planning():
-    """The planner of dask 2026.8 reads whole chunks: it does not fuse a slice into them; results and the choice of chunks are the same."""
-    result = run_planned(PLANNED)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "planned"
 
 
 # ----------------------------------------------------------------------------- orthogonal and pointwise indices
@@ -372,8 +327,7 @@ def expected_of(array, index):
 
 
 @given(data=st.data())
-@pytest.mark.parametrize(("axes", "channel"), [("cxyz", None), ("zcyx", None), ("yzx", 1)])
-@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize(("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)])
 def test_orthogonal_indices_equal_numpy(volume, axes, channel, absolute, data):
     array = whole(axes, absolute, channel)
     index = tuple(data.draw(items(n)) for n in array.shape)
@@ -384,8 +338,7 @@ def test_orthogonal_indices_equal_numpy(volume, axes, channel, absolute, data):
 
 
 @given(data=st.data())
-@pytest.mark.parametrize(("axes", "channel"), [("cxyz", None), ("zcyx", None), ("yzx", 1)])
-@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize(("axes", "channel", "absolute"), [("cxyz", None, True), ("zcyx", None, False), ("yzx", 1, True)])
 def test_points_equal_numpy(volume, axes, channel, absolute, data):
     array = whole(axes, absolute, channel)
     shape = data.draw(st.sampled_from([(5,), (1,), (2, 3), (0,)]))
@@ -413,10 +366,9 @@ def test_arrays_of_points_are_broadcast(volume):
 
 
 @given(data=st.data())
-@pytest.mark.parametrize(("axes", "channel"), [("cxyz", None), ("yzx", 1)])
-@pytest.mark.parametrize("absolute", [False, True])
-def test_points_of_boxes_are_read_as_boxes(volume, axes, channel, absolute, data):
-    """So come the points of transposed and sliced arrays."""
+@pytest.mark.parametrize(("axes", "channel", "absolute"), [("cxyz", None, False), ("yzx", 1, True)])
+def test_points_that_form_a_box_are_read_as_a_box(volume, axes, channel, absolute, data):
+    """Transposed and sliced arrays ask for such points."""
     array = whole(axes, absolute, channel)
     ndim = data.draw(st.integers(array.ndim, array.ndim + 1))
     order = data.draw(st.permutations(range(ndim)))[: array.ndim]
@@ -431,7 +383,7 @@ def test_points_of_boxes_are_read_as_boxes(volume, axes, channel, absolute, data
 
 @given(data=st.data())
 def test_any_points_equal_numpy(volume, data):
-    """Also those that are nearly a box."""
+    """Some examples are nearly a box."""
     shape = data.draw(st.sampled_from([(2, 2), (2, 3, 1), (3,)]))
     index = []
     for n in ARRAY[0].shape:
@@ -442,13 +394,12 @@ def test_any_points_equal_numpy(volume, data):
 
 
 @pytest.mark.parametrize("item", [np.array([50]), np.array([-51]), 50])
-def test_outside_is_an_error(volume, item):
+def test_index_outside_is_an_error(volume, item):
     with pytest.raises(IndexError, match=r"out of (bounds|range)"):
         read_orthogonal(reader_of(volume, "xyz", channel=0), (item, 0, np.array([0])))
 
 
-def test_far_places_read_only_their_chunks(volume):
-    """Steps longer than a chunk, and arrays, do not read what lies between."""
+def test_distant_indices_read_only_their_chunks(volume):
     reads = store_of("read").reads
     reads.clear()
     read_orthogonal(reader_of(volume, "xyz", channel=0), (slice(None, None, 40), slice(0, 1), np.array([22, 0])))
@@ -456,7 +407,7 @@ def test_far_places_read_only_their_chunks(volume):
     assert len(reads) == spans
 
 
-def test_what_is_read_at_once_is_bounded(volume, monkeypatch):
+def test_each_read_is_bounded(volume, monkeypatch):
     seen = []
     monkeypatch.setattr(selection, "_CELL", 16)
     reader = reader_of(volume, "xyz", channel=0)

@@ -18,6 +18,7 @@ from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")
 PATHS = ("compiled", "python")
+LAYOUTS = [(dtype, order, 1 + (n + m) % 3) for n, dtype in enumerate(ITEMSIZE_DTYPES) for m, order in enumerate(ORDERS)]  # block types in turn
 
 
 @pytest.fixture(params=PATHS)
@@ -98,9 +99,7 @@ def _decode_case(dtype, channels, first_channel, taken, block_type, order, corne
 CORNERS = [(0, 0, 0), (1, 2, 3), (-1, 0, 4), (4, -3, -2), (-3, 8, 0), (5, 8, 6), (-3, -3, -3), (2, 5, 3)]
 
 
-@pytest.mark.parametrize("block_type", [1, 2, 3])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ITEMSIZE_DTYPES)
+@pytest.mark.parametrize(("dtype", "order", "block_type"), LAYOUTS)
 def test_decode(path, dtype, order, block_type):
     for seed, (channels, first_channel, taken) in enumerate([(1, 0, 1), (3, 0, 3), (3, 1, 1), (2, 1, 1), (3, 1, 2)]):
         _decode_case(dtype, channels, first_channel, taken, block_type, order, CORNERS, seed)
@@ -168,9 +167,7 @@ def _encode_case(array, corners, block_type, level=5, store_zero=True, block_len
     assert found.nonzero == len(corners) - sum(is_zero)
 
 
-@pytest.mark.parametrize("block_type", [1, 2, 3])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("dtype", ITEMSIZE_DTYPES)
+@pytest.mark.parametrize(("dtype", "order", "block_type"), LAYOUTS)
 def test_encode(path, dtype, order, block_type):
     for channels, kind in [(1, "noise"), (3, "few"), (2, "zeros"), (3, "extremes")]:
         array = _array((channels, 6, 9, 7), dtype, order)
@@ -423,7 +420,7 @@ def test_damaged_encodings_of_zeros(path_name, data):
 
 
 @pytest.mark.parametrize("block_type", [1, 2, 3])
-@pytest.mark.parametrize("place", [0, 1, 255, 256, 257, 20000, 32766, 32767])
+@pytest.mark.parametrize("place", [0, 255, 256, 32767])
 def test_a_single_voxel_is_seen(path, place, block_type):
     block = np.zeros((1, 32, 32, 32), np.uint8, order="F")
     block.reshape(-1, order="F")[place] = 1
@@ -434,11 +431,9 @@ def test_a_single_voxel_is_seen(path, place, block_type):
     _encode_case(block, [(0, 0, 0)], block_type, store_zero=False, block_len=32)
 
 
-@pytest.mark.parametrize("block_type", [1, 2, 3])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("order", "block_type"), list(zip(ORDERS, (1, 2, 3, 1, 2), strict=True)))
 @pytest.mark.parametrize("nonzero", [(), (0,), (3,), (7,), (2, 5), range(8)])
-def test_zeros_that_need_not_be_filled(path, nonzero, order, block_type):
-    """All of the array is complete as soon as one block is not zero, and else it is as it was."""
+def test_array_without_zero_fill_is_complete_or_untouched(path, nonzero, order, block_type):
     header = _header("uint16", 2, 4, block_type)
     voxels = [np.full((2, 4, 4, 4), 5 * (n in nonzero), np.uint16) for n in range(8)]
     source, table = _stored(voxels, CORNERS, header)

@@ -1,4 +1,4 @@
-"""Where machine code is kept, and that kernels work where it cannot be kept anywhere."""
+"""Cache folder of compiled kernels, and kernels without a cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def _folder():
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """A home, an XDG cache and a scratch folder of their own."""
     for name in ("home", "xdg", "scratch", "chosen"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -31,8 +30,8 @@ def places(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_order_of_the_candidates(places, monkeypatch):
-    """The user's choice, the XDG cache, the home, node-local scratch: each is taken where those before it cannot be written."""
+def test_first_writable_candidate_is_used(places, monkeypatch):
+    """Candidates in order: the user's choice, the XDG cache, the home, node-local scratch."""
     monkeypatch.setenv(compiler.CACHE_VARIABLE, str(places / "chosen" / "deep" / "folder"))
     assert _folder().parent == places / "chosen" / "deep" / "folder"
     monkeypatch.setenv(compiler.CACHE_VARIABLE, NOWHERE)
@@ -50,7 +49,7 @@ def test_order_of_the_candidates(places, monkeypatch):
 
 
 def test_no_usable_scratch_folder(places, monkeypatch):
-    """Python raises FileNotFoundError where it finds no temporary folder at all: a read-only container without one."""
+    """Python raises FileNotFoundError in a read-only container without a temporary folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", NOWHERE)
     monkeypatch.setenv("HOME", NOWHERE)
 
@@ -79,16 +78,14 @@ def test_folder_is_private(places):
     assert folder.stat().st_uid == os.getuid()
 
 
-def test_folder_that_others_may_write(places):
-    """Machine code that anybody can replace is not loaded."""
+def test_folder_writable_by_others_is_not_used(places):
     folder = places / "xdg" / "wkwdask"
     folder.mkdir()
     folder.chmod(0o777)
     assert _folder().parent == places / "home" / ".cache" / "wkwdask"
 
 
-def test_folder_names_the_sources(places, monkeypatch):
-    """Other sources or other versions of numba and lz4 are another folder."""
+def test_folder_depends_on_sources_and_versions(places, monkeypatch):
     before = _folder()
     assert before == _folder()
     monkeypatch.setattr(compiler, "version", lambda package: f"{package} 0")
@@ -106,22 +103,27 @@ def test_folder_names_the_sources(places, monkeypatch):
     assert _folder() != copied
 
 
-# Few kernels, since most of these tests compile them anew: one that calls LZ4, and one that does not.
-WORK = """
+# Few kernels, since most of these tests compile them: one that calls LZ4, and one that does not.
+WITH_LZ4 = """
 import numpy as np
 from wkwdask.formats.wkw.file import decode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels import compiler
 from wkwdask.kernels.blocks import batch as blocks
+source = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, order="F")
+memory = np.zeros(1000, np.uint8)
+found = blocks.encode_from(source[None], np.zeros((1, 3), np.int64), memory, block_len=2, block_type=2, level=5, store_zero=True)
+header = make_header("uint8", 1, block_len=2, file_len=1, block_type=BlockType.LZ4)
+assert (decode_block(memory[: found.nbytes].tobytes(), header, "memory", 0, 0)[0] == source).all()
+"""
+WITHOUT_LZ4 = """
+import numpy as np
+from wkwdask.kernels import compiler
 from wkwdask.kernels.window.reduce import reduce_windows
 source = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, order="F")
 out = np.zeros((1, 1, 1), np.uint8, order="F")
 reduce_windows(source, (2, 2, 2), "mean", out)
 assert out.item() == 4, out
-memory = np.zeros(1000, np.uint8)
-found = blocks.encode_from(source[None], np.zeros((1, 3), np.int64), memory, block_len=2, block_type=2, level=5, store_zero=True)
-header = make_header("uint8", 1, block_len=2, file_len=1, block_type=BlockType.LZ4)
-assert (decode_block(memory[: found.nbytes].tobytes(), header, "memory", 0, 0)[0] == source).all()
 """
 
 
@@ -132,32 +134,24 @@ def _run(code, tmp_path, **environment):
     return done.stdout
 
 
-def test_nothing_is_writable(tmp_path):
-    """Kernels compile in memory: an unwritable home, cache and scratch make them slow, and nothing else."""
+def test_kernels_compile_in_memory_without_a_cache_folder(tmp_path):
     nowhere = {"HOME": NOWHERE, "XDG_CACHE_HOME": NOWHERE, "TMPDIR": NOWHERE}
-    _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WORK + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
+    _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITH_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
 
 
-def test_only_the_environment_is_unwritable(tmp_path):
-    """The same without a word to Python: it finds another scratch folder, or none."""
-    _run(WORK, tmp_path, HOME=NOWHERE, XDG_CACHE_HOME=NOWHERE, TMPDIR=NOWHERE)
-
-
-def test_cached_code_serves_a_second_process(tmp_path):
-    """A second process loads machine code in place of compiling it, and nothing is kept anywhere but in the chosen folder."""
+def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
     cache = tmp_path / "cache"
-    _run(WORK, tmp_path, WKWDASK_CACHE_DIR=str(cache))
+    _run(WITH_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
     kept = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")}
     assert kept
     hits = "from wkwdask.kernels.blocks import batch_compiled\ncell = batch_compiled.encode_from.__closure__\n"
     hits += "stats = [c.cell_contents.stats for c in cell if hasattr(c.cell_contents, 'stats')][0]\nassert stats.cache_hits and not stats.cache_misses, stats\n"
-    _run(WORK + hits, tmp_path, WKWDASK_CACHE_DIR=str(cache))
+    _run(WITH_LZ4 + hits, tmp_path, WKWDASK_CACHE_DIR=str(cache))
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")} == kept
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_full_disk(tmp_path):
-    """A cache folder that can be found, but not written any more when the machine code is there."""
+def test_full_disk_while_machine_code_is_saved(tmp_path):
     full = """
 import errno
 import numba.core.caching as caching
@@ -165,13 +159,13 @@ def refuse(self, *arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 caching.IndexDataCacheFile.save = refuse
 """
-    _run(full + WORK, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
+    _run(full + WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("calls", [1, 2])
 @pytest.mark.parametrize("cause", [KeyboardInterrupt(), None])
-def test_interrupted(monkeypatch, cause, calls):
-    """Ctrl-C may leave machine code in disguise, and in one more for each call on its way."""
+def test_ctrl_c_stays_a_keyboard_interrupt(monkeypatch, cause, calls):
+    """Compiled code turns Ctrl-C into a SystemError, and each call on its way wraps another one."""
     disguised = cause
     for _ in range(calls):
         error = SystemError("returned a result with an exception set")
@@ -185,8 +179,7 @@ def test_interrupted(monkeypatch, cause, calls):
         compiler.kernel(fails)()
 
 
-def test_others_keep_their_cache_folder():
-    """Numba's own setting is as it was after the kernels are loaded."""
+def test_cache_folder_setting_of_numba_is_restored():
     import numba
 
     from wkwdask.kernels.window import reduce_compiled as window_compiled
@@ -196,13 +189,12 @@ def test_others_keep_their_cache_folder():
 
 
 def test_python_lz4_on_request(tmp_path):
-    """The fallback never imports the compiled blocks: their cached code crashes where LZ4's functions are not registered."""
+    """The fallback never imports the compiled blocks: their cached code crashes without the registered functions of LZ4."""
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
-    _run(WORK + check, tmp_path, WKWDASK_LZ4="python", WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""))
+    _run(WITH_LZ4 + check, tmp_path, WKWDASK_LZ4="python", WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""))
 
 
-def test_python_lz4_without_the_symbols(tmp_path):
-    """The same where the extension module does not export them."""
+def test_python_lz4_if_the_module_exports_no_symbols(tmp_path):
     hide = "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = Library\n"
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
-    _run("from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WORK + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
+    _run("from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WITH_LZ4 + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
