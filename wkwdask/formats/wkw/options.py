@@ -24,10 +24,10 @@ class WkwOptions(StorageOptions):
 
     chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (DEFAULT_BLOCK_LEN,) * 3)
     shard_shape: Vec3 | None = shape(
-        "A file [voxels]: a cube of a power of two of blocks, up to 128 along an edge.", default_doc="suits the box, at most 32 blocks"
+        "A file [voxels]: a cube whose edge is a power of two of blocks, up to 128.", default_doc="fits the box, at most 32 blocks"
     )
     compression: str | None = choice("Encoding of blocks.", ("lz4hc", "lz4", "raw"), "lz4hc")
-    level: int | None = number("Level of LZ4HC; 9 makes the smallest usual files, slowly.", (1, 12), DEFAULT_LEVEL)
+    level: int | None = number("Level of LZ4HC; higher levels make smaller files and take longer.", (1, 12), DEFAULT_LEVEL)
     block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.", (1, 1 << 15))
     file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.", (1, 1 << 15))
     any_length: bool = flag("Allow blocks and files up to 32768 long, which the reference library cannot read.")
