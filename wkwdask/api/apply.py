@@ -161,8 +161,8 @@ def apply(
     _try(make_trial(function, urls, target, apply_options))
     if target is not None:
         return run_plan(lay_out_apply(function, urls, target, apply_options, existing, num_workers()))
-    application = make_reduction(function, urls, apply_options, num_workers())
-    return run_work(ReduceWork(application, combine, most_failures))
+    reduction = make_reduction(function, urls, apply_options, num_workers())
+    return run_work(ReduceWork(reduction, combine, most_failures))
 
 
 def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:

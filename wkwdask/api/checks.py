@@ -179,16 +179,16 @@ def repair(
 
     layers = [layer] if isinstance(layer, str) else layer
 
-    def once() -> RepairReport:
-        checked = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
-        return run_work(RepairWork(checked, options, dry_run=dry_run))
+    def repair_once() -> RepairReport:
+        verification = lay_out_verification(url, layers, parse_mags(mags), decode=True, pyramid=float(rebuild_differing), method=method)
+        return run_work(RepairWork(verification, options, dry_run=dry_run))
 
-    report = last = once()
+    report = latest = repair_once()
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
-        if not any(action.verb == REBUILD for action in last.actions):
+        if not any(action.verb == REBUILD for action in latest.actions):
             break
-        last = once()  # the files rebuilt just now may differ from those of the next coarser mag
-        report = replace(last, actions=(*report.actions, *last.actions))
+        latest = repair_once()  # the files rebuilt just now may differ from those of the next coarser mag
+        report = replace(latest, actions=(*report.actions, *latest.actions))
     return report
 
 

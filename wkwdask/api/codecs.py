@@ -186,9 +186,9 @@ def _header(
     literal_key: str, literal: bytes | str | None, function: Callable[..., bytes] | None, name: str | None, options: Mapping[str, Any] | None
 ) -> Header | None:
     """Return the header that is computed for each chunk, None if it is constant."""
-    given = [key for key, value in ((literal_key, literal), (f"{literal_key}_func", function), ("header", name)) if value is not None]
-    if len(given) > 1:
-        raise ValueError(f"got {' and '.join(given)}, expected one of them")
+    kinds = [key for key, value in ((literal_key, literal), (f"{literal_key}_func", function), ("header", name)) if value is not None]
+    if len(kinds) > 1:
+        raise ValueError(f"got {' and '.join(kinds)}, expected one of them")
     if options is not None and name is None and function is None:
         raise ValueError("header_options= without a header")
     if function is not None:

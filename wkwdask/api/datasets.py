@@ -455,9 +455,9 @@ def create_dataset(
     files.makedirs(path)
     update_datasource(path, check_new, new)
     dataset = open_dataset(path)
-    known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
-    if known is not None and not same_lengths(known, asked):
-        raise ValueError(f"{path}: the existing dataset has voxels of {known} nm, expected {asked} nm")
+    stored_size, requested_size = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
+    if stored_size is not None and not same_lengths(stored_size, requested_size):
+        raise ValueError(f"{path}: the existing dataset has voxels of {stored_size} nm, expected {requested_size} nm")
     return dataset
 
 

@@ -229,11 +229,11 @@ class Layer:
 def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
     """Raise if a layer or mag was renamed, removed or replaced by another type since its record was read."""
     source = read_datasource(dataset)
-    now = None if source is None else source.layer(name)
-    is_there = now is not None and (mag is None or any(listed.mag == mag for listed in now.mags))
-    if now is not None and type_of is not None:
-        is_there = (now.category, now.element_class, now.num_channels) == (type_of.category, type_of.element_class, type_of.num_channels)
-    if not is_there:
+    current = None if source is None else source.layer(name)
+    is_unchanged = current is not None and (mag is None or any(listed.mag == mag for listed in current.mags))
+    if current is not None and type_of is not None:
+        is_unchanged = (current.category, current.element_class, current.num_channels) == (type_of.category, type_of.element_class, type_of.num_channels)
+    if not is_unchanged:
         what = f"layer {name!r}" if mag is None else f"mag {mag} of layer {name!r}"
         names = "none" if source is None else ", ".join(layer.name for layer in source.layers) or "none"
         raise MissingError(f"{dataset}: {what} was renamed, removed or replaced since this record was read; open the dataset again (its layers are {names})")

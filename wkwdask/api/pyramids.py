@@ -54,8 +54,8 @@ def build_pyramid(
     Parameters
     ----------
     url : str or path
-        A dataset or a layer. A layer's folder without JSON needs ``method``. The folder of a mag selects that mag as the finest. Or a Neuroglancer
-        precomputed volume (``precomputed://PATH``), with scales named by mag or key.
+        A dataset, a layer, or an image in another format such as ``precomputed://PATH``. The folder of a mag selects that mag as the finest. A layer's
+        folder without JSON needs ``method``. Scales of precomputed volumes are named by mag or key.
     layer : str or sequence of str, optional
         One layer, or several that are processed one after the other; may be omitted if there is only one.
     finest : Mag, str, int or sequence of 3 int, optional
@@ -77,10 +77,10 @@ def build_pyramid(
         ``"overwrite"`` discards it and replaces the mags. A finished pyramid with the same settings is no error: the same call does nothing, so it can be
         repeated after an interruption at any point.
     update : bool or "content"
-        Rebuild, in place, only the files above source files that changed (by size and time), and files that changed themselves, in the mags that were built
-        from the finest mag. ``"content"`` ignores times: it computes all files again and replaces those that differ.
+        Rebuild, in place, only the files whose source files changed (by size and time) and files that changed themselves, in the mags that were built from
+        the finest mag. ``"content"`` ignores times: it computes all files again and replaces those that differ.
     bounding_box : BoundingBox, str or sequence, optional
-        Rebuild, in place, the files above this part of the layer: x, y, z, width, height, depth [voxels of mag 1].
+        Rebuild, in place, only the files that show this part of the layer: x, y, z, width, height, depth [voxels of mag 1].
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options
@@ -213,7 +213,7 @@ def upsample(
     allow_external: bool = False,
     **options: Unpack[StorageKeywords],
 ) -> Report:
-    """Upsample a layer to finer mags: each voxel becomes a block of equal voxels.
+    """Upsample a layer of WKW or OME-NGFF to finer mags: each voxel becomes a block of equal voxels.
 
     Tasks run on threads, or on the active dask Client, with the same result. Complete mags are published, then the JSON lists them. The same call resumes an
     interrupted one and keeps its finished work.

@@ -76,7 +76,7 @@ def merge(
     existing : {"error", "resume", "overwrite"}
         Action if the mag exists. An interrupted merge is resumed, except with ``"overwrite"``, which discards it.
     verify : bool
-        Read all voxels back and compare them before the mag appears.
+        Read all voxels back and compare them before the mag is published.
     allow_external : bool
         Allow writing where paths or links lead out of the dataset; refused by default.
     **options

@@ -169,19 +169,19 @@ def _count_values(
 
     volume, box = opened.volume, parse_box_of(opened.volume, bounding_box)
     plan = plan_values(volume, box, per_slice=per_slice)
-    chosen = None
+    binning = None
     if bins is not None or limits is not None or not is_counted(volume.dtype):
-        is_open = limits is None and bins is None
+        is_default = limits is None and bins is None
         if limits is None:
             ranges = RangeSurvey(volume, plan, ignore_zero)
             limits = ranges.finished(run_work(SurveyWork(ranges, f"range of {volume.name}")))
         low, high = limits
-        chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
-        chosen.edges(volume.dtype)  # raises for an invalid range or number of bins before the voxels are read
-    survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
+        binning = bins_between(_BINS, low, high, volume.dtype) if is_default else Bins(_BINS if bins is None else bins, low, high)
+        binning.edges(volume.dtype)  # raises for an invalid range or number of bins before the voxels are read
+    survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, binning)
     slices = list(survey.finished(run_work(SurveyWork(survey, f"histogram of {volume.name}"))))
-    values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
-    return _LayerCounts(opened, box, chosen is not None, values, slices)
+    values = counted_values(volume.dtype) if binning is None else binning.edges(volume.dtype)
+    return _LayerCounts(opened, box, binning is not None, values, slices)
 
 
 def histogram(
@@ -350,10 +350,10 @@ def contrast(
             rows.append([*counted.percentiles(counts, percents), counts.sum()])
     index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
-    shown = [_as_number(value) for value in whole]
-    if shown[0] == shown[1]:  # an empty range would show a uniform image: widen it to the extremes, or by 1
-        shown[:2] = shown[2:] if shown[2] < shown[3] else [shown[0], shown[0] + 1]
-    values = {"intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
+    limits = [_as_number(value) for value in whole]
+    if limits[0] == limits[1]:  # an empty range would show a uniform image: widen it to the extremes, or by 1
+        limits[:2] = limits[2:] if limits[2] < limits[3] else [limits[0], limits[0] + 1]
+    values = {"intensityRange": limits[:2], "min": limits[2], "max": limits[3]}
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, **values}
     if write:
         update_datasource(str(opened.layer.container.dataset_folder), lambda document: with_view_configuration(document, opened.layer.name, values))

@@ -72,14 +72,14 @@ def verify(
 
     with cluster:
         if manifest is not None:
-            hashed = wkwdask.write_manifest(path) if manifest == "write" else wkwdask.check_manifest(path)
-            _print(hashed, as_json, lambda report: click.echo(on_command_line(str(report))))
-            _exit(0 if hashed.is_equal else 1)
+            manifest_report = wkwdask.write_manifest(path) if manifest == "write" else wkwdask.check_manifest(path)
+            _print(manifest_report, as_json, lambda report: click.echo(on_command_line(str(report))))
+            _exit(0 if manifest_report.is_equal else 1)
             return
         share = sample if sample is not None else pyramid
-        found = wkwdask.verify(path, pyramid=share, **options)
-    _print(found, as_json, lambda report: print_verification(report, limit))
-    _exit(1 if not found.is_sound or (strict and found.count("warning")) else 0)
+        report = wkwdask.verify(path, pyramid=share, **options)
+    _print(report, as_json, lambda report: print_verification(report, limit))
+    _exit(1 if not report.is_sound or (strict and report.count("warning")) else 0)
 
 
 @click.command(short_help="Repair what verify finds; intact data are never changed.")
@@ -141,12 +141,12 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
     """
     try:
         with cluster:
-            found = wkwdask.diff(first, second, **options)
+            difference = wkwdask.diff(first, second, **options)
     except Exception as error:
         error.exit_code = 2  # type: ignore[attr-defined]
         raise
-    _print(found, as_json, lambda report: click.echo(on_command_line(str(report))))
-    _exit(0 if found.equal else 1)
+    _print(difference, as_json, lambda report: click.echo(on_command_line(str(report))))
+    _exit(0 if difference.equal else 1)
 
 
 COMMANDS = (verify, repair, diff)

@@ -95,11 +95,11 @@ def check(config: str, folder: str, seconds: float) -> None:
     from wkwdask.clusters.check import check_cluster
     from wkwdask.clusters.config import load_config
 
-    found = check_cluster(load_config(config), folder, seconds)
-    widths = [max(len(text) for text in column) for column in zip(*((one.what, one.found) for one in found), strict=True)]
-    for one in found:
-        click.echo(f"{'fine ' if one.is_fine else 'WRONG'}  {one.what:{widths[0]}}  {one.found:{widths[1]}}  {one.remedy}".rstrip())
-    if not all(one.is_fine for one in found):
+    results = check_cluster(load_config(config), folder, seconds)
+    widths = [max(len(text) for text in column) for column in zip(*((result.what, result.found) for result in results), strict=True)]
+    for result in results:
+        click.echo(f"{'fine ' if result.is_fine else 'WRONG'}  {result.what:{widths[0]}}  {result.found:{widths[1]}}  {result.remedy}".rstrip())
+    if not all(result.is_fine for result in results):
         click.get_current_context().exit(1)
 
 
@@ -175,10 +175,10 @@ def _check_options(script: str, options: Sequence[str]) -> None:
     """Raise if the script or the user sets an option of sbatch that this command sets itself."""
     from wkwdask.store.slurm import options_in
 
-    instead = {"array": "--elements sets the number of elements", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
-    said = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
-    for name in instead.keys() & said:
-        raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {instead[name]}")
+    remedies = {"array": "--elements sets the number of elements", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
+    given_names = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
+    for name in remedies.keys() & given_names:
+        raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {remedies[name]}")
 
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
@@ -206,9 +206,9 @@ def _submit_array(batch: Batch, arguments: Sequence[str], *, wait: bool = False)
     try:
         with submitting_to(batch):
             click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
-    except HandedToSlurm as handed:
-        _print_submission(handed)
-        return not wait or wait_for_batch(handed.root, handed.batch)
+    except HandedToSlurm as submission:
+        _print_submission(submission)
+        return not wait or wait_for_batch(submission.root, submission.batch)
     return True
 
 
@@ -289,17 +289,17 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
     from wkwdask.runs.status import finished_jobs, jobs_of, status_of
 
     while True:
-        found = [status_of(job) for job in jobs_of(path)]
-        is_last = not follow or not any(one.job.is_running for one in found)
-        shown: list[Any] = [*found, *(finished_jobs(path) if is_last else ())]
+        statuses = [status_of(job) for job in jobs_of(path)]
+        is_last = not follow or not any(status.job.is_running for status in statuses)
+        shown: list[Any] = [*statuses, *(finished_jobs(path) if is_last else ())]
         if as_json:
-            click.echo(json.dumps([one.to_json() for one in shown], indent=2))
+            click.echo(json.dumps([status.to_json() for status in shown], indent=2))
         else:
             click.echo("\n".join(map(str, shown)) or f"{path}: no running job, and no record of an earlier one")
         if is_last:
             break
         time.sleep(every)
-    if any(not one.job.is_running or one.failures for one in found):
+    if any(not status.job.is_running or status.failures for status in statuses):
         raise click.exceptions.Exit(EXIT_CODE)
 
 
@@ -318,13 +318,13 @@ def cancel(path: str, discard: bool) -> None:
     from wkwdask.runs.status import jobs_of
     from wkwdask.store.slurm import cancel_jobs
 
-    every = [(job, job.slurm_jobs() if job.is_running else job.orphaned_arrays()) for job in jobs_of(path)]
-    found = [(job, numbers) for job, numbers in every if job.is_running or numbers]
-    interrupted = [job for job, _ in every if not job.is_running] if discard else []
-    if not found and not interrupted:
-        left = next((job for job, _ in every if not job.is_running), None)
-        raise click.ClickException(f"{path}: no running job" + (f"; {left.owner} was interrupted, --discard removes it" if left else ""))
-    for job, numbers in found:
+    jobs = [(job, job.slurm_jobs() if job.is_running else job.orphaned_arrays()) for job in jobs_of(path)]
+    running = [(job, numbers) for job, numbers in jobs if job.is_running or numbers]
+    interrupted = [job for job, _ in jobs if not job.is_running] if discard else []
+    if not running and not interrupted:
+        interrupted_job = next((job for job, _ in jobs if not job.is_running), None)
+        raise click.ClickException(f"{path}: no running job" + (f"; {interrupted_job.owner} was interrupted, --discard removes it" if interrupted_job else ""))
+    for job, numbers in running:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the final job first: it would start once the array is gone
@@ -346,10 +346,10 @@ def _seconds(walltime: str) -> float:
 def _nbytes(memory: str | None) -> int | None:
     if memory is None:
         return None
-    found = re.fullmatch(r"(\d+)([KMGT]?)i?B?", memory, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+)([KMGT]?)i?B?", memory, re.IGNORECASE)
+    if match is None:
         raise click.UsageError(f"--memory takes a size such as 4G or 900M, got {memory!r}")
-    return int(found[1]) * _UNITS[found[2].upper()]
+    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 COMMANDS = (cluster, submit, status, cancel, batch_element, batch_finish)

@@ -39,8 +39,8 @@ class _MagNames(click.types.StringParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete the last mag of the list."""
         before, comma, last = incomplete.rpartition(",")
-        wanted = ctx.params.get("layer") or ctx.params.get("layers")
-        mags = {mag: None for layer in _layers(ctx) if not wanted or layer.name == wanted or layer.name in wanted for mag in layer.mags}
+        layer_names = ctx.params.get("layer") or ctx.params.get("layers")
+        mags = {mag: None for layer in _layers(ctx) if not layer_names or layer.name == layer_names or layer.name in layer_names for mag in layer.mags}
         named = before.split(",")
         return [CompletionItem(f"{before}{comma}{mag.name}") for mag in mags if mag.name.startswith(last) and mag.name not in named]
 
@@ -69,10 +69,10 @@ def _several(value: Any) -> tuple[Any, ...]:
 def complete_parameters(command: click.Command) -> None:
     """Set the types that complete parameters, by name, in a command and its subcommands."""
     for parameter in command.params:
-        flag = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
-        found = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(flag)
-        if found is not None and isinstance(parameter.type, click.types.StringParamType):
-            parameter.type = found
+        option_name = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
+        completing_type = _TYPES.get(parameter.name or "") if isinstance(parameter, click.Argument) else _TYPES.get(option_name)
+        if completing_type is not None and isinstance(parameter.type, click.types.StringParamType):
+            parameter.type = completing_type
     if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            complete_parameters(inner)
+        for subcommand in command.commands.values():
+            complete_parameters(subcommand)

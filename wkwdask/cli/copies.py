@@ -75,7 +75,7 @@ def copy(path: str, target: str, **options: Any) -> Any:
 @click.option("--yes", is_flag=True, help="Remove without confirmation.")
 @external_option
 @cluster_options
-def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **chosen: Any) -> None:
+def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Delete a dataset, a layer or a mag: its files and its entry in the JSON.
 
     Files that belong to no mag stay. The same command completes an interrupted removal.
@@ -89,8 +89,8 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
         if not dry_run and not _is_terminal():
             raise click.UsageError("standard input is not a terminal: use --yes to remove without confirmation, or --dry-run to see what would be removed")
         try:
-            found = wkwdask.rm(path, **chosen, dry_run=True)
-            click.echo(str(found if dry_run else replace(found, note="")))
+            planned = wkwdask.rm(path, **options, dry_run=True)
+            click.echo(str(planned if dry_run else replace(planned, note="")))
         except MissingError:  # an interrupted removal may have left only hidden folders, which the removal below deletes
             if dry_run:
                 raise
@@ -98,7 +98,7 @@ def rm(path: str, dry_run: bool, yes: bool, cluster: AbstractContextManager[Any]
             return
         click.confirm("Remove?", abort=True)
     with cluster:
-        report = wkwdask.rm(path, **chosen)
+        report = wkwdask.rm(path, **options)
     click.echo(on_command_line(str(report)))
 
 

@@ -38,31 +38,31 @@ def on_command_line(text: str) -> str:
     >>> on_command_line('existing="overwrite" starts over; choose one with layer=, or build_pyramid(update=True)')
     '--overwrite starts over; choose one with --layer, or wkwdask pyramid --update'
     """
-    text = _LIST.sub(lambda found: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), found[0]), text)
-    text = _CALL.sub(lambda found: f"wkwdask {_VERBS[found[1]]} {found[2]}".rstrip(), text)
+    text = _LIST.sub(lambda match: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), match[0]), text)
+    text = _CALL.sub(lambda match: f"wkwdask {_VERBS[match[1]]} {match[2]}".rstrip(), text)
     return _ARGUMENT.sub(_as_option, text)
 
 
-def _as_option(found: re.Match[str]) -> str:
-    if found[0] in _FLAGS:
-        return _FLAGS[found[0]]
-    option = _options().get(found[1])
-    if option is None or found[4] == "False":
-        return found[0]
-    value = found[2] or found[3] or (found[5] or "").replace(" ", "") or found[6]
+def _as_option(match: re.Match[str]) -> str:
+    if match[0] in _FLAGS:
+        return _FLAGS[match[0]]
+    option = _options().get(match[1])
+    if option is None or match[4] == "False":
+        return match[0]
+    value = match[2] or match[3] or (match[5] or "").replace(" ", "") or match[6]
     return f"{option} {value}" if value else option
 
 
 @functools.cache
 def _options() -> dict[str, str]:
     """Map argument names to options; parameters of commands have the names of function arguments."""
-    found = {"bounding_box": "--box"}
+    options = {"bounding_box": "--box"}
     for command in (command for group in _GROUPS for command in _commands(group)):
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
             flag = max(option.opts, key=len)
-            found.setdefault(flag.lstrip("-").replace("-", "_"), flag)
-            found.setdefault(option.name or "", flag)
-    return found
+            options.setdefault(flag.lstrip("-").replace("-", "_"), flag)
+            options.setdefault(option.name or "", flag)
+    return options
 
 
 def _commands(group: click.Group) -> Iterator[click.Command]:

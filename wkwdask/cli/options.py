@@ -147,21 +147,21 @@ class StorageCommand(click.Command):
 
 def storage_options(default: str = "", records: Sequence[type[StorageOptions]] = storage_records()) -> Decorator:
     """Add the storage options of formats; the command receives those that are set. ``default`` describes the values of all others in the help."""
-    found: dict[str, list[Option]] = {}
+    options_by_name: dict[str, list[Option]] = {}
     for record in records:
         for name, option in options_of(record):
-            found.setdefault(name, []).append(option)
+            options_by_name.setdefault(name, []).append(option)
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(*args: Any, **options: Any) -> Any:
-            return command(*args, **{name: value for name, value in options.items() if name not in found or value is not None})
+            return command(*args, **{name: value for name, value in options.items() if name not in options_by_name or value is not None})
 
         run.storage = (records, default)  # type: ignore[attr-defined]
-        given: Callable[..., Any] = run
-        for name, options in reversed(found.items()):
-            given = _option(name, options)(given)
-        return given
+        wrapped: Callable[..., Any] = run
+        for name, options in reversed(options_by_name.items()):
+            wrapped = _option(name, options)(wrapped)
+        return wrapped
 
     return decorated
 
@@ -196,4 +196,4 @@ def _metavar(name: str, option: Option) -> str:
 
 def _help(option: Option, default: str) -> str:
     text = option.text("auto", "none", with_default=not default)
-    return re.sub(r"`(\w+)`", lambda found: _flag(found[1]), text)
+    return re.sub(r"`(\w+)`", lambda match: _flag(match[1]), text)

@@ -78,22 +78,22 @@ def print_summary(summary: DatasetSummary) -> None:
     if summary.unit != "nanometer":
         voxel_size = f"{_lengths(summary.voxel_size, summary.unit)} ({voxel_size})"
     console.print(f"[bold]{escape(summary.path)}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
-    rows, problems, places = [], [], []
+    rows, problems, external = [], [], []
     for layer in summary.layers:
         for number, mag in enumerate(layer.mags):
             rows.append((*_layer_cells(layer, first=number == 0), *_mag_cells(mag)))
             if mag.problem:
                 problems.append(mag.problem)
             if mag.elsewhere is not None:
-                places.append(f"mag {mag.mag} of {layer.name}: {mag.elsewhere}")
+                external.append(f"mag {mag.mag} of {layer.name}: {mag.elsewhere}")
         if layer.problem:
             problems.append(layer.problem)
             rows.append((layer.name, "-", "", "cannot be used", "", "", "", "", "", ""))
         elif not layer.mags:
             rows.append((*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", ""))
     _print_rows(console, ("layer", "category", "type", "mag", "box"), ("block", "file", "compression", "files", "bytes"), rows)
-    for place in places:
-        console.print(f"[yellow]elsewhere:[/yellow] {escape(place)}", soft_wrap=True)
+    for location in external:
+        console.print(f"[yellow]elsewhere:[/yellow] {escape(location)}", soft_wrap=True)
     for problem in problems:
         console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
 
@@ -130,8 +130,8 @@ def print_verification(report: VerifyReport, limit: int) -> None:
     console.print(f"[bold]{escape(report.path)}[/bold]", soft_wrap=True)
     rows = []
     for mag in report.mags:
-        mine = [fault for fault in report.faults if fault.path.startswith(f"{mag.folder}/") or fault.path == mag.folder]
-        counts = [sum(1 + fault.more for fault in mine if fault.severity == severity) for severity in SEVERITIES]
+        faults = [fault for fault in report.faults if fault.path.startswith(f"{mag.folder}/") or fault.path == mag.folder]
+        counts = [sum(1 + fault.more for fault in faults if fault.severity == severity) for severity in SEVERITIES]
         cells = (f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}" if report.decoded else "-", f"{mag.compared:,}" if mag.compared else "-")
         rows.append((mag.layer, mag.mag, *cells, *(f"{count:,}" if count else "-" for count in counts)))
     _print_rows(console, ("layer", "mag"), ("files", "bytes", "blocks decoded", "files compared", "errors", "warnings", "notes"), rows)

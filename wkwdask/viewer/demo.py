@@ -112,47 +112,49 @@ def make_labels(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint32]:
 def make_image(low: Vec3, shape: Vec3) -> npt.NDArray[np.uint8]:
     """Compute gray values: dark membranes, grainy cytoplasm, dark mitochondria with cristae."""
     first, second, cell = _nearest(low, shape)
-    x, y, _ = places = _places(low, shape)
-    value = 148 + 26 * _random(cell, 7) + 34 * (_noise(places, (9, 9, 4), 8) - 0.5) + 22 * (_noise(places, (3, 3, 2), 9) - 0.5)
-    blob = np.where(second - first > 5 * _MEMBRANE, _noise(places, (26, 26, 11), 10), 0)
-    stripes = np.sin(x * 0.9 + 3 * _noise(places, (12, 12, 6), 11) + y * 0.4)
+    x, y, _ = positions = _positions(low, shape)
+    value = 148 + 26 * _random(cell, 7) + 34 * (_noise(positions, (9, 9, 4), 8) - 0.5) + 22 * (_noise(positions, (3, 3, 2), 9) - 0.5)
+    blob = np.where(second - first > 5 * _MEMBRANE, _noise(positions, (26, 26, 11), 10), 0)
+    stripes = np.sin(x * 0.9 + 3 * _noise(positions, (12, 12, 6), 11) + y * 0.4)
     value -= np.where(blob > 0.69, 46 + 14 * stripes, np.where(blob > 0.66, 74, 0))
     value -= 84 * np.maximum(0, 1 - (second - first) / _MEMBRANE / 2)
-    value += 20 * (_random(places, 12) - 0.5)
+    value += 20 * (_random(positions, 12) - 0.5)
     return np.clip(value, 0, 255).astype(np.uint8)
 
 
-def _places(low: Vec3, shape: Vec3) -> tuple[npt.NDArray[np.int64], ...]:
+def _positions(low: Vec3, shape: Vec3) -> tuple[npt.NDArray[np.int64], ...]:
     return np.ix_(*(np.arange(start, start + length) for start, length in zip(low, shape, strict=True)))
 
 
-def _random(places: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
+def _random(positions: Iterable[npt.NDArray[np.int64]], salt: int) -> Floats:
     """Return a pseudo-random number in [0, 1) for each position."""
-    x, y, z = ((place + 4096).astype(np.uint64) * np.uint64(prime) for place, prime in zip(places, _PRIMES, strict=False))
+    x, y, z = ((position + 4096).astype(np.uint64) * np.uint64(prime) for position, prime in zip(positions, _PRIMES, strict=False))
     value = x ^ y ^ z ^ np.uint64(salt * _PRIMES[3] & (1 << 64) - 1)
     value ^= value >> np.uint64(29)
     value *= np.uint64(0xBF58476D1CE4E5B9)
     value ^= value >> np.uint64(32)
-    found: Floats = (value >> np.uint64(11)) / 9007199254740992.0
-    return found
+    numbers: Floats = (value >> np.uint64(11)) / 9007199254740992.0
+    return numbers
 
 
-def _noise(places: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) -> Floats:
+def _noise(positions: Sequence[npt.NDArray[np.int64]], step: Vec3, salt: int) -> Floats:
     """Interpolate random numbers at the corners of a lattice linearly (value noise)."""
-    scaled = [place.ravel() / length for place, length in zip(places, step, strict=True)]
+    scaled = [position.ravel() / length for position, length in zip(positions, step, strict=True)]
     lows = [np.floor(at).astype(np.int64) for at in scaled]
-    found = _random(np.ix_(*(np.arange(low[0], low[-1] + 2) for low in lows)), salt)
+    numbers = _random(np.ix_(*(np.arange(low[0], low[-1] + 2) for low in lows)), salt)
     for at, low in zip(scaled, lows, strict=True):  # interpolate the first axis and move it to the end: after three rounds the order is x, y, z again
-        before, after = found[low - low[0]], found[low - low[0] + 1]
-        found = np.moveaxis(before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2)
-    return found
+        before, after = numbers[low - low[0]], numbers[low - low[0] + 1]
+        numbers = np.moveaxis(before + (after - before) * (at - low)[:, np.newaxis, np.newaxis], 0, 2)
+    return numbers
 
 
 def _nearest(low: Vec3, shape: Vec3) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     """Return the distances of the two nearest cell centers of each voxel, and the lattice position of the nearest, shape (3, x, y, z)."""
-    places = _places(low, shape)
+    positions = _positions(low, shape)
     bends = ((26, (60, 60, 24), 1), (26, (60, 60, 24), 2), (9, (70, 70, 28), 3))
-    points = np.stack([(at + bend * (_noise(places, step, salt) - 0.5)) / edge for at, (bend, step, salt), edge in zip(places, bends, _CELL, strict=True)])
+    points = np.stack(
+        [(at + bend * (_noise(positions, step, salt) - 0.5)) / edge for at, (bend, step, salt), edge in zip(positions, bends, _CELL, strict=True)]
+    )
     points = points.reshape(3, -1)
     lattice = np.stack(np.meshgrid(*(np.arange(axis.min() // 1 - 1, axis.max() // 1 + 2) for axis in points), indexing="ij")).reshape(3, -1).astype(np.int64)
     centers = lattice + np.stack([_random(lattice, salt) for salt in (4, 5, 6)])

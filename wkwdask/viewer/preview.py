@@ -71,14 +71,14 @@ class _Span(NamedTuple):
 
 def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pixels: tuple[int, int], *, are_ids: bool) -> npt.NDArray[Any]:
     """Read the slice through the middle of a box."""
-    here = box.in_mag(volume.box.mag)
+    mag_box = box.in_mag(volume.box.mag)
     plane = ("xyz".index(columns), "xyz".index(rows))
     normal = 3 - sum(plane)
-    middle = here.topleft[normal] + here.size[normal] // 2
-    if not isinstance(volume, StoredArray) or here.size[plane[0]] * here.size[plane[1]] <= _WHOLE_VX:
-        return _read(volume, [(here.topleft[axis], here.bottomright[axis]) for axis in plane], plane, middle)
+    middle = mag_box.topleft[normal] + mag_box.size[normal] // 2
+    if not isinstance(volume, StoredArray) or mag_box.size[plane[0]] * mag_box.size[plane[1]] <= _WHOLE_VX:
+        return _read(volume, [(mag_box.topleft[axis], mag_box.bottomright[axis]) for axis in plane], plane, middle)
     most = _MOST_REMOTE_SAMPLES if is_remote(volume.name) else _MOST_SAMPLES
-    all_spans = [_spans(volume, here, axis, length, most) for axis, length in zip(plane, pixels, strict=True)]
+    all_spans = [_spans(volume, mag_box, axis, length, most) for axis, length in zip(plane, pixels, strict=True)]
     width, height = (spans[-1].pixels.stop for spans in all_spans)
     out = np.zeros((volume.num_channels, height, width), volume.dtype if are_ids else np.float64)
 
@@ -103,7 +103,7 @@ def _read(volume: Sliceable, spans: Sequence[tuple[int, int]], plane: tuple[int,
     return flat if plane[0] > plane[1] else flat.swapaxes(1, 2)
 
 
-def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
+def _spans(volume: StoredArray, mag_box: BoundingBox, axis: int, pixels: int, most: int) -> list[_Span]:
     """Return the voxels to read along an axis for at least ``pixels`` pixels, or for at most ``most`` samples.
 
     A pixel that covers few chunks is the reduction of all its voxels; neighboring pixels are read together as tiles. A pixel that covers many chunks is the
@@ -112,7 +112,7 @@ def _spans(volume: StoredArray, here: BoundingBox, axis: int, pixels: int, most:
         voxels  |--------- step ---------|--------- step ---------|
         read    .        [chunk]         .        [chunk]         .
     """
-    first, length, edge = here.topleft[axis], here.size[axis], volume.chunk_shape[axis]
+    first, length, edge = mag_box.topleft[axis], mag_box.size[axis], volume.chunk_shape[axis]
     step = -(-length // (2 * pixels))
     if step <= _FEW_CHUNKS * edge:
         together = max(1, max(_TILE_VX, edge) // step)
@@ -139,10 +139,10 @@ def _average(voxels: npt.NDArray[Any], spans: tuple[_Span, _Span]) -> npt.NDArra
     """Reduce each pixel to the mean of its voxels."""
     mean: npt.NDArray[Any] = voxels
     for axis, span in ((2, spans[0]), (1, spans[1])):
-        places = np.arange(0, voxels.shape[axis], span.step)
-        counts = np.diff(places, append=voxels.shape[axis])
+        starts = np.arange(0, voxels.shape[axis], span.step)
+        counts = np.diff(starts, append=voxels.shape[axis])
         with np.errstate(invalid="ignore"):  # inf - inf is NaN, drawn as 0
-            sums = np.add.reduceat(mean, places, axis=axis, dtype=np.float64)
+            sums = np.add.reduceat(mean, starts, axis=axis, dtype=np.float64)
         mean = sums / (counts if axis == 2 else counts[:, np.newaxis])
     return mean
 
@@ -236,12 +236,12 @@ def _find_volumes(
     url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, size: int
 ) -> tuple[StoredArray | None, StoredArray | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
-    found = find(url)
-    layers = [found.choose(layer)] if layer is not None or len(found.layers) == 1 else [found.choose(one.name) for one in found.layers]
+    resolved = find(url)
+    layers = [resolved.choose(layer)] if layer is not None or len(resolved.layers) == 1 else [resolved.choose(one.name) for one in resolved.layers]
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
-        volume = _volume(candidate, mag if mag is not None else found.mag, size)
+        volume = _volume(candidate, mag if mag is not None else resolved.mag, size)
         if volume is None:
             continue
         voxel_size = voxel_size or candidate.voxel_size_of(volume)
@@ -250,10 +250,10 @@ def _find_volumes(
         else:
             image = image or volume
     if image is None and segmentation is None:
-        if found.invalid_layers:
-            found.invalid_layers[0].raise_error()
-        there = ", ".join(dict.fromkeys(str(known) for candidate in layers for known in candidate.mags)) or "none"
-        raise MissingError(f"{found.path}: no layer with data files to draw" + ("" if mag is None else f" in mag {mag}; there are {there}"))
+        if resolved.invalid_layers:
+            resolved.invalid_layers[0].raise_error()
+        mags = ", ".join(dict.fromkeys(str(mag_of_layer) for candidate in layers for mag_of_layer in candidate.mags)) or "none"
+        raise MissingError(f"{resolved.path}: no layer with data files to draw" + ("" if mag is None else f" in mag {mag}; there are {mags}"))
     return image, segmentation, voxel_size
 
 
@@ -272,10 +272,10 @@ def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredArray | Non
     """Open the coarsest mag that has a voxel for each pixel, or the finest mag if none has."""
     if layer.container is None and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
-    readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
+    readable = [known_mag for known_mag in layer.mags if mag in (None, known_mag) and is_readable(layer, known_mag)]
     if not readable:
         return None
-    fine_enough = [known for known in readable if max(layer.volume(known).box.size) >= size]
+    fine_enough = [known_mag for known_mag in readable if max(layer.volume(known_mag).box.size) >= size]
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
@@ -313,7 +313,7 @@ def _gray(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Color each id with a hue far from those of consecutive ids, shape (rows, columns, 3)."""
-    labels, place = np.unique(ids, return_inverse=True)
+    labels, positions = np.unique(ids, return_inverse=True)
     # Only the low bits: multiples of the golden angle would lose precision for ids of 64 bits.
     low_bits = np.array([int(label) & 0xFFFFF for label in labels], np.float64)
     hue = (low_bits * _GOLDEN_ANGLE) % 1
@@ -321,7 +321,7 @@ def _colors(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     table = np.stack([value * (0.5 + 0.5 * np.cos(2 * math.pi * (hue - shift))) for shift in (0, 1 / 3, 2 / 3)], axis=1)
     table[labels == 0] = 0
     colors: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
-    picture: npt.NDArray[np.uint8] = colors[place.reshape(ids.shape)]
+    picture: npt.NDArray[np.uint8] = colors[positions.reshape(ids.shape)]
     return picture
 
 

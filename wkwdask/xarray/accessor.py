@@ -86,10 +86,10 @@ class WkwAccessor:
         layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
         (opened,) = open_variables(layer, volume).data_vars.values()
-        taken = opened.isel({axis: self._places(opened, axis) for axis in "xyz"})
+        selected = opened.isel({axis: self._overlapping_indices(opened, axis) for axis in "xyz"})
         if "c" in opened.dims and "c" in self._array.coords:
-            taken = taken.sel(c=self._array.coords["c"])
-        ordered: xr.DataArray = taken.transpose(*(dim for dim in self._array.dims if dim in taken.dims))
+            selected = selected.sel(c=self._array.coords["c"])
+        ordered: xr.DataArray = selected.transpose(*(dim for dim in self._array.dims if dim in selected.dims))
         return ordered if self._array.chunks is None else ordered.chunk({})
 
     def crop_nm(
@@ -100,7 +100,7 @@ class WkwAccessor:
     ) -> xr.DataArray:
         """Select the voxels with centers in a half-open box [nm]; None leaves a side open."""
         ranges = {axis: pair for axis, pair in (("x", x), ("y", y), ("z", z)) if pair is not None}
-        self._check_touches(ranges)
+        self._check_overlaps(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
     def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
@@ -141,21 +141,21 @@ class WkwAccessor:
             lengths.append(float(length))
         return lengths
 
-    def _places(self, opened: xr.DataArray, axis: str) -> slice | int:
+    def _overlapping_indices(self, opened: xr.DataArray, axis: str) -> slice | int:
         """Return the voxels of another mag that touch those of this array along an axis."""
-        coordinate, there = self._coordinate(axis), spacing_of(opened.coords[axis], axis)
-        if not coordinate.size or there.step is None:
+        coordinate, spacing = self._coordinate(axis), spacing_of(opened.coords[axis], axis)
+        if not coordinate.size or spacing.step is None:
             return slice(0, opened.sizes[axis] if coordinate.size else 0)
         low, high = float(coordinate.min()), float(coordinate.max())
-        corner = there.first - there.step / 2
+        corner = spacing.first - spacing.step / 2
         if coordinate.ndim == 0:
-            return min(max(math.floor((low - corner) / there.step), 0), opened.sizes[axis] - 1)
+            return min(max(math.floor((low - corner) / spacing.step), 0), opened.sizes[axis] - 1)
         # Half a voxel as it was opened: the spacing of the coordinates is larger if the user selected every n-th voxel.
         half = coordinate.attrs["mag"] * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
-        start, stop = math.floor((low - half - corner) / there.step + _ON_GRID), math.ceil((high + half - corner) / there.step - _ON_GRID)
+        start, stop = math.floor((low - half - corner) / spacing.step + _ON_GRID), math.ceil((high + half - corner) / spacing.step - _ON_GRID)
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
 
-    def _check_touches(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
+    def _check_overlaps(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
         """Raise if a box does not touch the array."""
         extents = {axis: self._extent(axis) for axis in ranges if axis in self._array.dims and self._array.sizes[axis]}
         outside = []
@@ -164,9 +164,11 @@ class WkwAccessor:
             if (low is not None and low >= stop) or (high is not None and high <= start):
                 outside.append(axis)
         if outside:
-            asked = ", ".join(f"{axis} {_text(low, 'start')} to {_text(high, 'end')}" for axis, (low, high) in ranges.items())
-            there = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
-            raise BoundsError(f"the box {asked} does not touch the array along {' and '.join(outside)}; the array has {there} [unit of the coordinates]")
+            requested = ", ".join(f"{axis} {_text(low, 'start')} to {_text(high, 'end')}" for axis, (low, high) in ranges.items())
+            available = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
+            raise BoundsError(
+                f"the box {requested} does not touch the array along {' and '.join(outside)}; the array has {available} [unit of the coordinates]"
+            )
 
     def _extent(self, axis: str) -> tuple[float, float]:
         """Return the start of the first voxel and the end of the last."""
@@ -184,10 +186,10 @@ class WkwAccessor:
             inside &= values >= low
         if high is not None:
             inside &= values < high
-        places = np.flatnonzero(inside)
-        if len(places) and places[-1] - places[0] + 1 == len(places):
-            return slice(int(places[0]), int(places[-1]) + 1)
-        return places
+        indices = np.flatnonzero(inside)
+        if len(indices) and indices[-1] - indices[0] + 1 == len(indices):
+            return slice(int(indices[0]), int(indices[-1]) + 1)
+        return indices
 
 
 def _text(bound: float | None, without: str) -> str:

@@ -120,9 +120,9 @@ def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:
         chunks = reader_chunks(reader, f"{nbytes}B")
         if chunks == blocks or 0 in reader.shape:
             return chunks
-        asked: list[tuple[Any, ...]] = [("auto",) * reader.ndim]
-        asked += [(*chunks[:axis], "auto", *chunks[axis + 1 :]) for axis in range(reader.ndim)]
-        made = [normalize_chunks(some, reader.shape, dtype=reader.dtype, previous_chunks=chunks) for some in asked]
-        if all(set(np.cumsum(lengths).tolist()) <= borders for some in made for lengths, borders in zip(some, grid, strict=True)):
+        requests: list[tuple[Any, ...]] = [("auto",) * reader.ndim]
+        requests += [(*chunks[:axis], "auto", *chunks[axis + 1 :]) for axis in range(reader.ndim)]
+        results = [normalize_chunks(request, reader.shape, dtype=reader.dtype, previous_chunks=chunks) for request in requests]
+        if all(set(np.cumsum(lengths).tolist()) <= borders for result in results for lengths, borders in zip(result, grid, strict=True)):
             return chunks
         nbytes //= 2
