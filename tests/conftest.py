@@ -88,6 +88,25 @@ def shared_data():
 
 
 @pytest.fixture(scope="session")
+def cluster():
+    """Two worker processes of dask, for all tests that do not kill or configure them."""
+    pytest.importorskip("distributed")
+    from support.local_cluster import local_cluster
+
+    with local_cluster(silence_logs="ERROR") as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    """A client of the shared cluster, which dask uses until the end of the test."""
+    import distributed
+
+    with distributed.Client(cluster) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
 def slurm_cluster():
     """A private SLURM of three virtual nodes, where SLURM is installed; tests that use it carry the marker ``slurm``."""
     missing = missing_programs()

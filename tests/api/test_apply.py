@@ -1,4 +1,4 @@
-"""Functions applied to volumes: the same as on whole arrays, borders included; failures are listed, and what was done is kept."""
+"""Functions applied to volumes: the same results as on whole arrays, listed failures, and kept work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import dask
 import numpy as np
 import pytest
 from faults.drivers import ENVIRONMENT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import ndimage
 from support.commands import run_here
+from support.strategies import HEAVY
 
 import wkwdask
 from wkwdask import BoundingBox
@@ -40,14 +41,14 @@ def dataset(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def _in_this_thread():
     with dask.config.set(scheduler="synchronous"):
         yield
 
 
 @pytest.fixture
 def small_regions(monkeypatch):
-    """Let jobs have many tasks, however small they are."""
+    """Jobs of many tasks."""
     monkeypatch.setattr("wkwdask.plans.apply.choose_region", lambda *_: (32, 32, 32))
 
 
@@ -59,11 +60,10 @@ def leftovers(folder):
     return [path.name for path in Path(folder).rglob(".wkwdask-job-*")]
 
 
-# ----------------------------------------------------------------------------- equal to whole arrays
+# ----------------------------------------------------------------------------- results equal those of whole arrays
 
 
-@pytest.mark.parametrize("chunks", [8, 16, 64, (64, 32, 8)])
-@pytest.mark.parametrize("mode", ["reflect", "nearest", "constant", "mirror"])
+@pytest.mark.parametrize(("chunks", "mode"), [(8, "reflect"), (16, "nearest"), (64, "constant"), ((64, 32, 8), "mirror")])
 def test_a_filter_equals_that_of_the_whole_array(dataset, chunks, mode):
     smooth = partial(ndimage.gaussian_filter, sigma=1.2, truncate=4.0, mode=mode)
     report = wkwdask.apply(smooth, dataset / "color", dataset / "smooth" / "1", halo=5, chunks=chunks)
@@ -73,9 +73,9 @@ def test_a_filter_equals_that_of_the_whole_array(dataset, chunks, mode):
     assert not leftovers(dataset)
 
 
-@settings(max_examples=25, deadline=None)
+@HEAVY
 @given(st.tuples(*[st.integers(1, 40)] * 3), st.tuples(*[st.integers(0, 20)] * 3), st.sampled_from([8, 16, 32]), st.integers(0, 3), st.integers(1, 2))
-def test_any_box(tmp_path_factory, shape, offset, chunks, halo, channels):
+def test_any_box_and_halo_equal_scipy(tmp_path_factory, shape, offset, chunks, halo, channels):
     folder = tmp_path_factory.mktemp("any")
     values = np.random.default_rng(3).integers(0, 9, (channels, *shape)).astype(np.int16)
     wkwdask.create(folder / "a" / "1", BoundingBox(offset, shape), np.int16, num_channels=channels, **SMALL)
@@ -92,8 +92,7 @@ def test_any_box(tmp_path_factory, shape, offset, chunks, halo, channels):
     np.testing.assert_array_equal(wkwdask.read(folder / "c" / "1"), expected)
 
 
-def test_percentiles_stretch_16_bits_to_8(dataset):
-    """Two passes: a histogram, and the function that uses it."""
+def test_a_histogram_and_a_stretch_make_8_bits_of_16(dataset):
     values = (volume(2).astype(np.uint16) + 7) * 200
     wkwdask.write(dataset / "raw" / "1", OFFSET, values, **SMALL)
     counts = wkwdask.apply(lambda array: np.bincount(array.ravel(), minlength=65536), dataset / "raw" / "1", chunks=16)
@@ -114,12 +113,12 @@ def test_a_threshold_and_several_inputs(dataset):
     assert wkwdask.open_dataset(dataset)["kept"].category == "segmentation"
 
 
-def test_channels(dataset):
+def test_a_function_may_return_more_channels(dataset):
     wkwdask.apply(lambda em: np.stack([em, 255 - em]), dataset / "color" / "1", dataset / "two" / "1", channels=2)
     np.testing.assert_array_equal(wkwdask.read(dataset / "two" / "1"), np.stack([volume(), 255 - volume()]))
 
 
-def test_the_box_is_given_to_who_asks(dataset):
+def test_functions_with_a_box_parameter_receive_it(dataset):
     def planes(em, box):
         z = np.arange(box.topleft[2], box.bottomright[2], dtype=np.uint8)
         return np.broadcast_to(z, em.shape).copy()
@@ -128,8 +127,7 @@ def test_the_box_is_given_to_who_asks(dataset):
     np.testing.assert_array_equal(result(dataset / "z" / "1")[0, 0], np.arange(5, 45))
 
 
-def test_other_mags(dataset):
-    """A coarse source is repeated; a fine one has as many voxels as the target's span."""
+def test_sources_of_other_mags_are_repeated_or_span_more_voxels(dataset):
     wkwdask.build_pyramid(dataset, "color", mags=["2-2-1"])
     coarse = wkwdask.read(dataset / "color" / "2-2-1")[0]
     wkwdask.apply(lambda fine, rough: rough, [dataset / "color" / "1", dataset / "color" / "2-2-1"], dataset / "back" / "1", chunks=16)
@@ -148,8 +146,8 @@ def test_other_mags(dataset):
         wkwdask.apply(most, dataset / "odd" / "1-1-2", dataset / "no" / "2-2-1")
 
 
-def test_other_formats(dataset, tmp_path):
-    """An array in a file, and a layer with it; voxel 0 of the file is voxel 0 of the dataset."""
+def test_sources_may_be_array_files(dataset, tmp_path):
+    """Voxel 0 of the file is voxel 0 of the dataset."""
     np.save(tmp_path / "shade.npy", np.full((100, 100, 100), 3, np.uint8))
     wkwdask.apply(lambda em, shade: em // shade, [dataset / "color" / "1", tmp_path / "shade.npy"], dataset / "shaded" / "1")
     np.testing.assert_array_equal(result(dataset / "shaded" / "1"), volume() // 3)
@@ -160,8 +158,8 @@ def test_other_formats(dataset, tmp_path):
         wkwdask.apply(np.invert, tmp_path / "nothing.npy", dataset / "no" / "1")
 
 
-@pytest.mark.parametrize("mag", ["1", "2", "2-2-1"])
-def test_a_mask_of_any_mag(dataset, mag):
+@pytest.mark.parametrize("mag", ["1", "2-2-1"])
+def test_a_coarser_mask_restricts_the_work(dataset, mag):
     factor = wkwdask.Mag.parse(mag).factors
     mask = np.zeros([60 // f + 1 for f in factor], np.uint8)
     mask[20 // factor[0] : 30 // factor[0], :, : 20 // factor[2]] = 3
@@ -181,7 +179,7 @@ def test_a_mask_of_any_mag(dataset, mag):
     assert 0 < len(seen) <= 3 * 8 * 3  # bricks that touch the mask
 
 
-def test_a_mask_that_is_finer(dataset):
+def test_a_finer_mask_covers_every_voxel_that_it_touches(dataset):
     wkwdask.build_pyramid(dataset, "color", mags=[2])
     mask = np.zeros((100, 100, 100), np.uint8)
     mask[41, 21, 21] = 1
@@ -192,7 +190,7 @@ def test_a_mask_that_is_finer(dataset):
     assert wkwdask.read(dataset / "point" / "2").sum() == 7
 
 
-def test_where(dataset):
+def test_where_restricts_the_work_to_a_box(dataset):
     boxes = []
 
     def note(em, box):
@@ -211,7 +209,7 @@ def test_where(dataset):
         wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=(300, 10, 0, 20, 30, 20))
 
 
-def test_what_has_no_file_is_skipped_on_request(dataset):
+def test_skip_empty_skips_bricks_without_files(dataset):
     sparse = np.zeros((128, 32, 32), np.uint32)
     sparse[100:, :9] = 5
     wkwdask.write(dataset / "sparse" / "1", (0, 0, 0), sparse, **SMALL)
@@ -226,8 +224,8 @@ def test_what_has_no_file_is_skipped_on_request(dataset):
     np.testing.assert_array_equal(result(dataset / "double" / "1"), sparse * 2)
 
 
-def test_what_is_only_in_the_halo_counts(tmp_path, small_regions):
-    """Beside a file border, where the region next to it has no file."""
+def test_skip_empty_keeps_bricks_with_voxels_in_the_halo(tmp_path, small_regions):
+    """The voxel lies at a file border, and the next region has no file."""
     array = np.zeros((64, 16, 16), np.uint8)
     array[31, 8, 8] = 1
     wkwdask.write(tmp_path / "a" / "1", (0, 0, 0), array, **SMALL)
@@ -241,11 +239,11 @@ def test_what_is_only_in_the_halo_counts(tmp_path, small_regions):
 # ----------------------------------------------------------------------------- reductions
 
 
-def test_reductions(dataset):
+def test_reductions_combine_the_values_of_all_bricks(dataset):
     color = dataset / "color" / "1"
-    assert wkwdask.apply(lambda em: int(em.sum()), color, chunks=8) == volume().sum()
+    assert wkwdask.apply(lambda em: int(em.sum()), color, chunks=16) == volume().sum()
     assert wkwdask.apply(np.max, color, combine=max, chunks=16) == volume().max()
-    assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=8) == volume()[17:37, 2:32, 0:15].sum()
+    assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=16) == volume()[17:37, 2:32, 0:15].sum()
     assert wkwdask.apply(lambda em: None, color, combine=lambda a, b: None) is None
     for options in ({"halo": 1}, {"mask": color}):
         with pytest.raises(ValueError, match="halo= and mask= need a target"):
@@ -253,17 +251,17 @@ def test_reductions(dataset):
 
 
 def test_values_are_combined_in_one_order(dataset):
-    """Whoever is first: a sum of floats is the same each time."""
+    """A sum of floats is the same each time."""
     color = dataset / "color" / "1"
 
     def boxes(em, box):
         return [box.topleft]
 
-    serial = wkwdask.apply(boxes, color, chunks=8)
-    starts = [[o, *range(o // 8 * 8 + 8, o + n, 8)] for o, n in zip(OFFSET, SHAPE, strict=True)]
+    serial = wkwdask.apply(boxes, color, chunks=16)
+    starts = [[o, *range(o // 16 * 16 + 16, o + n, 16)] for o, n in zip(OFFSET, SHAPE, strict=True)]
     assert sorted(serial) == list(itertools.product(*starts))
     with dask.config.set(scheduler="threads", num_workers=4):
-        assert wkwdask.apply(boxes, color, chunks=8) == serial
+        assert wkwdask.apply(boxes, color, chunks=16) == serial
 
 
 # ----------------------------------------------------------------------------- failures
@@ -275,7 +273,7 @@ def fail_at(places, em, box):
     return em
 
 
-def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
+def test_failed_tasks_are_listed_and_the_others_kept(dataset, small_regions):
     target = dataset / "copy" / "1"
     bad = [(32, 32, 32), (64, 32, 32)]
 
@@ -292,19 +290,19 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
     assert not target.exists()
     calls = []
 
-    def mended(em, box):
+    def repaired(em, box):
         calls.append(box.topleft)
         return em
 
-    mended.__qualname__ = broken.__qualname__
-    report = wkwdask.apply(mended, dataset / "color" / "1", target, chunks=32)
+    repaired.__qualname__ = broken.__qualname__
+    report = wkwdask.apply(repaired, dataset / "color" / "1", target, chunks=32)
     assert sorted(calls[1:]) == bad  # the first call is the trial
     assert "10 tasks had been finished before" in report.note
     np.testing.assert_array_equal(result(target), volume())
     assert not leftovers(dataset)
 
 
-def test_what_fails_once_is_tried_again(dataset, small_regions):
+def test_a_failed_task_is_tried_again(dataset, small_regions):
     failures = itertools.count()
 
     def flaky(em):
@@ -316,8 +314,8 @@ def test_what_fails_once_is_tried_again(dataset, small_regions):
     np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
 
 
-def test_another_try_gets_what_the_first_one_got(dataset):
-    """Whatever that did to its array."""
+def test_another_try_gets_unchanged_voxels(dataset):
+    """The first one changes its array in place."""
     failures = itertools.count()
 
     def flaky(em):
@@ -330,8 +328,8 @@ def test_another_try_gets_what_the_first_one_got(dataset):
     np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume() + 1)
 
 
-def test_what_never_works_ends_soon(dataset, small_regions):
-    """Even where the trial worked."""
+def test_a_function_that_always_fails_ends_the_job_soon(dataset, small_regions):
+    """The trial call succeeds."""
     calls = []
 
     def broken(em):
@@ -362,15 +360,15 @@ def test_results_that_do_not_fit_are_refused(dataset):
     assert not target.exists()
 
 
-def test_a_mag_that_is_there_is_not_replaced(dataset):
+def test_an_existing_mag_is_not_replaced(dataset):
     with pytest.raises(ExistsError):
         wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "color" / "1")
     with pytest.raises(MissingError):
         wkwdask.apply(np.copy, dataset / "colour" / "1", dataset / "copy" / "1")
 
 
-def test_other_bricks_or_arguments_do_not_go_on(dataset, small_regions):
-    """A larger brick makes larger regions, of which the journal knows nothing."""
+def test_other_bricks_or_arguments_are_not_resumed(dataset, small_regions):
+    """A larger brick makes larger regions, which the journal does not list."""
     color, target = dataset / "color" / "1", dataset / "copy" / "1"
     with pytest.raises(TaskFailedError):
         wkwdask.apply(partial(fail_at, [(64, 32, 32)]), color, target, chunks=16, file_len=16)
@@ -380,7 +378,7 @@ def test_other_bricks_or_arguments_do_not_go_on(dataset, small_regions):
         wkwdask.apply(partial(fail_at, []), color, target, chunks=16, file_len=16)
 
 
-def test_other_settings_do_not_go_on(dataset, small_regions):
+def test_other_settings_are_not_resumed(dataset, small_regions):
     with pytest.raises(TaskFailedError):
         wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
     with pytest.raises(ResumeError, match="token was 1, is 2"):
@@ -398,13 +396,13 @@ def test_other_settings_do_not_go_on(dataset, small_regions):
 # ----------------------------------------------------------------------------- plan and command
 
 
-def test_bricks_that_are_no_blocks_are_refused(dataset):
+def test_bricks_that_are_not_whole_blocks_are_refused(dataset):
     for chunks in (12, (8, 8, 4)):
         with pytest.raises(ValueError, match="powers of two and multiples of the target's blocks"):
             wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=chunks)
 
 
-def test_the_command(dataset, tmp_path):
+def test_command(dataset, tmp_path):
     color = dataset / "color" / "1"
     out = run_here("apply", "scipy.ndimage:gaussian_filter", "--arg", "sigma=1.2", "--halo", "5", color, dataset / "smooth" / "1")
     assert out.returncode == 0

@@ -1,11 +1,9 @@
-"""Histograms and contrast: the same as numpy's of the whole array, in slices too, and in the JSON."""
+"""Histograms and contrast: the same as numpy's of the whole array and of each slice."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -14,13 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from faults.drivers import regions_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import run_here
+from support.commands import run_here, run_script_here
 from support.datasets import FILE_NAME
 from support.inside import limited
-from support.local_cluster import local_cluster
-from support.strategies import vectors, voxel_array
+from support.strategies import HEAVY, vectors, voxel_array
 
 import wkwdask
 from wkwdask.errors import MissingError
@@ -45,7 +42,7 @@ def make_dataset(folder, **layers):
 
 
 def half_empty(array):
-    """Let whole files be absent."""
+    """Return an array whose second half has no files."""
     array = array.copy()
     array[:, array.shape[1] // 2 :] = 0
     return array
@@ -66,12 +63,12 @@ def check_histogram(found, values, dtype, bins, limits):
     assert int(found.above) == (values > limits[1]).sum()
 
 
-@settings(max_examples=40)
+@HEAVY
 @given(
     st.sampled_from(DTYPES), st.integers(1, 3), vectors(1, 30), st.sampled_from(["few", "noise", "extremes", "zeros"]), st.booleans(), st.booleans(),
     st.sampled_from([None, 1, 7, 100]), st.sampled_from([None, (0, 3), (-10.5, 300)]), st.booleans(), st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_any_voxels(dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed):
+def test_histograms_of_any_voxels_equal_numpy(dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed):
     dtype = np.dtype(dtype)
     array = voxel_array(dtype, (channels, *shape), seed, kind)
     array = half_empty(array) if empty else array
@@ -106,7 +103,7 @@ def dataset(tmp_path_factory):
     return make_dataset(tmp_path_factory.mktemp("contrast") / "ds", em=em, two=two, floats=floats), em, two, floats
 
 
-def test_contrast_is_that_of_numpy(dataset):
+def test_contrast_equals_numpy(dataset):
     folder, em, two, floats = dataset
     for layer, array in (("em", em), ("two", two)):
         found = wkwdask.contrast(folder, (2, 97.5), layer=layer)
@@ -122,8 +119,9 @@ def test_contrast_is_that_of_numpy(dataset):
     np.testing.assert_allclose(found[["min", "max"]], [[values.min(), values.max()]], rtol=1e-6)
 
 
+@HEAVY
 @given(st.lists(st.integers(1, 255), min_size=1, max_size=200), st.tuples(st.floats(0, 100), st.floats(0, 100)).filter(lambda two: two[0] < two[1]))
-def test_percentiles_are_those_of_numpy(tmp_path_factory, values, percents):
+def test_percentiles_equal_numpy(tmp_path_factory, values, percents):
     """Those of floats lie in the right bin of their range."""
     column = np.array(values).reshape(1, 1, 1, -1)
     folder = make_dataset(tmp_path_factory.mktemp("column") / "ds", em=column.astype(np.uint8), floats=column.astype(np.float32) / 3)
@@ -136,7 +134,7 @@ def test_percentiles_are_those_of_numpy(tmp_path_factory, values, percents):
     assert (found <= high + width).all()
 
 
-def test_contrast_of_slices(dataset):
+def test_contrast_of_each_slice_equals_numpy(dataset):
     folder, _, two, _ = dataset
     found = wkwdask.contrast(folder, layer="two", per_slice=True)
     assert found.index.names == ["z", "c"]
@@ -152,7 +150,7 @@ def test_contrast_of_slices(dataset):
     assert found.attrs["intensityRange"] == np.percentile(two[two != 0], (1, 99)).tolist()
 
 
-def test_contrast_is_written(tmp_path):
+def test_contrast_is_written_to_the_json(tmp_path):
     random = np.random.default_rng(0)
     folder = make_dataset(tmp_path / "ds", em=random.integers(1, 200, (1, 20, 20, 20), np.uint8), other=np.ones((1, 20, 20, 20), np.uint8))
     path = folder / FILE_NAME
@@ -169,7 +167,7 @@ def test_contrast_is_written(tmp_path):
     assert sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith(".lock")) == [FILE_NAME, "em", "other"]
 
 
-def test_what_makes_no_sense_is_refused(dataset, tmp_path):
+def test_malformed_calls_are_refused(dataset, tmp_path):
     folder, *_ = dataset
     for wrong in ((99, 1), (-1, 50), (5, 101)):
         with pytest.raises(ValueError, match="percentiles must be two ascending numbers"):
@@ -192,7 +190,7 @@ def test_what_makes_no_sense_is_refused(dataset, tmp_path):
         ("int64", -(2**63), -(2**63)), ("uint64", 2**64 - 3000, 2**64 - 1),
     ],
 )  # fmt: skip
-def test_values_that_lie_close_together(tmp_path, dtype, low, high):
+def test_close_and_huge_values_are_counted(tmp_path, dtype, low, high):
     array = np.full((1, 16, 16, 16), low, dtype)
     array[0, 3:] = high
     url = make_dataset(tmp_path / "ds", color=array) / "color" / "1"
@@ -203,8 +201,8 @@ def test_values_that_lie_close_together(tmp_path, dtype, low, high):
     np.testing.assert_allclose(np.array(wkwdask.contrast(url).attrs["intensityRange"], np.float64), [least, greatest], rtol=1e-6)
 
 
-def test_a_range_of_one_value(dataset):
-    """numpy.histogram makes it one wide."""
+def test_a_range_of_one_value_is_one_wide(dataset):
+    """As in numpy.histogram."""
     folder, em, *_ = dataset
     found = wkwdask.histogram(folder, layer="em", range=(90, 90), bins=4)
     np.testing.assert_array_equal(found[0], np.histogram(em, 4, (90, 90))[0])
@@ -228,7 +226,7 @@ def test_the_command_prints_what_it_writes(tmp_path):
     assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} written"
 
 
-def test_a_box_without_slices(dataset):
+def test_a_box_without_slices_has_no_counts(dataset):
     folder, *_ = dataset
     nothing = (5, 0, 12, 40, 30, 0)
     assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True).shape == (1, 0, 256)
@@ -237,22 +235,15 @@ def test_a_box_without_slices(dataset):
         wkwdask.contrast(folder, layer="em", bounding_box=nothing, per_slice=True)
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes", "cluster"])
-def test_every_runner_gives_the_same(dataset, scheduler):
+def test_threads_count_the_same(dataset):
     folder, em, *_ = dataset
-    with contextlib.ExitStack() as stack:
-        if scheduler == "cluster":
-            distributed = pytest.importorskip("distributed")
-            stack.enter_context(distributed.Client(stack.enter_context(local_cluster(silence_logs="ERROR"))))
-        else:
-            stack.enter_context(dask.config.set(scheduler=scheduler, num_workers=2))
-        stack.enter_context(many_regions())
+    with dask.config.set(scheduler="threads", num_workers=2), many_regions():
         found = wkwdask.histogram(folder, layer="em", per_slice=True)
     for n in range(em.shape[3]):
         np.testing.assert_array_equal(found[0, n], np.bincount(em[..., n].ravel(), minlength=256))
 
 
-def test_real_em(shared_data):
+def test_real_em_equals_numpy(shared_data):
     array = wkwdask.read(shared_data / "l4_sample", layer="color", mag="2-2-1")
     found = wkwdask.histogram(shared_data / "l4_sample", per_slice=True)
     assert found.sizes == {"c": 1, "z": 150, "value": 256}
@@ -277,12 +268,12 @@ def test_commands(dataset, tmp_path):
     assert run_here("contrast", folder, "--percentiles", "5").returncode == 2
 
 
-def test_workflow(tmp_path):
+def test_the_workflow_writes_the_contrast(tmp_path):
     em = np.random.default_rng(0).normal(120, 5, (1, 20, 20, 30)).astype(np.uint8)
     em[..., 11] //= 2
     folder = make_dataset(tmp_path / "ds", em=em)
-    done = subprocess.run([sys.executable, WORKFLOW, folder], capture_output=True, text=True, check=True)
+    printed = run_script_here(WORKFLOW, folder)
     expected = np.percentile(em, (1, 99)).tolist()
-    assert done.stdout.startswith(f"em: {[int(n) if n.is_integer() else n for n in expected]}\n")
-    assert [line.split()[0] for line in done.stdout.splitlines()[3:]] == ["20"]
+    assert printed.startswith(f"em: {[int(n) if n.is_integer() else n for n in expected]}\n")
+    assert [line.split()[0] for line in printed.splitlines()[3:]] == ["20"]
     assert json.loads((folder / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"] == expected

@@ -1,9 +1,8 @@
-"""Images and arrays that become WKW, and the other way round: datasets, bad slices, interruptions, a full disk, the command line."""
+"""Conversion of images and arrays to WKW and back: datasets, broken sections, interruptions, a full disk, the command."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from faults.drivers import imports_of, runs, stopping
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 from support.commands import run_here
-from support.datasets import FILE_NAME
+from support.datasets import FILE_NAME, document_of
 from support.inside import before_task, limited
 
 import wkwdask
@@ -48,10 +47,6 @@ def sections(tmp_path):
     return save(tmp_path / "sections", voxels())
 
 
-def document(dataset):
-    return json.loads((Path(dataset) / FILE_NAME).read_text())
-
-
 def hidden(folder):
     return sorted(path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"))
 
@@ -59,10 +54,10 @@ def hidden(folder):
 # ----------------------------------------------------------------------------- import
 
 
-def test_a_new_dataset(tmp_path, sections):
+def test_sections_become_a_new_dataset(tmp_path, sections):
     report = wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), **OPTIONS)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
-    written = document(tmp_path / "ds")
+    written = document_of(tmp_path / "ds")
     assert written["scale"] == {"factor": [4.0, 4.0, 35.0], "unit": "nanometer"}
     (layer,) = written["dataLayers"]
     assert (layer["name"], layer["category"], layer["elementClass"]) == ("color", "color", "uint8")
@@ -71,22 +66,13 @@ def test_a_new_dataset(tmp_path, sections):
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
-def test_other_runners(tmp_path, sections, scheduler):
-    with dask.config.set(scheduler=scheduler, num_workers=2), imports_of(8):
-        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
-        wkwdask.convert(tmp_path / "ds", tmp_path / "out.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), voxels())
-
-
-def test_names_of_layers(tmp_path, sections):
-    """A dataset's new layer is named by what it is; a layer and a mag may be named too."""
+def test_new_layers_are_named_after_their_content_or_as_requested(tmp_path, sections):
     np.save(tmp_path / "labels.npy", voxels(dtype=np.uint32))
     wkwdask.convert(tmp_path / "labels.npy", tmp_path / "ds", **OPTIONS)
     wkwdask.convert(sections, tmp_path / "ds", layer="em", **OPTIONS)
     wkwdask.convert(sections, tmp_path / "ds" / "other", category="segmentation")
     wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", offset=(3, 4, 5))
-    layers = document(tmp_path / "ds")["dataLayers"]
+    layers = document_of(tmp_path / "ds")["dataLayers"]
     assert [(layer["name"], layer["category"]) for layer in layers] == [
         ("segmentation", "segmentation"), ("em", "color"), ("other", "segmentation"), ("coarse", "color"),
     ]  # fmt: skip
@@ -100,12 +86,12 @@ def test_names_of_layers(tmp_path, sections):
     assert not (tmp_path / "ds" / "em" / "1" / "em").exists()
 
 
-def test_the_voxel_size(tmp_path, sections):
+def test_a_new_dataset_needs_a_voxel_size(tmp_path, sections):
     with pytest.raises(ValueError, match="a new dataset needs a voxel size"):
         wkwdask.convert(sections, tmp_path / "ds")
     assert not (tmp_path / "ds").exists()
     wkwdask.convert(sections, tmp_path / "ds", voxel_size=(0.004, 0.004, 0.04), unit="um")
-    assert document(tmp_path / "ds")["scale"]["factor"] == [4.0, 4.0, 40.0]
+    assert document_of(tmp_path / "ds")["scale"]["factor"] == [4.0, 4.0, 40.0]
     with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"):
         wkwdask.convert(sections, tmp_path / "ds", layer="again", voxel_size=(5, 4, 40))
     for wrong in ((4, 4), (4, 4, 0), (4, 4, -1), (4, float("inf"), 4), (float("nan"), 4, 4), (4, 4, 1e400)):
@@ -136,21 +122,20 @@ def test_the_voxel_size(tmp_path, sections):
         ({"block_len": 7}, "block_len"),
     ],
 )
-def test_options_that_make_no_sense(tmp_path, sections, options, message):
+def test_malformed_options_are_refused(tmp_path, sections, options, message):
     with pytest.raises((ValueError, BoundsError), match=message):
         wkwdask.convert(sections, tmp_path / "ds", voxel_size=VOXEL_SIZE, **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sections"]
 
 
 @pytest.mark.parametrize("name", ["a.tif", "a.ome.tif", "a.npy", "a.zarr"])
-def test_images_do_not_become_other_images(tmp_path, sections, name):
+def test_images_are_not_converted_to_other_images(tmp_path, sections, name):
     with pytest.raises(UnsupportedError, match=rf"{name}: named as images or an array, and .*sections is not a volume that can be exported"):
         wkwdask.convert(sections, tmp_path / name, **OPTIONS)
     assert not (tmp_path / name).exists()
 
 
-def test_layers_with_other_names(tmp_path, sections):
-    """A layer that is there may be called anything; a new one may not, whatever makes it."""
+def test_existing_layers_may_have_names_that_new_ones_may_not(tmp_path, sections):
     wkwdask.convert(sections, tmp_path / "ds", layer="em_2.a$@-", **OPTIONS)
     with pytest.raises(ValueError, match=r"a layer name consists of .*; got 'my layer'"):
         wkwdask.convert(sections, tmp_path / "ds" / "my layer" / "1", **OPTIONS)
@@ -162,12 +147,12 @@ def test_layers_with_other_names(tmp_path, sections):
     wkwdask.convert(sections, tmp_path / "ds", layer="my layer", **(OPTIONS | {"existing": "overwrite"}))
     wkwdask.copy(tmp_path / "ds", tmp_path / "copy")
     for dataset in ("ds", "copy"):
-        assert [layer["name"] for layer in document(tmp_path / dataset)["dataLayers"]] == ["my layer"]
+        assert [layer["name"] for layer in document_of(tmp_path / dataset)["dataLayers"]] == ["my layer"]
         np.testing.assert_array_equal(wkwdask.read(tmp_path / dataset)[0], voxels().T)
 
 
 def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
-    """Of a call that fails nothing stays that a later one would have to follow; two calls at once make one JSON."""
+    """A failed call leaves no JSON that constrains a later one."""
     np.save(tmp_path / "a.npy", voxels(dtype=np.uint16))
     with pytest.raises(BoundsError, match="does not fit into int8"):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", dtype="int8", voxel_size=(1, 2, 3))
@@ -176,30 +161,28 @@ def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
         wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="second", **OPTIONS)
     wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
-    written = document(tmp_path / "ds")
+    written = document_of(tmp_path / "ds")
     assert written["scale"]["factor"] == [4.0, 4.0, 35.0]
     assert [layer["name"] for layer in written["dataLayers"]] == ["second", "first"]
 
 
-def test_two_first_imports_at_once(tmp_path, sections):
-    """The second one that ends finds the JSON of the other one, and keeps its layer."""
-
+def test_two_concurrent_first_imports_share_a_json(tmp_path, sections):
     def meanwhile():
         wkwdask.convert(sections, tmp_path / "ds", layer="inner", **OPTIONS)
 
     with before_task(1, meanwhile):
         wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
-    assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
     shutil.rmtree(tmp_path / "ds")
     with before_task(1, meanwhile), pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"):
         wkwdask.convert(sections, tmp_path / "ds", layer="outer", **(OPTIONS | {"voxel_size": (9, 9, 9)}))
     report = wkwdask.convert(sections, tmp_path / "ds", layer="outer", **{name: value for name, value in OPTIONS.items() if name != "voxel_size"})
     assert "had been finished before" in report.note
-    assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+    assert [layer["name"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
 
 
-def test_coarser_mags_that_are_stale(tmp_path, sections):
-    """The report names them, and what it says to do works."""
+def test_stale_coarser_mags_are_named(tmp_path, sections):
+    """The remedy that the report names works."""
     wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
     save(sections, voxels(seed=1))
     assert wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **(OPTIONS | {"existing": "overwrite"})).note == ""
@@ -216,7 +199,7 @@ def test_coarser_mags_that_are_stale(tmp_path, sections):
     assert "are not changed: 2-2-1, 4-4-1" in wkwdask.convert(sections, tmp_path / "ds", **OPTIONS).note
 
 
-def test_types_and_ranges(tmp_path):
+def test_values_are_converted_to_other_types(tmp_path):
     array = voxels(dtype=np.uint16) * 17
     np.save(tmp_path / "a.npy", array)
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="scaled", dtype="uint8", value_range=(0, 4095), **OPTIONS)
@@ -228,31 +211,30 @@ def test_types_and_ranges(tmp_path):
     assert wkwdask.read(tmp_path / "ds", layer="cast").dtype == np.uint32
 
 
-def test_channels(tmp_path):
-    """Colors are channels; alpha goes only where that is asked for."""
+def test_colors_become_channels(tmp_path):
+    """Alpha is included on request."""
     array = voxels((9, 10, 11, 4))
     save(tmp_path / "rgba", array)
     wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="all", **OPTIONS)
     wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="bgr", channels=(2, 1, 0), **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="all"), array.transpose(3, 2, 1, 0))
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="bgr"), array[..., 2::-1].transpose(3, 2, 1, 0))
-    assert [layer["elementClass"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["uint32", "uint24"]
+    assert [layer["elementClass"] for layer in document_of(tmp_path / "ds")["dataLayers"]] == ["uint32", "uint24"]
 
 
-def test_a_box(tmp_path, sections):
-    """In voxels of the dataset, not of the source."""
+def test_a_box_is_in_voxels_of_the_dataset(tmp_path, sections):
     wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), bounding_box=(10, 0, 9, 20, 11, 100), **OPTIONS)
-    assert document(tmp_path / "ds")["dataLayers"][0]["boundingBox"] == {"topLeft": [10, 6, 9], "width": 20, "height": 5, "depth": 19}
+    assert document_of(tmp_path / "ds")["dataLayers"][0]["boundingBox"] == {"topLeft": [10, 6, 9], "width": 20, "height": 5, "depth": 19}
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T[5:25, :5, 2:])
 
 
-def test_the_pyramid_in_the_same_call(tmp_path, sections):
+def test_the_pyramid_is_built_in_the_same_call(tmp_path, sections):
     report = wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
     wkwdask.convert(sections, tmp_path / "two", **OPTIONS)
     wkwdask.build_pyramid(tmp_path / "two")
-    mags = [mag["mag"] for mag in document(tmp_path / "ds")["dataLayers"][0]["mags"]]
+    mags = [mag["mag"] for mag in document_of(tmp_path / "ds")["dataLayers"][0]["mags"]]
     assert len(report.mags) == len(mags) > 1
-    assert mags == [mag["mag"] for mag in document(tmp_path / "two")["dataLayers"][0]["mags"]]
+    assert mags == [mag["mag"] for mag in document_of(tmp_path / "two")["dataLayers"][0]["mags"]]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
     assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note  # a run may have been killed at its very end
     with pytest.raises(ExistsError):
@@ -263,7 +245,7 @@ def test_the_pyramid_in_the_same_call(tmp_path, sections):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
 
 
-def test_patterns_and_lists(tmp_path, sections):
+def test_sections_come_from_patterns_and_lists(tmp_path, sections):
     array = voxels()
     with pytest.raises(MissingError, match=r"sections seem to be missing: 12; "):
         wkwdask.convert(f"{sections}/s1[013].png", tmp_path / "ds", layer="two", **OPTIONS)
@@ -273,8 +255,8 @@ def test_patterns_and_lists(tmp_path, sections):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list")[0].T, array[[3, 1]])
 
 
-def test_missing_and_bad_sections(tmp_path, sections):
-    """They are named; zeros take their place on request, and the report says which."""
+def test_missing_and_broken_sections_are_named(tmp_path, sections):
+    """On request they become zeros."""
     array = voxels()
     (sections / "s4.png").unlink()
     raw = (sections / "s9.png").read_bytes()
@@ -304,7 +286,7 @@ def test_missing_and_bad_sections(tmp_path, sections):
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_import_goes_on(tmp_path, sections):
+def test_an_interrupted_import_is_resumed(tmp_path, sections):
     with imports_of(8):
         wkwdask.convert(sections, tmp_path / "whole", **OPTIONS)
         with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
@@ -313,7 +295,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
         assert not (tmp_path / "ds" / FILE_NAME).exists()
         with pytest.raises(ResumeError, match="compression was lz4, is raw"):
             wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"compression": "raw"}))
-    with stopping(tmp_path / "log2", 99, OSError):  # with the regions of the first start, whatever would be chosen now
+    with stopping(tmp_path / "log2", 99, OSError):  # with the regions of the first start
         report = wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     assert "2 tasks had been finished before" in report.note
     assert not set(runs(tmp_path / "log")) & set(runs(tmp_path / "log2"))
@@ -321,8 +303,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
     assert hidden(tmp_path) == []
 
 
-def test_other_sections_are_another_import(tmp_path, sections):
-    """A section that changes after an interruption, or after all was done, is noticed."""
+def test_changed_sections_are_not_resumed(tmp_path, sections):
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(voxels(seed=1)[0]).save(sections / "s0.png")
@@ -338,7 +319,7 @@ def test_other_sections_are_another_import(tmp_path, sections):
 
 
 class FullDisk:
-    """Writes fail as on a full disk, after so many bytes."""
+    """Fail writes as a full disk does, after some bytes."""
 
     def __init__(self, monkeypatch, nbytes):
         self.left, self.pwrite = nbytes, os.pwrite
@@ -351,8 +332,7 @@ class FullDisk:
         return self.pwrite(fd, data, offset)
 
 
-def test_a_full_disk(tmp_path, sections, monkeypatch):
-    """It says where; nothing is visible, and there is a way on once there is room."""
+def test_a_full_disk_is_named_and_the_work_resumed(tmp_path, sections, monkeypatch):
     with imports_of(8), monkeypatch.context() as patched:
         FullDisk(patched, 20_000)
         with pytest.raises(OSError, match="No space left on device") as caught:
@@ -373,8 +353,7 @@ def test_a_full_disk(tmp_path, sections, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}, {"channels": (0,)}])
-def test_sections_too_large_for_memory(tmp_path, monkeypatch, options):
-    """They are read in strips, and decoded once each."""
+def test_sections_too_large_for_memory_are_read_in_strips_once(tmp_path, monkeypatch, options):
     array = voxels((21, 60, 81))
     sections, decoded, load = save(tmp_path / "s", array), [], PngImageFile.load_end
     monkeypatch.setattr(PngImageFile, "load_end", lambda image: decoded.append(image.filename) or load(image))
@@ -390,8 +369,7 @@ def written():
     return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("wchar")).split()[1])
 
 
-def test_there_is_no_uncompressed_copy(tmp_path):
-    """Of sections that compress well, few bytes are ever written."""
+def test_no_uncompressed_copy_is_written(tmp_path):
     array = np.zeros((64, 128, 128), np.uint8)
     array[:, 5, 5] = 1
     save(tmp_path / "s", array)
@@ -411,7 +389,7 @@ def dataset(tmp_path, sections):
 
 
 @pytest.mark.parametrize("box", [None, (9, 10, 11, 20, 9, 7)])
-def test_npy(tmp_path, dataset, box):
+def test_a_level_becomes_an_npy_file(tmp_path, dataset, box):
     report = wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=box)
     expected = voxels() if box is None else voxels()[4:11, 4:13, 4:24]
     found = np.load(tmp_path / "a.npy")
@@ -421,12 +399,12 @@ def test_npy(tmp_path, dataset, box):
     assert hidden(tmp_path) == []
 
 
-def test_other_values(tmp_path, dataset):
+def test_exported_values_are_scaled(tmp_path, dataset):
     wkwdask.convert(dataset, tmp_path / "a.npy", dtype="float32", value_range=(0, 254))
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), (voxels() / 254).astype(np.float32))
 
 
-def test_what_is_there_is_replaced_only_on_request(tmp_path, dataset):
+def test_existing_targets_are_replaced_only_on_request(tmp_path, dataset):
     wkwdask.convert(dataset, tmp_path / "a.npy")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -440,12 +418,12 @@ def test_what_is_there_is_replaced_only_on_request(tmp_path, dataset):
 
 
 def trees(folder):
-    """Everything in a folder, with the bytes of files."""
+    """Contents of all files of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
-def test_folders_that_no_export_made_are_not_replaced(tmp_path, dataset):
-    """Raw sections, other people's Zarr groups and arrays, a folder that is named as a section, links."""
+def test_folders_of_other_software_are_not_replaced(tmp_path, dataset):
+    """Raw sections, Zarr groups and arrays, a folder named like a section, links."""
     zarr = pytest.importorskip("zarr", reason="zarr, of the extra convert, is not installed")
     pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
     targets = tmp_path / "targets"
@@ -472,8 +450,7 @@ def test_folders_that_no_export_made_are_not_replaced(tmp_path, dataset):
 
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
-def test_targets_of_another_kind(tmp_path, dataset, existing):
-    """They are refused before any work."""
+def test_targets_of_another_kind_are_refused_before_any_work(tmp_path, dataset, existing):
     (tmp_path / "a.npy").mkdir()
     (tmp_path / "b.npy").write_text("mine")
     (tmp_path / "c.npy").symlink_to(tmp_path / "b.npy")
@@ -493,12 +470,12 @@ def test_targets_of_another_kind(tmp_path, dataset, existing):
 
 
 @pytest.mark.parametrize("option", [{"axes": "zyx"}, {"voxel_size": VOXEL_SIZE}, {"pyramid": True}, {"category": "color"}, {"offset": (1, 0, 0)}])
-def test_options_of_an_import_are_none_of_an_export(tmp_path, dataset, option):
+def test_an_export_refuses_options_of_an_import(tmp_path, dataset, option):
     with pytest.raises(ValueError, match=r"a\.npy: \w+= is not for exports of images such as this one of "):
         wkwdask.convert(dataset, tmp_path / "a.npy", **option)
 
 
-def test_exports_that_make_no_sense(tmp_path, dataset):
+def test_malformed_exports_are_refused(tmp_path, dataset):
     with pytest.raises(ValueError, match="a lower and a higher number, both finite"):
         wkwdask.convert(dataset, tmp_path / "a.npy", value_range=(0, float("inf")))
     with pytest.raises(BoundsError, match="nothing to export"):
@@ -517,7 +494,7 @@ def test_exports_that_make_no_sense(tmp_path, dataset):
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupted_export_goes_on(tmp_path, dataset):
+def test_an_interrupted_export_is_resumed(tmp_path, dataset):
     with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
         wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 21))
     assert any("the same call resumes" in note for note in caught.value.__notes__)
@@ -550,7 +527,7 @@ def test_command(tmp_path):
     )  # fmt: skip
     found = wkwdask.read(tmp_path / "ds", layer="em", mag=1)[0].T
     np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
-    assert len(document(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
+    assert len(document_of(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
     done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--box", "5,6,7,10,10,10")
     assert "b.npy: 1 file, 1,000 voxels" in done.output
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
@@ -563,7 +540,7 @@ def test_command(tmp_path):
     assert "--range takes two numbers, LOW,HIGH, got 1" in done.output
 
 
-def test_command_tells_of_gaps(tmp_path, sections):
+def test_command_names_missing_sections(tmp_path, sections):
     (sections / "s3.png").unlink()
     for options in ((), ("--dry-run",), ("--pyramid",)):
         done = run_here("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", *options)
@@ -576,8 +553,7 @@ def test_command_tells_of_gaps(tmp_path, sections):
     assert wkwdask.read(tmp_path / "ds", layer="two").shape == (1, 41, 30, 2)
 
 
-def test_em_tiles(tmp_path, shared_data):
-    """Sections of one tile each."""
+def test_real_tiles_become_sections(tmp_path, shared_data):
     chosen = [shared_data / "em_tiles" / name for name in ("1_60_140.jpg", "2_60_140.jpg", "40_60_144.jpg")]
     wkwdask.convert(chosen, tmp_path / "ds", layer="list", voxel_size=(4, 4, 40), pyramid=True)
     wkwdask.convert(f"{shared_data}/em_tiles/[12]_60_140.jpg", tmp_path / "ds", layer="pattern")
@@ -587,7 +563,7 @@ def test_em_tiles(tmp_path, shared_data):
 
 
 @pytest.mark.parametrize(("layer", "mag"), [("color", "2-2-1"), ("segmentation", "4-4-2")])
-def test_the_sample_there_and_back(tmp_path, shared_data, layer, mag):
+def test_the_real_sample_survives_export_and_import(tmp_path, shared_data, layer, mag):
     source = shared_data / "l4_sample"
     wkwdask.convert(source, tmp_path / "a.npy", layer=layer, mag=mag)
     (found,) = (one for one in wkwdask.info(source).layers if one.name == layer)

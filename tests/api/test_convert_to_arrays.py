@@ -44,7 +44,7 @@ def opened(target):
     return target if target.startswith("n5://") else f"zarr://{target}"
 
 
-def test_sections(target, sections):
+def test_sections_become_each_format(target, sections):
     options = {"voxel_size": SIZE, "offset": (-5, 6, 7), "chunk_shape": (16, 16, 8)}
     report = wkwdask.convert(sections, target, **options)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
@@ -58,7 +58,7 @@ def test_sections(target, sections):
     assert wkwdask.plan_convert(sections, target, existing="overwrite", **options).mags[0].size == (41, 30, 21)
 
 
-def test_a_box_a_type_and_bad_sections(target, sections):
+def test_boxes_types_and_broken_sections(target, sections):
     (sections / "s4.png").write_bytes(b"no picture")
     box = (0, 10, 9, 20, 100, 5)
     with pytest.warns(SectionWarning):
@@ -72,7 +72,7 @@ def test_a_box_a_type_and_bad_sections(target, sections):
         wkwdask.convert(sections, f"{target}2", voxel_size=SIZE, bounding_box=(100, 0, 0, 5, 5, 5), on_error="fill")
 
 
-def test_an_interrupted_import_goes_on(tmp_path, target, sections):
+def test_an_interrupted_import_is_resumed(tmp_path, target, sections):
     options = {"voxel_size": SIZE, "chunk_shape": (16, 16, 8)}
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
         wkwdask.convert(sections, target, **options)
@@ -82,7 +82,7 @@ def test_an_interrupted_import_goes_on(tmp_path, target, sections):
     np.testing.assert_array_equal(wkwdask.read(opened(target))[0], VOXELS.T)
 
 
-def test_labels_and_channels(tmp_path):
+def test_labels_and_channels_are_kept(tmp_path):
     ids = np.kron(np.random.default_rng(1).integers(0, 1 << 30, (6, 5, 7), np.uint32), np.ones((3, 6, 6), np.uint32))
     np.save(tmp_path / "ids.npy", ids)
     np.save(tmp_path / "two.npy", np.stack([VOXELS, VOXELS[::-1]]))
@@ -107,7 +107,7 @@ def test_labels_and_channels(tmp_path):
         ("n5", {"pyramid": True}, "pyramid= is not for it"),
     ],
 )
-def test_options_that_make_no_sense(tmp_path, sections, name, options, message):
+def test_malformed_options_are_refused(tmp_path, sections, name, options, message):
     with pytest.raises(ValueError, match=message):
         wkwdask.convert(sections, TARGETS[name].format(tmp_path), **{"voxel_size": SIZE, **options})
 

@@ -1,4 +1,4 @@
-"""Images and arrays that become precomputed volumes in one step: places, types, bad slices, pyramids, interruptions, the command line."""
+"""Conversion of images and arrays to precomputed volumes: places, types, broken sections, pyramids, interruptions, the command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def info_of(folder):
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_sections(tmp_path, sections, sharded):
+def test_sections_become_a_volume(tmp_path, sections, sharded):
     report = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, **OPTIONS)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
     info = info_of(tmp_path / "em")
@@ -57,8 +57,7 @@ def test_sections(tmp_path, sections, sharded):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 8), shard_shape=sharded, existing="resume", **OPTIONS)
 
 
-def test_arrays(tmp_path):
-    """Ids are a segmentation in its usual encoding, channels stay, types and ranges are changed as for WKW, and what is there says how large voxels are."""
+def test_arrays_become_images_and_segmentations(tmp_path):
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
     np.save(tmp_path / "ids.npy", IDS)
     wkwdask.convert(tmp_path / "ids.npy", f"precomputed://{tmp_path}/ids", **OPTIONS)
@@ -78,7 +77,7 @@ def test_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [None, "int16"])
-def test_a_box(tmp_path, sections, dtype):
+def test_a_box_is_in_voxels_of_the_volume(tmp_path, sections, dtype):
     box = (-2, 10, 9, 20, 100, 5)
     wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), bounding_box=box, dtype=dtype, **OPTIONS)
     assert info_of(tmp_path / "em")["scales"][0]["voxel_offset"] == [-2, 10, 9]
@@ -87,7 +86,7 @@ def test_a_box(tmp_path, sections, dtype):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em2", offset=(-5, 6, 7), bounding_box=(100, 0, 0, 5, 5, 5), **OPTIONS)
 
 
-def test_the_pyramid_in_the_same_call(tmp_path, sections):
+def test_the_pyramid_is_built_in_the_same_call(tmp_path, sections):
     url = f"precomputed://{tmp_path}/em"
     report = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)
     assert len(report.mags) > 1
@@ -98,8 +97,8 @@ def test_the_pyramid_in_the_same_call(tmp_path, sections):
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])
 @pytest.mark.parametrize("form", ["array", "wkw"])
-def test_the_pyramid_of_a_scale_below_which_there_is_a_finer_one(tmp_path, sections, form, existing):
-    """It is made of what was converted, which stays: not of the finest scale of the volume."""
+def test_the_pyramid_starts_at_the_converted_scale(tmp_path, sections, form, existing):
+    """The volume has a finer scale."""
     url, half = f"precomputed://{tmp_path}/em", tmp_path / "half.npy"
     wkwdask.convert(sections, url, pyramid=existing == "overwrite", **OPTIONS)
     np.save(half, np.full((21, 15, 21), 77, np.uint8))
@@ -112,8 +111,8 @@ def test_the_pyramid_of_a_scale_below_which_there_is_a_finer_one(tmp_path, secti
         assert (wkwdask.read(tmp_path / "em", mag=mag) == 77).all()
 
 
-def test_the_pyramid_of_another_volume_is_of_its_finest_scale(tmp_path, sections):
-    """Of several scales the finest alone is copied; the others are made, and the coarser ones of the source do not matter."""
+def test_a_pyramid_is_rebuilt_from_the_finest_scale_of_another_volume(tmp_path, sections):
+    """Coarser scales of the source are not copied."""
     source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
     made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
     report = wkwdask.convert(source, url, pyramid=True, chunk_shape=(8, 8, 8))
@@ -122,7 +121,7 @@ def test_the_pyramid_of_another_volume_is_of_its_finest_scale(tmp_path, sections
 
 
 @pytest.mark.parametrize(("source", "target"), [("precomputed", "precomputed"), ("precomputed", "wkw"), ("wkw", "precomputed")])
-def test_a_call_that_was_interrupted_before_the_pyramid_goes_on(tmp_path, monkeypatch, sections, source, target):
+def test_a_call_interrupted_before_the_pyramid_is_resumed(tmp_path, monkeypatch, sections, source, target):
     url = {"precomputed": f"precomputed://{tmp_path}/em", "wkw": tmp_path / "ds"}
     wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_shape": (16, 16, 8)}), voxel_size=SIZE)
     into = {"precomputed": f"precomputed://{tmp_path}/em2", "wkw": tmp_path / "ds2"}[target]
@@ -141,7 +140,7 @@ def fail(*_, **__):
     raise OSError("the plug")
 
 
-def test_scales_of_a_call_that_was_interrupted_behind_the_first(tmp_path, sections):
+def test_a_call_interrupted_after_the_first_scale_is_resumed(tmp_path, sections):
     source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
     made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
     with logged(tmp_path / "log"):
@@ -154,7 +153,7 @@ def test_scales_of_a_call_that_was_interrupted_behind_the_first(tmp_path, sectio
         wkwdask.convert(source, url, chunk_shape=(8, 8, 8))
 
 
-def test_bad_and_missing_sections(tmp_path, sections):
+def test_broken_and_missing_sections_are_named(tmp_path, sections):
     (sections / "s4.png").write_bytes(b"no picture")
     (sections / "s7.png").unlink()
     with pytest.raises(CorruptError, match=r"s4\.png"):
@@ -169,7 +168,7 @@ def test_bad_and_missing_sections(tmp_path, sections):
     assert "filled with zeros" in report.note
 
 
-def test_an_interrupted_import_goes_on(tmp_path, sections):
+def test_an_interrupted_import_is_resumed(tmp_path, sections):
     url = f"precomputed://{tmp_path}/em"
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
         wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
@@ -197,13 +196,13 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
         ({"channels": (1,)}, r"channels must be some of 0\.\.0"),
     ],
 )
-def test_options_that_make_no_sense(tmp_path, sections, options, message):
+def test_malformed_options_are_refused(tmp_path, sections, options, message):
     with pytest.raises(ValueError, match=message):
         wkwdask.convert(sections, f"precomputed://{tmp_path}/em", **{**OPTIONS, **options})
     assert not (tmp_path / "em").exists()
 
 
-def test_what_is_not_there(tmp_path, sections):
+def test_missing_sources_and_other_targets_are_refused(tmp_path, sections):
     for source in (tmp_path / "none", f"{tmp_path}/none*.png", f"n5://{tmp_path}/none"):
         with pytest.raises(MissingError):
             wkwdask.convert(source, f"precomputed://{tmp_path}/em", **OPTIONS)
@@ -214,7 +213,7 @@ def test_what_is_not_there(tmp_path, sections):
         wkwdask.convert(tmp_path / "ds", f"precomputed://{tmp_path}/em", axes="zyx")
 
 
-def test_what_the_viewer_shows_wrong(tmp_path):
+def test_encodings_that_the_viewer_shows_wrong_are_warned_about(tmp_path):
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
     np.save(tmp_path / "em.npy", np.stack([VOXELS, VOXELS]).astype(np.uint16))
     with pytest.warns(ViewerWarning, match="png of uint16"):

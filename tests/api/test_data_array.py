@@ -1,4 +1,4 @@
-"""Arrays with named axes: any order, and coordinates that say where they go."""
+"""Arrays with named axes: any order, and coordinates that place them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data_array(dims="cxyz", **coords):
 
 @pytest.mark.parametrize("dims", ["".join(order) for order in itertools.permutations("cxyz")] + ["zyx", "xyz"])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_axes_in_any_order(tmp_path, dims, chunked):
+def test_axes_are_accepted_in_any_order(tmp_path, dims, chunked):
     array, values = data_array(dims)
     wkwdask.to_wkw(array.chunk(3) if chunked else array, tmp_path / "1", offset=(3, 0, 0), **OPTIONS)
     low, high = (3, 0, 0), (9, 5, 4)
@@ -48,21 +48,21 @@ NM = {"units": "nm"}
         ({"x": np.arange(6) + 2000001.5}, (2000001, 0, 0)),
     ],
 )
-def test_coordinates_say_where_it_goes(tmp_path, coords, offset):
+def test_coordinates_place_an_array(tmp_path, coords, offset):
     array, values = data_array("xyz", **coords)
     wkwdask.to_wkw(array, tmp_path / "1", **OPTIONS)
     high = [a + n for a, n in zip(offset, values.shape, strict=True)]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", (offset, high))[0], values)
 
 
-def test_what_is_asked_for_goes_before_coordinates(tmp_path):
+def test_an_explicit_offset_overrides_coordinates(tmp_path):
     array, values = data_array("xyz", x=np.arange(7, 13))
     wkwdask.to_wkw(array, tmp_path / "1", offset=(0, 0, 0), **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", ((0, 0, 0), values.shape))[0], values)
 
 
 @pytest.mark.parametrize("x", [("x", np.arange(6) * 2.0, {"units": "pixel"}), np.arange(6)[::-1], list("abcdef")])
-def test_then_coordinates_are_not_looked_at(tmp_path, x):
+def test_coordinates_are_ignored_with_an_explicit_offset(tmp_path, x):
     array, values = data_array("xyz", x=x)
     wkwdask.create(tmp_path / "2", ((0, 0, 0), (16, 16, 16)), np.uint16, **OPTIONS)
     wkwdask.to_wkw(array, tmp_path / "1", offset=(1, 2, 3), **OPTIONS)
@@ -71,7 +71,7 @@ def test_then_coordinates_are_not_looked_at(tmp_path, x):
         np.testing.assert_array_equal(wkwdask.read(tmp_path / name, ((1, 2, 3), (7, 7, 7)))[0], values)
 
 
-def test_a_region_takes_one_too(tmp_path):
+def test_a_region_is_written_from_a_data_array(tmp_path):
     array, values = data_array("zyxc")
     wkwdask.create(tmp_path / "1", ((0, 0, 0), (16, 16, 16)), np.uint16, num_channels=2, **OPTIONS)
     wkwdask.to_wkw(array, tmp_path / "1", region=((1, 2, 3), (7, 7, 7)))
@@ -94,7 +94,7 @@ def test_a_region_takes_one_too(tmp_path):
         (lambda array: array.to_dataset(name="a"), "must be a dask or numpy array or an xarray DataArray"),
     ],
 )
-def test_what_cannot_be_placed_is_refused(tmp_path, change, match):
+def test_coordinates_that_place_nothing_are_refused(tmp_path, change, match):
     with pytest.raises((TypeError, ValueError), match=match):
         wkwdask.to_wkw(change(data_array("xyz")[0]), tmp_path / "1", **OPTIONS)
     assert not (tmp_path / "1").exists()

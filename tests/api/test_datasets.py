@@ -1,21 +1,20 @@
-"""Datasets as objects: what they show, their edits, several processes at once, edits that are killed, and places outside of the dataset."""
+"""Datasets as objects: text, edits, concurrent and killed processes, and data outside the dataset."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from api import dataset_edits
-from support.datasets import FILE_NAME
+from support.datasets import FILE_NAME, document_of, edit
 from support.file_events import counting
-from support.inside import impatient, limited, without_exchange
+from support.inside import exchanging, impatient, limited, without_exchange
 from support.locks import dead_process, far_process, lock_path, put_lock, this_process
 
 import wkwdask
@@ -28,32 +27,27 @@ VOXELS = np.random.default_rng(3).integers(1, 250, (30, 26, 22), dtype=np.uint8)
 IDS = (VOXELS[::-1].astype(np.uint64) // 16) << 56
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """An image with a pyramid and a segmentation, and a field that this package does not know."""
+    folder = tmp_path_factory.mktemp("original") / "ds"
+    wkwdask.create_dataset(folder, (4, 4, 35))
+    wkwdask.write(folder / "color" / "1", OFFSET, VOXELS, **OPTIONS)
+    wkwdask.build_pyramid(folder, "color", coarsest=4)
+    wkwdask.write(folder / "seg" / "1", OFFSET, IDS, category="segmentation", **OPTIONS)
+    edit(folder, lambda document: document.update(mystery={"x": 1}))
+    return folder
+
+
 @pytest.fixture
-def dataset(tmp_path):
-    """An image with a pyramid and a segmentation, and fields that nobody here knows."""
-    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
-    wkwdask.write(f"{made.path}/color/1", OFFSET, VOXELS, **OPTIONS)
-    wkwdask.build_pyramid(made.path, "color", coarsest=4)
-    wkwdask.write(f"{made.path}/seg/1", OFFSET, IDS, category="segmentation", **OPTIONS)
-    edit(made.path, lambda document: document.update(mystery={"x": 1}))
-    return wkwdask.open_dataset(made.path)
+def dataset(original, tmp_path):
+    return wkwdask.open_dataset(shutil.copytree(original, tmp_path / "ds"))
 
 
-def edit(folder, change):
-    path = Path(folder) / FILE_NAME
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+# ----------------------------------------------------------------------------- layers and mags
 
 
-def said(dataset):
-    return json.loads((Path(dataset.path) / FILE_NAME).read_text())
-
-
-# ----------------------------------------------------------------------------- what is there
-
-
-def test_what_is_there(dataset):
+def test_layers_and_mags_are_opened(dataset):
     assert list(dataset.layers) == ["color", "seg"]
     assert [layer.name for layer in dataset] == ["color", "seg"]
     assert (dataset.voxel_size, dataset.unit, dataset.voxel_size_nm) == ((4, 4, 35), "nanometer", (4, 4, 35))
@@ -73,7 +67,7 @@ def test_what_is_there(dataset):
         wkwdask.open_dataset(Path(dataset.path) / "color")
 
 
-def test_text(dataset):
+def test_repr_lists_layers_and_mags(dataset):
     assert repr(dataset).splitlines() == [
         f"Dataset 'ds' at {dataset.path}, voxel size 4 x 4 x 35 nanometer",
         "  'color': color, uint8, (6, 4, 2) + (30, 26, 22), mags 1, 2-2-1, 4-4-1",
@@ -82,7 +76,7 @@ def test_text(dataset):
     assert repr(dataset["color"][1]) == "LayerMag 1 of layer 'color': (6, 4, 2) + (30, 26, 22)"
 
 
-def test_html(dataset):
+def test_html_shows_pictures_and_escapes_names(dataset):
     shown = dataset._repr_html_()
     assert "data:image/png;base64," in shown
     assert "2-2-1" in shown
@@ -96,7 +90,7 @@ def test_html(dataset):
     assert "data:image" not in shown
 
 
-def test_html_of_what_is_broken(dataset):
+def test_html_of_broken_files_is_shown(dataset):
     for path in Path(dataset.path).rglob("*.wkw"):
         path.write_bytes(b"")
     assert "2-2-1" in dataset._repr_html_()
@@ -113,10 +107,10 @@ def test_layers_of_other_formats_are_listed(dataset):
     assert list(dataset.remove_layer("seg").layers) == ["color"]
 
 
-def test_an_odd_layer(dataset):
-    """It is listed, is kept by every edit, and says what is wrong with it when it is used; the others are as ever."""
+def test_a_malformed_layer_does_not_affect_the_others(dataset):
+    """It is listed and kept by every edit; its use is an error."""
     edit(dataset.path, lambda document: document["dataLayers"][1].update(boundingBox=None, category="mask"))
-    before = said(dataset)["dataLayers"][1]
+    before = document_of(dataset.path)["dataLayers"][1]
     opened = dataset.refreshed()
     np.testing.assert_array_equal(opened["color"].read()[0], VOXELS)
     np.testing.assert_array_equal(wkwdask.read(f"{dataset.path}/color/1")[0], VOXELS)
@@ -133,7 +127,7 @@ def test_an_odd_layer(dataset):
     assert "cannot be used" in opened._repr_html_()
     assert [(layer.name, bool(layer.problem)) for layer in wkwdask.info(dataset.path).layers] == [("color", False), ("seg", True)]
     dataset.set_voxel_size((1, 1, 1)).set_bounding_box("color", (0, 0, 0, 99, 99, 99)).rename_layer("color", "em")
-    assert said(dataset)["dataLayers"][1] == before
+    assert document_of(dataset.path)["dataLayers"][1] == before
     with pytest.raises(CorruptError, match=message):
         wkwdask.compress(dataset.path)  # all layers are meant
     report = wkwdask.copy(dataset.path, f"{dataset.path}-copy")
@@ -141,7 +135,7 @@ def test_an_odd_layer(dataset):
     assert list(dataset.remove_layer("seg").layers) == ["em"]
 
 
-def test_an_odd_layer_is_verified_and_repaired(dataset):
+def test_a_malformed_layer_is_verified_and_repaired(dataset):
     edit(dataset.path, lambda document: document["dataLayers"][1].pop("boundingBox"))
     edit(dataset.path, lambda document: document["dataLayers"].append({"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.50}))
     report = wkwdask.verify(dataset.path, quick=True)
@@ -150,14 +144,14 @@ def test_an_odd_layer_is_verified_and_repaired(dataset):
     after = dataset.refreshed()
     assert list(after.layers) == ["color", "seg", "odd"]
     np.testing.assert_array_equal(after["seg"].read(((6, 4, 2), (36, 30, 24)))[0], IDS)  # rebuilt from its files
-    assert said(dataset)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}  # no file says more: kept
-    assert said(dataset)["mystery"] == {"x": 1}
+    assert document_of(dataset.path)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}  # no file says more: kept
+    assert document_of(dataset.path)["mystery"] == {"x": 1}
 
 
 # ----------------------------------------------------------------------------- edits
 
 
-def test_create(tmp_path):
+def test_create_dataset_refuses_or_keeps_an_existing_one(tmp_path):
     made = wkwdask.create_dataset(tmp_path / "new", (0.004, 0.004, 0.035), unit="micrometer", name="cells")
     assert (made.name, made.voxel_size, made.unit, made.voxel_size_nm) == ("cells", (0.004, 0.004, 0.035), "micrometer", (4, 4, 35))
     with pytest.raises(ExistsError, match="already exists"):
@@ -171,8 +165,8 @@ def test_create(tmp_path):
         wkwdask.create_dataset(tmp_path / "newer", (4, 4))
 
 
-def test_edits_of_fields(dataset):
-    before = said(dataset)
+def test_fields_are_set_and_restored(dataset):
+    before = document_of(dataset.path)
     after = dataset.set_voxel_size((0.25, 0.25, 0.5), "um")
     assert (after.voxel_size_nm, after.unit) == ((250, 250, 500), "micrometer")
     assert dataset.voxel_size == (4, 4, 35)  # what was opened stays as it was
@@ -181,11 +175,11 @@ def test_edits_of_fields(dataset):
     assert dataset.set_view_configuration({"alpha": 50, "color": [1, 2, 3]}, "color")["color"].view_configuration == {"alpha": 50, "color": [1, 2, 3]}
     assert dataset.set_view_configuration({"alpha": None}, "color")["color"].view_configuration == {"color": [1, 2, 3]}
     assert dataset.set_view_configuration({"zoom": 2}).view_configuration == {"zoom": 2}
-    document = said(dataset)
+    document = document_of(dataset.path)
     assert document["dataLayers"][1]["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(2**60)}
     dataset.set_voxel_size((4, 4, 35)).set_bounding_box("color", (*OFFSET, *VOXELS.shape)).set_largest_segment_id("seg", int(IDS.max()))
     dataset.set_view_configuration({"color": None}, "color").set_view_configuration({"zoom": None})
-    assert said(dataset) == before
+    assert document_of(dataset.path) == before
     for change in (
         lambda: dataset.set_bounding_box("x", (0, 0, 0, 1, 1, 1)), lambda: dataset.set_view_configuration({}, "x"), lambda: dataset.remove_layer("x"),
         lambda: dataset.rename_layer("x", "y"), lambda: dataset.remove_mag("color", 8), lambda: dataset.add_layer_from_disk("x"),
@@ -194,11 +188,11 @@ def test_edits_of_fields(dataset):
             change()
     with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.set_largest_segment_id("color", 5)
-    assert said(dataset) == before
+    assert document_of(dataset.path) == before
 
 
-def test_ids_that_no_layer_can_have(dataset):
-    before = said(dataset)
+def test_impossible_largest_ids_are_refused(dataset):
+    before = document_of(dataset.path)
     for value, error in ((-1, ValueError), (2**64, ValueError), (1.5, TypeError)):
         with pytest.raises(error):
             dataset.set_largest_segment_id("seg", value)
@@ -208,13 +202,12 @@ def test_ids_that_no_layer_can_have(dataset):
         dataset.set_largest_segment_id("color", 1)
     with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1), largest_segment_id=1)
-    assert said(dataset) == before
+    assert document_of(dataset.path) == before
     assert dataset.set_largest_segment_id("seg", np.uint32(7))["seg"].largest_segment_id == 7
     assert dataset.set_largest_segment_id("seg", np.uint64(2**64 - 1))["seg"].largest_segment_id == 2**64 - 1
 
 
-def test_numbers_that_json_cannot_say(dataset):
-    """WEBKNOSSOS could not read the file any more; where they are there already, they stay."""
+def test_numbers_without_json_form_are_refused_but_kept(dataset):
     before = Path(dataset.path, FILE_NAME).read_text()
     with pytest.raises(ValueError, match="JSON"):
         dataset.set_view_configuration({"zoom": float("nan")}, "color")
@@ -224,12 +217,12 @@ def test_numbers_that_json_cannot_say(dataset):
     assert "NaN,\n        -Infinity" in Path(dataset.path, FILE_NAME).read_text()
 
 
-def test_largest_id(dataset):
+def test_the_largest_id_is_computed(dataset):
     assert dataset["seg"].compute_largest_segment_id() == int(IDS.max())
     assert dataset["color"].compute_largest_segment_id() == int(VOXELS.max())
 
 
-def test_add_and_remove_layers(dataset):
+def test_layers_are_added_and_removed(dataset):
     added = dataset.add_layer("more", "segmentation", "uint32", (0, 0, 0, 8, 8, 8), largest_segment_id=0)
     assert (added["more"].dtype, added["more"].mags, added["more"].largest_segment_id) == (np.uint32, {}, 0)
     wkwdask.write(f"{dataset.path}/more/1", (0, 0, 0), np.ones((8, 8, 8), np.uint32), **OPTIONS)
@@ -249,7 +242,7 @@ def test_add_and_remove_layers(dataset):
     assert not (Path(dataset.path) / "more").exists()
 
 
-def test_mags_come_and_go(dataset):
+def test_mags_are_added_and_removed(dataset):
     gone = dataset.remove_mag("color", "2-2-1")
     assert [mag.name for mag in gone["color"].mags] == ["1", "4-4-1"]
     back = dataset.add_mags_from_disk("color")
@@ -264,10 +257,10 @@ def test_mags_come_and_go(dataset):
         dataset.add_mags_from_disk("color")
 
 
-# ----------------------------------------------------------------------------- another name
+# ----------------------------------------------------------------------------- renaming
 
 
-def test_rename(dataset):
+def test_a_layer_is_renamed_with_its_folder(dataset):
     edit(
         dataset.path, lambda document: document["dataLayers"][0].update(attachments={"meshes": [{"name": "m", "path": "color/meshes/m", "dataFormat": "hdf5"}]})
     )
@@ -290,7 +283,7 @@ def test_rename(dataset):
     assert list(dataset.refreshed().layers) == ["em", "seg"]
 
 
-def test_rename_where_names_cannot_be_swapped(dataset):
+def test_a_layer_is_renamed_where_names_cannot_be_swapped(dataset):
     edit(dataset.path, lambda document: [mag.pop("path") for mag in document["dataLayers"][0]["mags"]])
     with without_exchange():
         after = dataset.rename_layer("color", "em")
@@ -299,7 +292,7 @@ def test_rename_where_names_cannot_be_swapped(dataset):
     np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
 
 
-def test_rename_where_a_job_works(dataset):
+def test_a_layer_with_a_running_job_is_not_renamed(dataset):
     job = Path(dataset.path, "color", ".wkwdask-job-here")
     job.mkdir()
     (job / "owner.json").write_text(json.dumps(this_process("a job", "here")))
@@ -313,12 +306,38 @@ def test_rename_where_a_job_works(dataset):
     assert list(dataset.rename_layer("color", "em").layers) == ["em", "seg"]
 
 
-@pytest.mark.parametrize("exchange", ["1", "0"])
-def test_a_rename_that_is_killed(dataset, tmp_path, exchange):
-    """Wherever it ends, the layer can be read under the name that it has then, and the same call ends it."""
-    (tmp_path / "copies").mkdir()
-    run("rename", dataset.path, tmp_path / "copies", EXCHANGE=exchange)
-    copies = sorted((tmp_path / "copies").iterdir(), key=lambda path: int(path.name))
+CHANGES = ("symlink", "link", "unlink", "rename", "replace", "mkdir", "rmdir")
+
+
+def rename_until(step, folder, swaps_names):
+    """Rename a layer, and end like a process that is killed before a change of the file system."""
+    left = [step]
+
+    def counted(before):
+        def change(*args, **options):
+            if left[0] == 0:
+                os._exit(9)
+            left[0] -= 1
+            return before(*args, **options)
+
+        return change
+
+    for name in CHANGES:
+        setattr(os, name, counted(getattr(os, name)))
+    with exchanging(counted) if swaps_names else without_exchange():
+        wkwdask.open_dataset(folder).rename_layer("color", "em")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("swaps_names", [True, False])
+def test_a_killed_rename_leaves_a_readable_layer(original, dataset, tmp_path, swaps_names):
+    """At every step the layer has one of its names, and the same call completes the renaming."""
+    code, copies = None, []
+    while code != 0:
+        copies.append(shutil.copytree(original, tmp_path / str(len(copies)) / "ds"))
+        code = exit_code(start(rename_until, len(copies) - 1, copies[-1], swaps_names))
+        assert code in (0, 9)
+        assert len(copies) < 100
     assert len(copies) > 5
     names = set()
     for copy in copies:
@@ -327,7 +346,7 @@ def test_a_rename_that_is_killed(dataset, tmp_path, exchange):
         names.add(name)
         np.testing.assert_array_equal(opened[name].read()[0], VOXELS)
         np.testing.assert_array_equal(opened[name].read(mag="4-4-1"), dataset["color"].read(mag="4-4-1"))
-        again = opened if copy == copies[-1] else opened.rename_layer("color", "em") if name == "color" else _again(opened)
+        again = opened if copy == copies[-1] else opened.rename_layer("color", "em") if name == "color" else rename_again(opened)
         assert list(again.layers) == ["em", "seg"]
         np.testing.assert_array_equal(again["em"].read()[0], VOXELS)
         names_there = {name for name in os.listdir(copy) if not name.startswith(".")}
@@ -336,7 +355,7 @@ def test_a_rename_that_is_killed(dataset, tmp_path, exchange):
     assert names == {"color", "em"}
 
 
-def _again(opened):
+def rename_again(opened):
     """Make the same call again, which is an error only where nothing was left to do."""
     try:
         return opened.rename_layer("color", "em")
@@ -344,28 +363,36 @@ def _again(opened):
         return opened
 
 
-# ----------------------------------------------------------------------------- several processes
+# ----------------------------------------------------------------------------- locks and concurrent processes
 
 
-def start(*arguments, **environment):
-    paths = os.pathsep.join(filter(None, (str(Path(dataset_edits.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "api.dataset_edits", *map(str, arguments)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths, **environment}, stderr=subprocess.PIPE, text=True)
+def start(function, *arguments):
+    child = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    child.start()
+    return child
 
 
-def run(*arguments, **environment):
-    process = start(*arguments, **environment)
-    _, errors = process.communicate()
-    assert process.returncode in (0, 9), errors
+def exit_code(child):
+    child.join()
+    return child.exitcode
 
 
-def test_processes_lose_nothing(dataset):
-    names, count = ("p", "q", "r", "s"), 12
-    processes = [start("edit", dataset.path, name, count) for name in names]
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
-    document = said(dataset)
+def edit_often(folder, name, count):
+    dataset = wkwdask.open_dataset(folder)
+    for number in range(count):
+        dataset.add_layer(f"{name}-{number}", "color", "uint8", (0, 0, 0, 1, 1, number))
+        dataset.set_view_configuration({f"{name}-{number}": number}, "color")
+        dataset.set_view_configuration({f"{name}.{number}": True})
+        if number % 2:
+            dataset.remove_layer(f"{name}-{number}")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_concurrent_processes_lose_no_edit(dataset):
+    names, count = ("p", "q", "r"), 8
+    children = [start(edit_often, dataset.path, name, count) for name in names]
+    assert [exit_code(child) for child in children] == [0] * len(names)
+    document = document_of(dataset.path)
     assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document["defaultViewConfiguration"])
     assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {f"{name}-{number}" for name in names for number in range(count)}
     listed = {layer["name"] for layer in document["dataLayers"]}
@@ -373,8 +400,23 @@ def test_processes_lose_nothing(dataset):
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
-def test_the_lock_of_a_dead_process(dataset):
-    run("leave", dataset.path)
+def end_with_the_lock(folder):
+    """End like a process that is killed when it holds the lock and reads the JSON."""
+    linked = []
+
+    def watch(event, arguments):
+        if event == "os.link":
+            linked.append(arguments)
+        if event == "open" and linked and str(arguments[0]).endswith(f"/{FILE_NAME}"):
+            os._exit(9)
+
+    sys.addaudithook(watch)
+    wkwdask.open_dataset(folder).set_voxel_size((9, 9, 9))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_lock_of_a_dead_process_is_removed(dataset):
+    assert exit_code(start(end_with_the_lock, dataset.path)) == 9
     lock = f"{dataset.path}/.{FILE_NAME}.wkwdask-lock"
     assert os.path.exists(lock)
     assert [fault.kind for fault in wkwdask.verify(dataset.path, quick=True).faults] == ["leftover.lock"]
@@ -383,15 +425,15 @@ def test_the_lock_of_a_dead_process(dataset):
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
-def test_the_lock_of_a_living_process(dataset, monkeypatch, hard_links):
-    """Nothing is written, and the message says whom it waits for; also where files cannot be linked."""
+def test_the_lock_of_a_living_process_is_respected(dataset, monkeypatch, hard_links):
+    """The message names the process; files may have no hard links."""
     if not hard_links:
         monkeypatch.setattr(os, "link", _refuse)
-    lock, before = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit")), said(dataset)
+    lock, before = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit")), document_of(dataset.path)
     message = rf"another process changes it: an edit by .*process {os.getpid()} .*remove {dataset.path}"
     with impatient(), pytest.raises(LockedError, match=message):
         dataset.set_voxel_size((1, 2, 3))
-    assert said(dataset) == before
+    assert document_of(dataset.path) == before
     lock.unlink()
     assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
     assert not lock.exists()
@@ -401,8 +443,8 @@ def _refuse(source, target):
     raise OSError(95, "not supported")
 
 
-def test_a_process_that_is_killed_while_it_breaks_a_lock(dataset):
-    """Before it removed the lock, or after."""
+def test_a_process_killed_while_it_breaks_a_lock_is_survived(dataset):
+    """It dies before or after it removes the lock."""
     lock = put_lock(f"{dataset.path}/{FILE_NAME}", dead_process(job="first"))
     for name, job in (("first", "second"), ("zeroth", "third")):
         Path(f"{lock}.{name}.wkwdask-broken-lock").write_text(json.dumps(dead_process(job=job)))
@@ -410,8 +452,7 @@ def test_a_process_that_is_killed_while_it_breaks_a_lock(dataset):
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
-def test_a_lock_is_not_broken_by_two(dataset):
-    """While one does so, the others wait."""
+def test_a_lock_is_broken_by_one_process_at_a_time(dataset):
     lock = put_lock(f"{dataset.path}/{FILE_NAME}", dead_process("an edit", "first"))
     claim = Path(f"{lock}.first.wkwdask-broken-lock")
     claim.write_text(json.dumps(this_process("removal")))
@@ -422,7 +463,7 @@ def test_a_lock_is_not_broken_by_two(dataset):
     assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
 
 
-def test_who_was_taken_for_dead_leaves_the_next_lock_alone(dataset):
+def test_a_process_taken_for_dead_keeps_the_next_lock(dataset):
     path = f"{dataset.path}/{FILE_NAME}"
 
     def broken():
@@ -434,8 +475,7 @@ def test_who_was_taken_for_dead_leaves_the_next_lock_alone(dataset):
     assert json.loads(lock_path(path).read_text())["command"] == "next"
 
 
-def test_an_interrupt_as_soon_as_the_lock_is_there(dataset, monkeypatch):
-    """As in a notebook, whose process lives on."""
+def test_an_interrupt_right_after_locking_leaves_no_lock(dataset, monkeypatch):
     link = os.link
 
     def interrupted(source, target):
@@ -449,8 +489,8 @@ def test_an_interrupt_as_soon_as_the_lock_is_there(dataset, monkeypatch):
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
-def test_a_lock_that_was_made_though_the_answer_was_lost(dataset, monkeypatch):
-    """NFS asks a second time then, and finds the file."""
+def test_a_lock_whose_creation_is_repeated_is_held(dataset, monkeypatch):
+    """NFS repeats a request whose answer was lost, and finds the file."""
     link = os.link
 
     def twice(source, target):
@@ -462,9 +502,7 @@ def test_a_lock_that_was_made_though_the_answer_was_lost(dataset, monkeypatch):
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
-def test_no_space_for_a_lock(dataset, monkeypatch, hard_links):
-    """Nothing is left that keeps others waiting."""
-
+def test_a_full_disk_leaves_no_lock(dataset, monkeypatch, hard_links):
     written, pwrite = [], os.pwrite
 
     def full(fd, data, offset):
@@ -482,7 +520,6 @@ def test_no_space_for_a_lock(dataset, monkeypatch, hard_links):
 
 
 def test_a_lock_of_another_machine_is_not_broken(dataset):
-    """Whether its process lives cannot be known from here."""
     lock = put_lock(f"{dataset.path}/{FILE_NAME}", far_process("an edit"))
     with impatient(), pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"):
         dataset.set_voxel_size((1, 2, 3))
@@ -491,13 +528,12 @@ def test_a_lock_of_another_machine_is_not_broken(dataset):
         dataset.set_voxel_size((1, 2, 3))
 
 
-def test_edits_are_made_on_what_the_json_says_then(dataset):
-    """Not on what it said when the dataset was opened."""
+def test_edits_start_from_the_current_json(dataset):
     edit(dataset.path, lambda document: document.update(meanwhile=[1.50]))
     dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1))
     dataset.rename_layer("color", "em")
     assert list(dataset.set_voxel_size((1, 1, 1)).layers) == ["em", "seg", "more"]
-    assert said(dataset)["meanwhile"] == [1.5]
+    assert document_of(dataset.path)["meanwhile"] == [1.5]
 
 
 def test_an_edit_that_changes_nothing_writes_nothing(dataset):
@@ -506,7 +542,7 @@ def test_an_edit_that_changes_nothing_writes_nothing(dataset):
     assert os.stat(f"{dataset.path}/{FILE_NAME}").st_ino == before
 
 
-# ----------------------------------------------------------------------------- places elsewhere
+# ----------------------------------------------------------------------------- external data
 
 
 @pytest.fixture
@@ -517,13 +553,13 @@ def other(tmp_path, dataset):
 
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("by", ["record", "path"])
-def test_a_layer_by_reference(dataset, other, relative, by):
+def test_a_layer_is_added_by_reference(dataset, other, relative, by):
     dataset.set_largest_segment_id("seg", 2**60).set_view_configuration({"alpha": 30}, "seg")
     after = other.add_layer_as_ref(dataset["seg"] if by == "record" else f"{dataset.path}/seg", "cells", relative=relative)
     cells = after["cells"]
     assert (cells.category, cells.bounding_box, cells.element_class, cells.largest_segment_id) == ("segmentation", dataset["seg"].bounding_box, "uint64", 2**60)
     assert cells.view_configuration == {"alpha": 30}
-    assert os.path.isabs(said(other)["dataLayers"][0]["mags"][0]["path"]) is not relative
+    assert os.path.isabs(document_of(other.path)["dataLayers"][0]["mags"][0]["path"]) is not relative
     assert cells[1].elsewhere == f"{dataset.path}/seg/1"
     assert f"at {dataset.path}/seg/1" in repr(after)
     assert f"elsewhere: {dataset.path}/seg/1" in cells._repr_html_()
@@ -537,7 +573,7 @@ def test_a_layer_by_reference(dataset, other, relative, by):
     np.testing.assert_array_equal(dataset["seg"].read()[0], IDS)
 
 
-def test_references_of_legacy_layers_and_of_other_voxel_sizes(dataset, other):
+def test_references_of_legacy_layers_and_other_voxel_sizes(dataset, other):
     def legacy(document):
         entry = document["dataLayers"][0]
         entry["wkwResolutions"] = [{"resolution": mag["mag"], "cubeLength": mag["cubeLength"]} for mag in entry.pop("mags")]
@@ -553,7 +589,7 @@ def test_references_of_legacy_layers_and_of_other_voxel_sizes(dataset, other):
 KINDS = ["absolute", "relative", "linked layer", "linked mag"]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def external(request, dataset, tmp_path):
     """A dataset whose mag 1 of color lies elsewhere: the place, and the dataset."""
     outside = tmp_path / "outside"
@@ -571,7 +607,8 @@ def external(request, dataset, tmp_path):
     return outside / "1", dataset.refreshed()
 
 
-def test_what_is_elsewhere_is_read_and_shown(external):
+@pytest.mark.parametrize("external", KINDS, indirect=True)
+def test_external_mags_are_read_and_shown(external):
     place, dataset = external
     np.testing.assert_array_equal(dataset["color"].read()[0], VOXELS)
     assert dataset["color"][1].elsewhere == str(place)
@@ -581,7 +618,7 @@ def test_what_is_elsewhere_is_read_and_shown(external):
     assert summary["layers"][1]["mags"][0]["elsewhere"] is None
 
 
-def test_a_linked_dataset_is_no_place_elsewhere(dataset, tmp_path):
+def test_a_linked_dataset_is_not_external(dataset, tmp_path):
     os.symlink(dataset.path, tmp_path / "link")
     opened = wkwdask.open_dataset(tmp_path / "link")
     assert [mag.elsewhere for mag in opened["color"]] == [None] * 3
@@ -600,13 +637,16 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("verb", sorted(WRITES))
-def test_what_is_elsewhere_is_written_only_if_that_is_allowed(external, verb):
+EXTERNAL_WRITES = [*((kind, verb) for kind in KINDS for verb in ("rechunk", "rm")), *(("linked layer", verb) for verb in ("compress", "region", "remove_mag"))]
+
+
+@pytest.mark.parametrize(("external", "verb"), EXTERNAL_WRITES, indirect=["external"])
+def test_external_mags_are_written_only_with_allow_external(external, verb):
     place, dataset = external
-    before, files = said(dataset), {path: path.read_bytes() for path in place.rglob("*.wkw")}
+    before, files = document_of(dataset.path), {path: path.read_bytes() for path in place.rglob("*.wkw")}
     with pytest.raises(UnsupportedError, match=rf"lies outside the dataset .*{place.parent}.*allow_external=True"):
         WRITES[verb](dataset)
-    assert said(dataset) == before
+    assert document_of(dataset.path) == before
     assert {path: path.read_bytes() for path in place.rglob("*.wkw")} == files
     WRITES[verb](dataset, allow_external=True)
     if verb in ("rm", "remove_mag"):
@@ -615,7 +655,7 @@ def test_what_is_elsewhere_is_written_only_if_that_is_allowed(external, verb):
         assert not os.path.lexists(f"{dataset.path}/color/1")
         return
     assert {path: path.read_bytes() for path in place.rglob("*.wkw")} != files
-    assert said(dataset)["dataLayers"][0]["mags"][0]["path"] == before["dataLayers"][0]["mags"][0]["path"]
+    assert document_of(dataset.path)["dataLayers"][0]["mags"][0]["path"] == before["dataLayers"][0]["mags"][0]["path"]
     assert dataset.refreshed()["color"][1].elsewhere == str(place)
     expected = VOXELS.copy()
     if verb == "region":
@@ -645,7 +685,7 @@ def _array_file(target):
 
 
 @pytest.mark.parametrize("verb", sorted(NEW))
-def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
+def test_new_mags_of_a_linked_layer_need_allow_external(dataset, tmp_path, verb):
     outside = tmp_path / "outside"
     outside.mkdir()
     os.symlink(outside, f"{dataset.path}/linked")
@@ -656,15 +696,15 @@ def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
     NEW[verb](target, source, allow_external=True)
     assert [path.name for path in outside.iterdir()] == ["1"]
     linked = dataset.refreshed()["linked"]
-    assert said(dataset)["dataLayers"][2]["mags"][0]["path"] == "./linked/1"
+    assert document_of(dataset.path)["dataLayers"][2]["mags"][0]["path"] == "./linked/1"
     if verb not in ("components", "renumber"):  # which give new ids
         expected = {"create": np.zeros_like(VOXELS), "apply": np.invert(VOXELS)}.get(verb, VOXELS)
         np.testing.assert_array_equal(linked.read(mag=1)[0], expected)
     assert linked[1].elsewhere == f"{outside}/1"
 
 
-def test_a_json_that_cannot_be_replaced(dataset, tmp_path, monkeypatch):
-    """It is a link into a folder that belongs to somebody else; known before any work, and said by name."""
+def test_an_unwritable_json_is_refused_before_any_work(dataset, tmp_path, monkeypatch):
+    """It is a link into a folder of another user."""
     meta = tmp_path / "meta"
     meta.mkdir()
     os.rename(f"{dataset.path}/{FILE_NAME}", meta / FILE_NAME)
@@ -684,7 +724,7 @@ def test_a_json_that_cannot_be_replaced(dataset, tmp_path, monkeypatch):
     assert os.listdir(meta) == [FILE_NAME]
 
 
-def test_an_edit_of_a_dataset_that_is_gone(dataset):
+def test_an_edit_of_a_removed_dataset_is_an_error(dataset):
     shutil.rmtree(dataset.path)
     with pytest.raises(MissingError, match=f"{dataset.path}/{FILE_NAME}: no such folder"):
         dataset.set_voxel_size((1, 2, 3))
@@ -705,10 +745,9 @@ def files_in(folder):
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("is_listed", [True, False])
-@pytest.mark.parametrize("verb", sorted(UNLISTED))
-def test_a_linked_layer_or_mag_that_the_json_does_not_list(dataset, tmp_path, verb, is_listed):
-    """It is in the dataset's folder, so its link leaves the dataset all the same."""
+@pytest.mark.parametrize(("verb", "is_listed"), [("region", True), *((verb, False) for verb in UNLISTED)])
+def test_unlisted_links_need_allow_external(dataset, tmp_path, verb, is_listed):
+    """They lie in the dataset's folder."""
     outside = tmp_path / "outside"
     os.rename(f"{dataset.path}/color", outside)
     layer = f"{dataset.path}/{'color' if is_listed else 'linked'}"
@@ -736,8 +775,7 @@ LIVING = {
 
 @pytest.mark.parametrize("verb", sorted(LIVING))
 @pytest.mark.parametrize("folder", ["z0", "z0/y0"])
-def test_folders_of_a_mag_that_are_elsewhere(dataset, tmp_path, verb, folder):
-    """Files are replaced one by one there."""
+def test_linked_folders_of_a_mag_need_allow_external(dataset, tmp_path, verb, folder):
     mag, outside = Path(dataset.path, "color", "1" if verb == "region" else "2-2-1"), tmp_path / "outside"
     os.rename(mag / folder, outside)
     os.symlink(outside, mag / folder)
@@ -756,8 +794,7 @@ def test_folders_of_a_mag_that_are_elsewhere(dataset, tmp_path, verb, folder):
     assert (mag / folder).is_symlink()
 
 
-def test_one_mag_by_two_names(dataset):
-    """Parts of one file are written by one at a time, also where the other one comes by a link in the same dataset."""
+def test_two_paths_of_one_mag_share_a_lock(dataset):
     os.mkdir(f"{dataset.path}/alias")
     os.symlink("../color/1", f"{dataset.path}/alias/1")
     dataset.add_layer_from_disk("alias")
@@ -772,7 +809,7 @@ def test_one_mag_by_two_names(dataset):
 
 
 @pytest.mark.parametrize("relative", [True, False])
-def test_a_reference_in_a_dataset_that_is_reached_by_a_link(dataset, other, tmp_path, relative):
+def test_references_work_in_a_dataset_reached_by_a_link(dataset, other, tmp_path, relative):
     (tmp_path / "home" / "me").mkdir(parents=True)
     os.symlink(other.path, tmp_path / "home" / "me" / "link")
     opened = wkwdask.open_dataset(tmp_path / "home" / "me" / "link").add_layer_as_ref(dataset["color"], "copy", relative=relative)
@@ -780,8 +817,8 @@ def test_a_reference_in_a_dataset_that_is_reached_by_a_link(dataset, other, tmp_
     np.testing.assert_array_equal(other.refreshed()["copy"].read()[0], VOXELS)
 
 
-def test_the_folder_above_what_a_link_leads_to(dataset, tmp_path, monkeypatch):
-    """Not the one above the link: that is another mag here, which must not be removed in its place."""
+def test_the_parent_of_a_link_target_is_resolved(dataset, tmp_path, monkeypatch):
+    """It is not the parent of the link, which holds another mag."""
     (tmp_path / "far" / "below").mkdir(parents=True)
     wkwdask.write(tmp_path / "far" / "color" / "1", OFFSET, VOXELS // 2, **OPTIONS)
     os.symlink(tmp_path / "far" / "below", f"{dataset.path}/link")
@@ -793,8 +830,8 @@ def test_the_folder_above_what_a_link_leads_to(dataset, tmp_path, monkeypatch):
     assert os.path.exists(f"{dataset.path}/color/1")
 
 
-def test_a_linked_layer_goes_with_its_link(dataset, tmp_path):
-    """A whole layer, and nothing that is beside it."""
+def test_a_linked_layer_is_removed_with_its_link(dataset, tmp_path):
+    """Files beside it stay."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("x")
@@ -809,7 +846,7 @@ def test_a_linked_layer_goes_with_its_link(dataset, tmp_path):
     assert not os.path.exists(dataset.path)
 
 
-def test_a_merge_elsewhere(dataset, tmp_path):
+def test_a_merge_into_a_linked_layer_needs_allow_external(dataset, tmp_path):
     annotation = tmp_path / "annotation"
     wkwdask.write(annotation / "1", (8, 8, 8), np.full((8, 8, 8), 7, np.uint64), block_len=8, file_len=1)
     (tmp_path / "outside").mkdir()
@@ -822,7 +859,7 @@ def test_a_merge_elsewhere(dataset, tmp_path):
     assert dataset.refreshed()["merged"].read(((8, 8, 8), (16, 16, 16))).max() == 7
 
 
-def test_an_import_makes_a_dataset_with_a_linked_layer(tmp_path):
+def test_an_import_into_a_linked_layer_needs_allow_external(tmp_path):
     np.save(tmp_path / "voxels.npy", VOXELS)
     (tmp_path / "outside").mkdir()
     (tmp_path / "new").mkdir()
@@ -836,8 +873,7 @@ def test_an_import_makes_a_dataset_with_a_linked_layer(tmp_path):
     np.testing.assert_array_equal(color.read()[0], VOXELS)
 
 
-def test_datasets_that_share_a_json(dataset, tmp_path):
-    """Its lock is beside the file itself, whichever link leads there."""
+def test_datasets_that_share_a_json_share_its_lock(dataset, tmp_path):
     (tmp_path / "view").mkdir()
     os.symlink(f"{dataset.path}/{FILE_NAME}", tmp_path / "view" / FILE_NAME)
     opened = wkwdask.open_dataset(tmp_path / "view")
@@ -853,8 +889,7 @@ def test_datasets_that_share_a_json(dataset, tmp_path):
     assert os.path.islink(tmp_path / "view" / FILE_NAME)
 
 
-def test_a_pyramid_elsewhere(dataset, tmp_path):
-    """All mags of the layer by a link, or by their paths; an update of them too."""
+def test_an_external_pyramid_needs_allow_external(dataset, tmp_path):
     outside = tmp_path / "outside"
     os.rename(f"{dataset.path}/color", outside)
     os.symlink(outside, f"{dataset.path}/color")
@@ -862,7 +897,7 @@ def test_a_pyramid_elsewhere(dataset, tmp_path):
         wkwdask.build_pyramid(dataset.path, "color", coarsest=8)
     wkwdask.build_pyramid(dataset.path, "color", mags=["8-8-2"], allow_external=True)
     assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
-    assert said(dataset)["dataLayers"][0]["mags"][3]["path"] == "./color/8-8-2"
+    assert document_of(dataset.path)["dataLayers"][0]["mags"][3]["path"] == "./color/8-8-2"
     os.unlink(f"{dataset.path}/color")
     edit(dataset.path, lambda document: [mag.update(path=f"{outside}/{Path(mag['path']).name}") for mag in document["dataLayers"][0]["mags"]])
     expected = dataset.refreshed()["color"].read(mag="2-2-1")
@@ -871,7 +906,7 @@ def test_a_pyramid_elsewhere(dataset, tmp_path):
     wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], existing="overwrite", allow_external=True)
     np.testing.assert_array_equal(dataset.refreshed()["color"].read(mag="2-2-1"), expected)
     assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
-    assert said(dataset)["dataLayers"][0]["mags"][1]["path"] == f"{outside}/2-2-1"
+    assert document_of(dataset.path)["dataLayers"][0]["mags"][1]["path"] == f"{outside}/2-2-1"
     wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], update="content", allow_external=True)
     wkwdask.upsample(dataset.path, "color", source="4-4-1", mags=["2-2-1"], existing="overwrite", allow_external=True)
     np.testing.assert_array_equal(
@@ -880,7 +915,8 @@ def test_a_pyramid_elsewhere(dataset, tmp_path):
     )
 
 
-def test_repair_elsewhere(external):
+@pytest.mark.parametrize("external", ["relative", "linked layer"], indirect=True)
+def test_a_repair_of_external_files_needs_allow_external(external):
     place, dataset = external
     file = sorted(place.rglob("x*.wkw"))[0]
     good = file.read_bytes()

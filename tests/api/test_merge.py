@@ -1,4 +1,4 @@
-"""Merges of volume annotations: any file lengths and zips, several annotations, ids, types, boxes; what is refused and what was interrupted."""
+"""Merges of volume annotations: file lengths, zips, ids, types, boxes, refusals and interruptions."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from support.annotations import write_annotation, write_annotations, write_data_
 from support.commands import run_here
 from support.datasets import edit, layer_of
 from support.inside import before_task
+from support.strategies import HEAVY
 from support.wkw_files import LZ4, Header, block_bytes, spoil_block, stored_voxels
 
 import wkwdask
@@ -56,7 +57,7 @@ def block(seed=0, low=0, high=99):
 
 
 def put(array, blocks, step=STEP):
-    """Replace whole blocks, the slow way."""
+    """Replace whole blocks of an array."""
     array = array.copy()
     for index, voxels in blocks.items():
         place = tuple(slice(n * step, (n + 1) * step) for n in index)
@@ -65,7 +66,7 @@ def put(array, blocks, step=STEP):
 
 
 def cut_block(seed):
-    """A block of which but a corner lies in the box."""
+    """Return a block that has voxels in one corner only."""
     voxels = block(seed)
     voxels[22:], voxels[:, 2:], voxels[:, :, 6:] = 0, 0, 0
     return voxels
@@ -76,8 +77,8 @@ BLOCKS = {**INSIDE, (3, 2, 1): block(2), (4, 4, 2): cut_block(3)}
 
 
 @pytest.mark.parametrize("options", [{}, {"file_len": 1}, {"file_len": 8}, {"block_len": 16}, {"compression": "lz4hc"}, {"block_len": 64, "file_len": 1}])
-def test_blocks_replace_blocks(dataset, tmp_path, options):
-    """Zeros included, at any length of the target's files and blocks, at the border of the box."""
+def test_annotated_blocks_replace_blocks(dataset, tmp_path, options):
+    """Zeros replace voxels too."""
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS, "2-2-1": {}, "4-4-2": {}})
     report = wkwdask.merge(dataset, path, tmp_path / "merged", **options, verify=True)
     expected = put(whole(dataset), BLOCKS)
@@ -89,9 +90,14 @@ def test_blocks_replace_blocks(dataset, tmp_path, options):
     wkwdask.build_pyramid(tmp_path / "merged", "seg", mags=["2"])
 
 
-@pytest.mark.parametrize("stored", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize("form", ["zip of zip", "packed zip of zip", "data zip", "unpacked", "data unpacked"])
-def test_all_that_is_downloaded(dataset, tmp_path, stored, form):
+@pytest.mark.parametrize(
+    ("form", "stored"),
+    [
+        ("zip of zip", zipfile.ZIP_DEFLATED), ("packed zip of zip", zipfile.ZIP_STORED), ("data zip", zipfile.ZIP_STORED), ("data zip", zipfile.ZIP_DEFLATED),
+        ("unpacked", zipfile.ZIP_DEFLATED), ("data unpacked", zipfile.ZIP_STORED),
+    ],
+)  # fmt: skip
+def test_every_form_of_a_download_is_accepted(dataset, tmp_path, stored, form):
     path = tmp_path / "annotation.zip"
     mags = {"1-1-1": BLOCKS, "2": {}}
     if form == "data zip":
@@ -111,7 +117,6 @@ def test_all_that_is_downloaded(dataset, tmp_path, stored, form):
 
 
 def test_untouched_blocks_are_not_decoded(dataset, tmp_path):
-    """They are copied as they are, and so are files without annotated blocks; those at the border of the box may hold more than lies in it."""
     blocks = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
     path = write_annotation(tmp_path / "annotation.zip", {"1": blocks})
     kept = {}
@@ -125,8 +130,7 @@ def test_untouched_blocks_are_not_decoded(dataset, tmp_path):
     assert (tmp_path / "merged" / untouched).read_bytes() == (dataset / untouched).read_bytes()
 
 
-def test_several_annotations_in_order(dataset, tmp_path):
-    """The last one that stores a block counts."""
+def test_the_last_annotation_of_a_block_counts(dataset, tmp_path):
     first = write_annotation(tmp_path / "first.zip", {"1": {(0, 0, 0): block(1), (1, 0, 0): block(2)}})
     second = write_annotation(tmp_path / "second.zip", {"1": {(1, 0, 0): block(3), (2, 0, 0): block(4)}})
     nothing = write_annotation(tmp_path / "nothing.zip", {"1": {}})
@@ -138,8 +142,8 @@ def test_several_annotations_in_order(dataset, tmp_path):
         wkwdask.merge(dataset, nothing, tmp_path / "other")
 
 
-def test_relabel(dataset, tmp_path):
-    """New ids of each annotation are its own; ids of the base and zero stay."""
+def test_relabel_gives_each_annotation_new_ids(dataset, tmp_path):
+    """Ids of the base and zero stay."""
     first = {(0, 0, 0): block(1, 45, 61)}
     second = {(1, 0, 0): block(2, 0, 71), (2, 1, 1): np.full((STEP,) * 3, LARGEST)}
     third = {(0, 3, 0): block(3, LARGEST + 1, LARGEST + 3)}
@@ -161,8 +165,7 @@ def test_relabel(dataset, tmp_path):
         wkwdask.merge(dataset, [paths[0], *paths[:1]], tmp_path / "third", relabel=(1 << 32) + 12 - 24 + 12 + 16)
 
 
-def test_a_json_that_states_too_small_an_id(dataset, tmp_path):
-    """Ids of the base would be taken for new ones."""
+def test_relabel_refuses_a_base_with_ids_above_its_largest(dataset, tmp_path):
     edit(dataset, lambda document: document["dataLayers"][0].update({"largestSegmentId": 3}))
     path = write_annotation(tmp_path / "annotation.zip", {"1": {(0, 0, 0): whole(dataset)[:32, :32, :32]}})
     with pytest.raises(ValueError, match="seg/1: contains id 4, although its largest id is stated as 3"):
@@ -172,8 +175,7 @@ def test_a_json_that_states_too_small_an_id(dataset, tmp_path):
     assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == 8
 
 
-def test_types(tmp_path):
-    """Smaller ids become larger ones without loss; the other way is refused."""
+def test_ids_are_widened_but_not_narrowed(tmp_path):
     base = make_dataset(tmp_path / "ds", np.uint64, largest=0)
     edit(base, lambda document: document["dataLayers"][0].update({"largestSegmentId": {"customJsonEncoding": "bigint", "value": str(1 << 60)}}))
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
@@ -185,8 +187,8 @@ def test_types(tmp_path):
         wkwdask.merge(small, path, tmp_path / "other")
 
 
-def test_annotated_outside_of_the_box(dataset, tmp_path):
-    """The box grows as far as somebody painted; what the base has stored out there does not come to light."""
+def test_the_box_grows_with_annotated_voxels(dataset, tmp_path):
+    """Files of the base hold other voxels there, which stay invisible."""
     edit(dataset, lambda document: document["dataLayers"][0].update({"boundingBox": {"topLeft": [10, 10, 10], "width": 100, "height": 90, "depth": 40}}))
     voxels = np.zeros((STEP,) * 3, int)
     voxels[3:7, 4, 5] = 8
@@ -198,8 +200,7 @@ def test_annotated_outside_of_the_box(dataset, tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
 
 
-def test_on_an_empty_layer(tmp_path):
-    """A layer without a file, as there is where an annotation was made on nothing."""
+def test_an_annotation_of_an_empty_layer_is_merged(tmp_path):
     base = make_dataset(tmp_path / "ds")
     for path in sorted((base / "seg" / "1").rglob("x*.wkw")):
         path.unlink()
@@ -207,7 +208,7 @@ def test_on_an_empty_layer(tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(np.zeros(SHAPE, int), BLOCKS))
 
 
-def test_another_mag_and_another_name(dataset, tmp_path):
+def test_a_coarser_mag_is_merged_under_another_name(dataset, tmp_path):
     wkwdask.build_pyramid(dataset, "seg", mags=["2-2-1"])
     path = write_annotation(tmp_path / "annotation.zip", {"1": {}, "2-2-1": INSIDE}, block_len=32)
     wkwdask.merge(dataset, path, tmp_path / "merged")
@@ -220,8 +221,7 @@ def test_another_mag_and_another_name(dataset, tmp_path):
         wkwdask.merge(dataset, write_annotation(tmp_path / "coarse.zip", {"4": BLOCKS}), tmp_path / "other", layer="seg")
 
 
-def test_several_volume_layers(dataset, tmp_path):
-    """The one that was made on the layer is meant."""
+def test_the_annotation_of_the_layer_is_chosen(dataset, tmp_path):
     path = write_annotations(tmp_path / "annotation.zip", {"other": {"1": {(0, 0, 0): block(7)}}, "seg": {"1": BLOCKS}})
     wkwdask.merge(dataset, path, tmp_path / "merged")
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
@@ -230,7 +230,7 @@ def test_several_volume_layers(dataset, tmp_path):
         wkwdask.merge(dataset, path, tmp_path / "other")
 
 
-def test_what_is_refused(dataset, tmp_path):
+def test_malformed_annotations_are_refused(dataset, tmp_path):
     def zipped(name, files):
         with zipfile.ZipFile(tmp_path / name, "w") as file:
             for path, content in files.items():
@@ -264,7 +264,7 @@ def test_what_is_refused(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"block_len": 16}])
-def test_interrupted(dataset, tmp_path, options):
+def test_another_annotation_is_not_resumed(dataset, tmp_path, options):
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
     call = (dataset, path, tmp_path / "merged")
     with rechunks_of(64), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
@@ -283,19 +283,7 @@ def test_interrupted(dataset, tmp_path, options):
     assert wkwdask.merge(*call, **options, existing="resume").note.startswith("nothing to do"), report
 
 
-@pytest.mark.parametrize("options", [{}, {"block_len": 16}])
-def test_by_processes(dataset, tmp_path, options):
-    """What a task carries can be pickled."""
-    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
-    with rechunks_of(64), dask.config.set(scheduler="processes", num_workers=2):
-        wkwdask.merge(dataset, path, tmp_path / "merged", **options)
-        wkwdask.copy(tmp_path / "merged", tmp_path / "moved", translate=(32, 5, 0))
-        wkwdask.rm(tmp_path / "merged", layer="seg")
-    np.testing.assert_array_equal(whole(tmp_path / "moved"), put(whole(dataset), BLOCKS))
-    assert not (tmp_path / "merged" / "seg").exists()
-
-
-def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path):
+def test_an_annotation_replaced_during_the_merge_is_an_error(dataset, tmp_path):
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
     replace = before_task(1, lambda: write_annotation(path, {"1": {(0, 0, 0): block(9)}}))
     with replace, pytest.raises(IncompleteWriteError, match=r"annotation.zip:data_0_Volume.zip: was replaced while it was read"):
@@ -303,7 +291,7 @@ def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path):
     assert not (tmp_path / "merged" / "seg" / "1").exists()
 
 
-def test_goes_on(dataset, tmp_path):
+def test_an_interrupted_merge_is_resumed(dataset, tmp_path):
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
     call = (dataset, path, tmp_path / "merged")
     with rechunks_of(64), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
@@ -313,13 +301,13 @@ def test_goes_on(dataset, tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
 
 
+@HEAVY
 @given(
     steps=st.tuples(st.sampled_from([4, 8, 16]), st.sampled_from([4, 8, 16])), lengths=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),
     offset=st.tuples(*[st.integers(0, 20)] * 3), shape=st.tuples(*[st.integers(1, 30)] * 3),
     indices=st.lists(st.sets(st.tuples(*[st.integers(0, 4)] * 3), max_size=5), min_size=1, max_size=3), seed=st.integers(0, 5),
 )  # fmt: skip
-def test_any_geometry(tmp_path_factory, steps, lengths, offset, shape, indices, seed):
-    """Blocks of the annotation larger and smaller than those of the base, anywhere."""
+def test_any_block_lengths_and_boxes_equal_numpy(tmp_path_factory, steps, lengths, offset, shape, indices, seed):
     if not any(indices):
         return
     folder, random = tmp_path_factory.mktemp("merge"), np.random.default_rng(seed)
@@ -351,8 +339,7 @@ def test_command(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("annotations", "options", "match"), [([], {}, "at least one"), (None, {"relabel": -5}, "an integer >= 0"), (None, {"relabel": 1.5}, "an integer >= 0")]
 )
-def test_arguments_that_make_no_sense(dataset, tmp_path, annotations, options, match):
-    """A negative largest id would make zero an id of the annotation."""
+def test_malformed_arguments_are_refused(dataset, tmp_path, annotations, options, match):
     if annotations is None:
         annotations = [write_data_zip(tmp_path / "a.zip", {"1": {(0, 0, 0): np.ones((32, 32, 32))}})]
     with pytest.raises(ValueError, match=match):

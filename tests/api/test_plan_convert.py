@@ -1,4 +1,4 @@
-"""What a conversion says beforehand that it will do, beside what it does then."""
+"""Plans of conversions agree with the conversions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def planned_and_done(source, target, **options):
     ("target", "options"),
     [("ds", {"layer": "ids"}), ("n5://v.n5/ids", {"chunk_shape": (16, 16, 16)}), ("v.ome.zarr", {"shard_shape": False, "chunk_shape": (32, 32, 32)})],
 )
-def test_a_volume(tmp_path, monkeypatch, ids, target, options):
+def test_the_plan_of_a_volume_agrees_with_its_conversion(tmp_path, monkeypatch, ids, target, options):
     monkeypatch.chdir(tmp_path)
     if target.endswith(".zarr"):
         pytest.importorskip("zarr", reason="the extra zarr")
@@ -56,7 +56,7 @@ def test_a_volume(tmp_path, monkeypatch, ids, target, options):
 
 @pytest.mark.parametrize("target", ["ds", "precomputed://em"])
 @pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}])
-def test_sections(tmp_path, monkeypatch, sections, target, options):
+def test_the_plan_of_sections_agrees_with_their_conversion(tmp_path, monkeypatch, sections, target, options):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     plan = wkwdask.plan_convert(sections, target, voxel_size=(4, 4, 35), pyramid=True, **options)
@@ -68,7 +68,7 @@ def test_sections(tmp_path, monkeypatch, sections, target, options):
     assert any("would be refused" in note for note in again.notes)
 
 
-def test_several_mags_and_what_is_left_to_do(tmp_path, ids):
+def test_plans_count_mags_that_are_left_to_convert(tmp_path, ids):
     wkwdask.build_pyramid(ids)
     plan = wkwdask.plan_convert(ids, tmp_path / "ds", layer="ids", pyramid=True)
     assert (len(plan.mags), len(plan.pyramids)) == (1, 1)
@@ -88,7 +88,7 @@ def test_files_of_single_chunks_are_counted(tmp_path):
     assert wkwdask.build_pyramid(tmp_path / "ids", mags=["2"]).files <= plan.files == 5 * 3 * 3
 
 
-def test_what_holds_nothing_is_named(tmp_path):
+def test_levels_of_zeros_are_named(tmp_path):
     write_volume(tmp_path / "zeros", np.zeros_like(IDS), "segmentation")
     report = wkwdask.convert(tmp_path / "zeros", tmp_path / "ds", layer="cells")
     assert report.note == f"{tmp_path}/ds/cells/1 is all zero, as {tmp_path}/zeros/4_4_40 is"

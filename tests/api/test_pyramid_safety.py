@@ -1,21 +1,22 @@
-"""What a resumed pyramid may believe, and what an update may touch: situations in which guessing would cost voxels."""
+"""Situations in which a resumed or updated pyramid could lose voxels by guessing."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
+from faults.drivers import regions_of
 from support.inside import before_task, workers_of
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.runs.job_folder import Publisher
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 
@@ -47,22 +48,22 @@ class CrashError(Exception):
 
 
 def quarters(dataset, which):
-    """Four files along x that hold one value each, or are absent."""
-    voxels = np.zeros((1024, 256, 256), np.uint8)
+    """Write four files along x of one value each; those that are not listed are absent."""
+    voxels = np.zeros((256, 64, 64), np.uint8)
     for n in which:
-        voxels[256 * n : 256 * (n + 1)] = 10 + n
-    wkwdask.to_wkw(voxels, dataset / "seg" / "1", block_len=8, file_len=32, compression="lz4")
+        voxels[64 * n : 64 * (n + 1)] = 10 + n
+    wkwdask.to_wkw(voxels, dataset / "seg" / "1", block_len=8, file_len=8, compression="lz4")
 
 
-@pytest.mark.parametrize("file_len", [None, 8])
+@pytest.mark.parametrize("file_len", [None, 2])
 @pytest.mark.parametrize(("first", "then"), [([0, 2, 3], [0, 1, 2, 3]), ([0, 1, 2, 3], [0, 2, 3])])
-def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_path, file_len, first, then):
+def test_source_files_added_or_removed_after_an_interruption_are_noticed(dataset, tmp_path, file_len, first, then):
     quarters(dataset, first)
 
     def crash():
         raise CrashError
 
-    with dask.config.set(scheduler="sync"), before_task(len(first), crash), workers_of(4), pytest.raises(CrashError):
+    with dask.config.set(scheduler="sync"), before_task(len(first), crash), workers_of(4), regions_of(32), pytest.raises(CrashError):
         wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
     other = make_dataset(tmp_path / "other")
     quarters(other, then)
@@ -77,7 +78,7 @@ def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_pa
     np.testing.assert_array_equal(voxels_of(dataset, "2"), voxels_of(dataset, "1")[::2, ::2, ::2])
 
 
-def test_an_update_leaves_mags_alone_that_it_did_not_make(dataset):
+def test_an_update_changes_no_mag_of_another_verb(dataset):
     write(dataset, "4", labels(1, 16))
     wkwdask.upsample(dataset, "seg", source=4)
     wkwdask.build_pyramid(dataset, "seg", finest=4, mags=[8])
@@ -92,7 +93,7 @@ def test_an_update_leaves_mags_alone_that_it_did_not_make(dataset):
     assert voxels_of(dataset, "8").min() >= 21
 
 
-def test_an_update_follows_what_each_mag_was_made_from(dataset):
+def test_an_update_reads_the_recorded_source_of_each_mag(dataset):
     write(dataset, "1", labels(1))
     wkwdask.build_pyramid(dataset, mags=[2, 4])
     wkwdask.build_pyramid(dataset, finest=1, mags=[8])
@@ -103,14 +104,21 @@ def test_an_update_follows_what_each_mag_was_made_from(dataset):
     np.testing.assert_array_equal(voxels_of(dataset, "8"), before)
 
 
-def test_an_update_sees_what_a_job_published_that_it_finished(dataset, tmp_path):
+def end_before_publishing(dataset):
+    """Build a pyramid in a process that ends when all files are written."""
+    Publisher.publish = lambda self: os._exit(9)
+    with dask.config.set(scheduler="sync"):
+        wkwdask.build_pyramid(dataset, existing="overwrite", file_len=1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_an_update_includes_a_publication_that_it_finished(dataset, tmp_path):
     write(dataset, "1", labels(1), file_len=4)
     wkwdask.build_pyramid(dataset)
-    code = (
-        "import os, wkwdask\nfrom wkwdask.runs.job_folder import Publisher\n"
-        f"Publisher.publish = lambda self: os._exit(9)\nwkwdask.build_pyramid({str(dataset)!r}, existing='overwrite', file_len=1)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    child = multiprocessing.get_context("fork").Process(target=end_before_publishing, args=(dataset,))
+    child.start()
+    child.join()
+    assert child.exitcode == 9
     os.utime(dataset / "seg/1/z0/y0/x0.wkw")
     wkwdask.build_pyramid(dataset, update=True)
     again = make_dataset(tmp_path / "again")
@@ -120,7 +128,7 @@ def test_an_update_sees_what_a_job_published_that_it_finished(dataset, tmp_path)
         np.testing.assert_array_equal(voxels_of(dataset, mag), voxels_of(again, mag))
 
 
-def test_resume_looks_at_every_mag_and_every_file(dataset):
+def test_resume_checks_every_mag_and_file(dataset):
     write(dataset, "1", labels(1))
     wkwdask.build_pyramid(dataset, mags=[2, 4])
     assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note
@@ -131,7 +139,7 @@ def test_resume_looks_at_every_mag_and_every_file(dataset):
     assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note
 
 
-def test_a_dataset_that_was_moved_is_the_same(dataset, tmp_path):
+def test_a_moved_dataset_is_resumed(dataset, tmp_path):
     write(dataset, "1", labels(1))
     wkwdask.build_pyramid(dataset, mags=[2])
     moved = tmp_path / "moved"
@@ -139,7 +147,7 @@ def test_a_dataset_that_was_moved_is_the_same(dataset, tmp_path):
     assert "nothing to do" in wkwdask.build_pyramid(moved, mags=[2], existing="resume").note
 
 
-def test_a_source_that_is_replaced_while_it_is_read(dataset):
+def test_a_source_replaced_during_the_job_is_an_error(dataset):
     write(dataset, "1", labels(1))
     replace = before_task(1, lambda: write(dataset, "1", labels(2), existing="overwrite"))
     with dask.config.set(scheduler="sync"), replace, pytest.raises(IncompleteWriteError, match="replaced while it was read"):
@@ -168,15 +176,14 @@ def test_several_layers_are_checked_before_the_first_is_built(dataset):
         ({"layer": []}, ValueError),
     ],
 )
-def test_options_that_would_do_nothing(dataset, options, error):
+def test_options_without_effect_are_refused(dataset, options, error):
     write(dataset, "1", labels(1))
     wkwdask.build_pyramid(dataset)
     with pytest.raises(error):
         wkwdask.build_pyramid(dataset, **options)
 
 
-def test_folders_on_another_disk(tmp_path):
-    """Files of a mag whose folder is a link to elsewhere are replaced there."""
+def test_linked_folders_on_another_disk_are_updated_there(tmp_path):
     other = Path("/dev/shm")
     if not os.access(other, os.W_OK) or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second disk")

@@ -1,11 +1,10 @@
-"""Writes into a part of a mag that is there: everything else stays, whatever the region cuts, and disjoint jobs run side by side."""
+"""Writes into a region of an existing mag: all other voxels stay, and disjoint jobs run side by side."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -13,11 +12,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import ENVIRONMENT
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.inside import memory_of_tasks
 from support.locks import put_lock, this_process
+from support.strategies import HEAVY
 from support.wkw_files import block_bytes, header_of, spoil_block, stored_voxels
 
 import wkwdask
@@ -50,7 +49,7 @@ def hashes(folder):
 
 
 def stored(folder, low, shape):
-    """Read what the files hold, whatever the mag's box is."""
+    """Read the files, regardless of the mag's box."""
     high = tuple(a + n for a, n in zip(low, shape[1:], strict=True))
     return stored_voxels(folder, high)[(slice(None), *(slice(a, b) for a, b in zip(low, high, strict=True)))]
 
@@ -66,9 +65,9 @@ def leftovers(folder):
 BOXES = st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE[1:]))
 
 
-@settings(max_examples=30)
+@HEAVY
 @given(BOXES, st.sampled_from(["numpy", "slices", "odd"]), st.booleans(), st.sampled_from(["lz4hc", "raw"]), st.integers(1, 2))
-def test_any_region(tmp_path_factory, box, kind, zeros, compression, channels):
+def test_any_region_equals_numpy(tmp_path_factory, box, kind, zeros, compression, channels):
     folder = tmp_path_factory.mktemp("any") / "1"
     shape = (channels, *SHAPE[1:])
     before = voxels(shape=shape)
@@ -90,15 +89,14 @@ def test_any_region(tmp_path_factory, box, kind, zeros, compression, channels):
         assert stored(folder, (x, y, z), (channels, 32, 32, 32)).any()
 
 
-def test_files_that_the_region_does_not_touch_are_not_touched(mag):
+def test_files_outside_the_region_stay_unchanged(mag):
     before = {path: path.stat().st_mtime_ns for path in mag.rglob("x*.wkw")}
     wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
     changed = [path.relative_to(mag) for path, mtime in before.items() if path.stat().st_mtime_ns != mtime]
     assert changed == [Path("z1/y1/x1.wkw")]
 
 
-def test_blocks_that_the_region_does_not_touch_are_copied_as_they_are(mag):
-    """Only the blocks that it cuts are decoded."""
+def test_blocks_outside_the_region_are_not_decoded(mag):
     path = mag / "z1/y1/x1.wkw"
     places = list(header_of(mag).places())
     kept = {number: spoil_block(path, number) for number, place in enumerate(places) if place not in ((0, 8, 0), (8, 8, 0))}
@@ -116,8 +114,8 @@ def test_a_file_that_becomes_zero_is_removed(mag):
     assert wkwdask.read(mag, ((32, 32, 32), (64, 58, 45))).sum() == 1
 
 
-def test_files_stored_in_another_way_than_the_header_says(mag, tmp_path):
-    """Readers allow raw files in a compressed mag; their blocks cannot be copied as they are."""
+def test_raw_files_in_a_compressed_mag_are_rewritten(mag, tmp_path):
+    """Their blocks cannot be copied."""
     wkwdask.to_wkw(voxels(), tmp_path / "raw" / "1", offset=OFFSET, compression="raw", **OPTIONS)
     for path in (tmp_path / "raw" / "1").rglob("x*.wkw"):
         os.replace(path, mag / path.relative_to(tmp_path / "raw" / "1"))
@@ -128,14 +126,14 @@ def test_files_stored_in_another_way_than_the_header_says(mag, tmp_path):
     np.testing.assert_array_equal(wkwdask.read(mag), expected)
 
 
-def test_what_a_mag_keeps_about_its_files_follows(mag):
+def test_the_record_of_files_is_updated(mag):
     wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
     known = {tuple(row[:3]): row[3] for row in np.load(mag / ".wkwdask-files.npy").tolist()}
     assert known[1, 1, 1] == (mag / "z1/y1/x1.wkw").stat().st_size
     assert len(known) == 3 * 2 * 2
 
 
-def test_coarser_mags_follow(mag):
+def test_an_update_follows_a_region(mag):
     wkwdask.build_pyramid(mag, mags=[2])
     wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint16), mag, region=region_of((40, 40, 40), (4, 4, 4)))
     wkwdask.build_pyramid(mag, update=True)
@@ -148,7 +146,7 @@ def test_without_a_json_a_mag_has_no_border(tmp_path):
     assert wkwdask.read(tmp_path / "1").sum() == 8
 
 
-def test_what_does_not_fit_is_refused(mag, tmp_path):
+def test_regions_that_do_not_fit_are_refused(mag, tmp_path):
     cube = np.ones((2, 2, 2), np.uint16)
     for region in (region_of((12, 8, 5), (2, 2, 2)), region_of((82, 8, 5), (2, 2, 2))):
         with pytest.raises(BoundsError, match="reaches outside the layer, whose box is"):
@@ -166,7 +164,7 @@ def test_what_does_not_fit_is_refused(mag, tmp_path):
     assert not leftovers(mag.parent)
 
 
-def test_a_damaged_file_is_an_error_and_stays(mag):
+def test_a_damaged_file_is_an_error_and_stays_unchanged(mag):
     path = mag / "z1/y1/x1.wkw"
     path.write_bytes(path.read_bytes()[:-3])
     before = hashes(mag)
@@ -207,13 +205,13 @@ def test_jobs_with_other_files_run_side_by_side(mag):
     assert not leftovers(mag.parent)
 
 
-def test_a_lock_on_all_of_the_mag_stands_in_the_way(mag):
+def test_a_lock_on_the_mag_excludes_regions(mag):
     put_lock(mag, this_process())
     with pytest.raises(LockedError, match="another job writes it: another job"):
         wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2)))
 
 
-def test_a_lock_can_be_broken_knowingly(mag):
+def test_a_lock_can_be_removed_by_hand(mag):
     lock = put_lock(mag, this_process(), [(1, 1, 1), (2, 2, 2)])
     region = region_of((40, 40, 40), (2, 2, 2))
     with pytest.raises(LockedError, match="if you know that this job is dead, remove"):
@@ -223,35 +221,31 @@ def test_a_lock_can_be_broken_knowingly(mag):
     assert not leftovers(mag.parent)
 
 
-WRITE_SLAB = """
-import sys
-import numpy as np
-from support.inside import memory_of_tasks
-from support.locks import put_lock, this_process
-from support.wkw_files import block_bytes, header_of, spoil_block, stored_voxels
-
-import wkwdask
-folder, z = sys.argv[1], int(sys.argv[2])
-wkwdask.to_wkw(np.full((70, 50, 8), z + 1, np.uint16), folder, region=((13, 8, 8 + 32 * z), (83, 58, 16 + 32 * z)))
-"""
+def write_slab(folder, z):
+    wkwdask.to_wkw(np.full((70, 50, 8), z + 1, np.uint16), folder, region=((13, 8, 8 + 32 * z), (83, 58, 16 + 32 * z)))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_an_array_of_jobs_fills_one_layer(tmp_path):
     folder = tmp_path / "1"
     wkwdask.create(folder, region_of((13, 8, 0), (70, 50, 128)), np.uint16, **OPTIONS)
-    children = [subprocess.Popen([sys.executable, "-c", WRITE_SLAB, folder, str(z)], env=ENVIRONMENT) for z in range(4)]
-    assert [child.wait() for child in children] == [0] * 4
+    children = [multiprocessing.get_context("fork").Process(target=write_slab, args=(folder, z)) for z in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
     found = stored(folder, (13, 8, 0), (1, 70, 50, 128))[0]
     np.testing.assert_array_equal(found[0, 0, :].reshape(4, 32)[:, 8:16], np.repeat([[1], [2], [3], [4]], 8, axis=1))
     assert found.astype(bool).sum() == 4 * 70 * 50 * 8
     assert not leftovers(tmp_path)
 
 
-# ----------------------------------------------------------------------------- going on
+# ----------------------------------------------------------------------------- resumed writes
 
 
 class Flaky:
-    """Chunks that count how often they are made; from the third one on they fail until that is mended."""
+    """Chunks that record their computation; from the third one on they fail until ``good`` is 0."""
 
     def __init__(self, new, good=2):
         self.new, self.good, self.made = new, good, []
@@ -268,7 +262,7 @@ class Flaky:
 
 
 @pytest.mark.parametrize("region", [None, region_of((32, 0, 0), (32, 32, 128))])
-def test_going_on_does_not_compute_again_what_is_there(tmp_path, region):
+def test_a_resumed_write_computes_no_finished_file_again(tmp_path, region):
     folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
     if region is not None:
         wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
@@ -292,7 +286,7 @@ def failed_write(folder, **options):
         wkwdask.to_wkw(Flaky(np.ones((32, 32, 128), np.uint8)).array(32), folder, **{**OPTIONS, **options})
 
 
-def test_what_is_compared(tmp_path):
+def test_a_resumed_write_compares_token_and_settings(tmp_path):
     folder = tmp_path / "1"
     ones = da.ones((32, 32, 128), dtype=np.uint8, chunks=32)
     failed_write(folder, token="a")
@@ -315,7 +309,7 @@ def test_arrays_in_memory_are_compared(tmp_path):
         wkwdask.to_wkw(ones * 2, folder, existing="resume", **OPTIONS)
 
 
-def test_any_other_call_takes_the_place_of_an_interrupted_one(tmp_path):
+def test_another_call_replaces_an_interrupted_one(tmp_path):
     folder = tmp_path / "1"
     failed_write(folder)
     assert leftovers(tmp_path)
@@ -324,7 +318,7 @@ def test_any_other_call_takes_the_place_of_an_interrupted_one(tmp_path):
     assert not leftovers(tmp_path)
 
 
-def test_interrupted_regions_do_not_stand_in_each_others_way(tmp_path):
+def test_interrupted_regions_are_resumed_independently(tmp_path):
     folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
     wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
     regions = [region_of((x, 0, 0), new.shape) for x in (0, 32)]
@@ -341,8 +335,7 @@ def test_interrupted_regions_do_not_stand_in_each_others_way(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["replaced", "appeared"])
-def test_files_that_others_wrote_since_are_not_trusted(tmp_path, change):
-    """In a living mag anybody can write between two calls."""
+def test_files_written_since_the_interruption_are_not_trusted(tmp_path, change):
     folder = tmp_path / "1"
     new = np.ones((32, 32, 128), np.uint8)
     if change == "appeared":
@@ -360,7 +353,7 @@ def test_files_that_others_wrote_since_are_not_trusted(tmp_path, change):
     np.testing.assert_array_equal(stored(folder, (0, 0, 0), (1, *new.shape))[0], new)
 
 
-def test_a_neighbour_at_work_does_not_keep_a_region_from_going_on(tmp_path):
+def test_a_region_is_resumed_beside_a_running_neighbour(tmp_path):
     folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
     wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
     with dask.config.set(scheduler="synchronous"):
@@ -371,8 +364,7 @@ def test_a_neighbour_at_work_does_not_keep_a_region_from_going_on(tmp_path):
     assert "2 files had been finished before" in report.note
 
 
-def test_later_where_all_is_done(tmp_path):
-    """A graph that finds the mag finished gives the report of that."""
+def test_a_delayed_write_of_a_finished_mag_reports_it(tmp_path):
     ones = da.ones((32, 32, 64), dtype=np.uint8, chunks=32)
     for _ in range(2):
         report = wkwdask.to_wkw(ones, tmp_path / "1", existing="resume", compute=False, **OPTIONS).compute()
@@ -381,19 +373,18 @@ def test_later_where_all_is_done(tmp_path):
     assert not leftovers(tmp_path)
 
 
-def test_what_a_killed_writer_left_in_the_mag_goes(mag):
+def test_temporary_files_of_a_killed_writer_are_removed(mag):
     left = mag / "..wkwdask-files.npy.0123456789abcdef.wkwdask-tmp"
     left.write_bytes(b"half")
     wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
     assert not left.exists()
 
 
-# ----------------------------------------------------------------------------- chunks that do not suit the files
+# ----------------------------------------------------------------------------- chunks across files
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-@pytest.mark.parametrize("region", [False, True])
-def test_chunks_that_do_not_fit_into_memory_go_through_scratch_files(tmp_path, scheduler, region):
+@pytest.mark.parametrize(("scheduler", "region"), [("synchronous", False), ("threads", True)])
+def test_chunks_too_large_for_memory_go_through_scratch_files(tmp_path, scheduler, region):
     values = voxels(3, (2, 130, 70, 60))
     array = da.from_array(values, chunks=(1, -1, -1, 1))
     where = {"offset": OFFSET, **OPTIONS}
@@ -408,7 +399,7 @@ def test_chunks_that_do_not_fit_into_memory_go_through_scratch_files(tmp_path, s
 
 
 @pytest.mark.parametrize("dtype", [">u2", "<u2", ">i4"])
-def test_byte_order(tmp_path, dtype):
+def test_any_byte_order_is_written(tmp_path, dtype):
     values = np.arange(64**3).reshape(64, 64, 64).astype(dtype)
     with memory_of_tasks(1 << 14):
         report = wkwdask.to_wkw(da.from_array(values, chunks=(64, 64, 1)), tmp_path / "1", block_len=32, file_len=1)
@@ -417,7 +408,7 @@ def test_byte_order(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("memory", [1 << 14, 1 << 40])
-def test_chunks_that_are_not_what_they_say(tmp_path, memory):
+def test_chunks_of_another_shape_or_type_are_errors(tmp_path, memory):
     ones = da.from_array(np.ones((64, 64, 64), np.uint8), chunks=(64, 64, 1))
     short = ones.map_blocks(lambda block: block[:60], dtype=np.uint8, chunks=ones.chunks, meta=np.empty((0, 0, 0), np.uint8))
     with memory_of_tasks(memory), pytest.raises(ValueError, match="but the array declares"):
@@ -427,13 +418,12 @@ def test_chunks_that_are_not_what_they_say(tmp_path, memory):
         wkwdask.to_wkw(masked, tmp_path / "1", file_len=1)
 
 
-def test_chunks_that_fit_do_not(tmp_path):
+def test_chunks_that_fit_into_memory_are_written_directly(tmp_path):
     report = wkwdask.to_wkw(da.from_array(voxels(), chunks=(1, -1, -1, 1)), tmp_path / "1", **OPTIONS)
     assert report.note == ""
 
 
-def test_parts_of_other_formats(tmp_path):
-    """Each function writes into what it made; what is about a new level is refused."""
+def test_regions_of_other_formats_are_written_by_their_functions(tmp_path):
     array, patch, region = np.arange(20 * 18 * 11, dtype=np.uint16).reshape(20, 18, 11), np.full((3, 4, 5), 7, np.uint16), ((4, 3, 2), (7, 7, 7))
     expected = array.copy()
     expected[4:7, 3:7, 2:7] = 7

@@ -1,4 +1,4 @@
-"""Ids mapped to others, brick by brick: the same as numpy makes of the whole array, for every form that a mapping can have."""
+"""Mapped ids: the same as numpy makes of the whole array, for every form of a mapping."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from support.commands import run_here
 from support.datasets import layer_of
 from support.inside import before_task, limited
 from support.references import mapped
+from support.strategies import HEAVY
 
 import wkwdask
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
@@ -35,7 +36,7 @@ def labels(seed=1, dtype="uint32", most=300):
 
 
 @pytest.fixture(autouse=True)
-def small_and_quick():
+def _small_tasks():
     with dask.config.set(scheduler="synchronous"), regions_of(32), without_flushing(), limited(brick_nbytes=16**3 * 8):
         yield
 
@@ -103,9 +104,8 @@ def dense_forms(folder):
 # ----------------------------------------------------------------------------- equal to numpy
 
 
-@pytest.mark.parametrize("default", ["keep", "zero"])
-@pytest.mark.parametrize("rows", [2, 1 << 20])
-def test_pairs_in_every_form(dataset, tmp_path, default, rows):
+@pytest.mark.parametrize(("default", "rows"), [("keep", 2), ("zero", 1 << 20)])
+def test_pairs_are_accepted_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), PAIRS, default)
     with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(forms(tmp_path).items()):
@@ -115,9 +115,8 @@ def test_pairs_in_every_form(dataset, tmp_path, default, rows):
             assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == ("segmentation", "uint32", expected.max())
 
 
-@pytest.mark.parametrize("default", ["keep", "zero"])
-@pytest.mark.parametrize("rows", [50, 1 << 20])
-def test_entries_for_each_id_in_every_form(dataset, tmp_path, default, rows):
+@pytest.mark.parametrize(("default", "rows"), [("zero", 50), ("keep", 1 << 20)])
+def test_tables_of_all_ids_are_accepted_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), enumerate(TABLE.tolist()), default)
     with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(dense_forms(tmp_path).items()):
@@ -125,7 +124,7 @@ def test_entries_for_each_id_in_every_form(dataset, tmp_path, default, rows):
             np.testing.assert_array_equal(result(dataset / f"m{number}" / "1"), expected, err_msg=name)
 
 
-def test_ids_beyond_32_bits(dataset):
+def test_ids_may_exceed_32_bits(dataset):
     values = labels(4, "uint64") + np.where(labels(4) > 100, np.uint64(2**63), np.uint64(0))
     wkwdask.write(dataset / "long" / "1", OFFSET, values, **SMALL)
     pairs = {2**63 + 150: 2**64 - 1, 2**63 + 151: 1, 50: 2**40}
@@ -133,7 +132,7 @@ def test_ids_beyond_32_bits(dataset):
     np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(values, pairs.items()))
 
 
-def test_zero_and_absent_files(dataset):
+def test_zero_is_mapped_and_absent_files_stay_absent(dataset):
     values = np.zeros((200, 40, 40), np.uint32)
     values[:20], values[190:] = 5, 6
     wkwdask.write(dataset / "sparse" / "1", (0, 0, 0), values, **SMALL)
@@ -146,7 +145,7 @@ def test_zero_and_absent_files(dataset):
     np.testing.assert_array_equal(result(dataset / "none" / "1"), values)
 
 
-def test_types_grow_and_shrink(dataset):
+def test_ids_are_stored_in_the_requested_type(dataset):
     report = wkwdask.remap(dataset / "seg" / "1", dataset / "m8" / "1", np.arange(300) % 250, dtype="uint8")
     np.testing.assert_array_equal(result(dataset / "m8" / "1"), labels() % 250)
     assert result(dataset / "m8" / "1").dtype == np.uint8
@@ -160,7 +159,7 @@ def test_types_grow_and_shrink(dataset):
     assert not (dataset / "no" / "1").exists()
 
 
-def test_only_a_part(dataset):
+def test_where_restricts_the_mapping_to_a_box(dataset):
     low, size = (20, 19, 11), (30, 22, 17)
     wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", PAIRS, where=(*low, *size))
     inside = tuple(slice(a - o, a - o + n) for a, o, n in zip(low, OFFSET, size, strict=True))
@@ -184,7 +183,7 @@ def nml(path, trees):
     return path
 
 
-def test_merger_mode(dataset, tmp_path):
+def test_trees_of_merger_mode_merge_their_segments(dataset, tmp_path):
     array = labels()
     random = np.random.default_rng(2)
     trees = [random.integers(0, SHAPE, (5, 3)) for _ in range(12)]
@@ -217,21 +216,21 @@ def test_nodes_are_in_voxels_of_mag_1(dataset, tmp_path):
     np.testing.assert_array_equal(wkwdask.read(dataset / "m" / "4-4-2")[0], mapped(coarse, [(b, a)]))
 
 
-# ----------------------------------------------------------------------------- what is no mapping
+# ----------------------------------------------------------------------------- malformed mappings
 
 
 @pytest.mark.parametrize(
     "text", ["\ufeff7,3\n8,1\n", "\ufeffold,new\r\n7,3\r\n8,1\r\n", '"7","3"\n"8","1"\n', "+7, 3\n 8 ,1", ",0\n7,3\n8,1\n", "7,3\n8,1\n7,3\n"],
     ids=["mark", "mark-header", "quotes", "spaces", "series", "again"],
 )  # fmt: skip
-def test_forms_of_csv(dataset, tmp_path, text):
-    """What programs write; no form loses its first line."""
+def test_common_forms_of_csv_are_accepted(dataset, tmp_path, text):
+    """No form loses its first line."""
     (tmp_path / "map.csv").write_bytes(text.encode())
     wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "map.csv")
     np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(labels(), [(7, 3), (8, 1)]))
 
 
-def test_what_is_no_mapping(dataset, tmp_path):
+def test_malformed_mappings_are_refused(dataset, tmp_path):
     def written(name, text):
         (tmp_path / name).write_text(text)
         return tmp_path / name
@@ -298,7 +297,7 @@ def test_what_is_no_mapping(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1 << 20])
-def test_contradictions_far_apart(dataset, tmp_path, rows):
+def test_contradictions_far_apart_are_found(dataset, tmp_path, rows):
     random = np.random.default_rng(5)
     keys = random.permutation(1000).astype(np.uint64)
     pairs = np.stack([keys, keys // 3], axis=1)
@@ -309,8 +308,9 @@ def test_contradictions_far_apart(dataset, tmp_path, rows):
     assert not list(dataset.rglob(".wkwdask-job-*"))
 
 
+@HEAVY
 @given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 99))
-def test_pairs_are_sorted_from_files(tmp_path_factory, count, rows, seed):
+def test_mappings_larger_than_memory_are_sorted_in_files(tmp_path_factory, count, rows, seed):
     folder = tmp_path_factory.mktemp("sorted")
     random = np.random.default_rng(seed)
     keys = random.integers(0, random.choice([50, 2000, 2**62]), count).astype(np.uint64)
@@ -325,7 +325,7 @@ def test_pairs_are_sorted_from_files(tmp_path_factory, count, rows, seed):
     )
 
 
-# ----------------------------------------------------------------------------- interruptions, and whoever runs it
+# ----------------------------------------------------------------------------- interruptions
 
 
 class StopError(Exception):
@@ -336,7 +336,7 @@ def stored(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.wkw"))}
 
 
-def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path):
+def test_an_interrupted_run_is_resumed_with_the_same_mapping_only(dataset, tmp_path):
     wkwdask.remap(dataset / "seg" / "1", dataset / "once" / "1", PAIRS)
     path = csv(tmp_path / "a.csv", PAIRS)
     log = tmp_path / "log"
@@ -355,15 +355,15 @@ def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path
     assert "nothing to do" in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path, existing="resume").note
 
 
-def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
+def test_a_table_that_changes_during_the_run_is_an_error(dataset, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(300))
     change = before_task(1, lambda: np.save(tmp_path / "a.npy", np.arange(301)))
     with change, pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
-def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
-    """What counts is its content, even where another file has the same length and time."""
+def test_a_table_is_identified_by_its_content(dataset, tmp_path):
+    """Another file has the same length and time."""
     first, second = np.arange(300)[::-1], np.arange(300)[::-1].copy()
     second[5] = 1
     np.save(tmp_path / "map.npy", first)
@@ -393,22 +393,10 @@ def test_a_second_run_is_refused(dataset):
     assert refused
 
 
-def test_threads_and_a_cluster_give_the_same_files(dataset, tmp_path):
-    from support.local_cluster import local_cluster
-
-    np.save(tmp_path / "a.npy", TABLE)
-    wkwdask.remap(dataset / "seg" / "1", dataset / "serial" / "1", tmp_path / "a.npy")
-    with dask.config.set(scheduler="threads", num_workers=3):
-        wkwdask.remap(dataset / "seg" / "1", dataset / "threads" / "1", tmp_path / "a.npy")
-    with dask.config.set(scheduler=None), local_cluster() as cluster, cluster.get_client():
-        wkwdask.remap(dataset / "seg" / "1", dataset / "cluster" / "1", tmp_path / "a.npy")
-    assert stored(dataset / "serial") == stored(dataset / "threads") == stored(dataset / "cluster")
-
-
 # ----------------------------------------------------------------------------- dust, compact ids, commands
 
 
-def test_dust(dataset):
+def test_small_segments_are_removed(dataset):
     ids, counts = np.unique(labels(), return_counts=True)
     least = int(np.median(counts))
     report = wkwdask.remove_dust(dataset / "seg" / "1", dataset / "clean" / "1", least)
@@ -419,7 +407,7 @@ def test_dust(dataset):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
-def test_compact_ids_and_the_way_back(dataset, tmp_path, suffix):
+def test_renumbering_writes_a_mapping_that_repeats_it(dataset, tmp_path, suffix):
     values = labels(3).astype(np.uint64) * np.uint64(10**12)
     wkwdask.write(dataset / "long" / "1", OFFSET, values, **SMALL)
     path = tmp_path / f"ids{suffix}"
@@ -437,7 +425,7 @@ def test_compact_ids_and_the_way_back(dataset, tmp_path, suffix):
         wkwdask.renumber(dataset / "long" / "1", dataset / "other" / "1", mapping=tmp_path / "ids.txt")
 
 
-def test_what_makes_no_sense(dataset):
+def test_malformed_calls_are_refused(dataset):
     wkwdask.write(dataset / "float" / "1", OFFSET, np.ones((9, 9, 9), np.float32), **SMALL)
     source, target = dataset / "seg" / "1", dataset / "m" / "1"
     for error, match, call in [
@@ -453,7 +441,7 @@ def test_what_makes_no_sense(dataset):
     assert not (dataset / "m").exists()
 
 
-def test_the_commands(dataset, tmp_path):
+def test_commands(dataset, tmp_path):
     path = csv(tmp_path / "a.csv", PAIRS)
     assert run_here("remap", dataset / "seg" / "1", dataset / "m" / "1", path, "--default", "zero").returncode == 0
     np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(labels(), PAIRS, "zero"))

@@ -1,4 +1,4 @@
-"""What the same call of build_pyramid does after an interruption, after the end, and where something has changed meanwhile."""
+"""A repeated call of build_pyramid after an interruption, after its end, and after a change of its source or settings."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def _serial():
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory):
+def undisturbed(tmp_path_factory):
     return Undisturbed("parts", tmp_path_factory.mktemp("undisturbed") / "parts")
 
 
 @pytest.fixture
-def folder(tmp_path, known):
+def folder(tmp_path, undisturbed):
     """A dataset with the finest mag alone."""
-    return known.start(tmp_path / "ds")
+    return undisturbed.start(tmp_path / "ds")
 
 
 class StopError(Exception):
-    """What stops a job."""
+    """An error that stops a job."""
 
 
 def interrupt(folder, num_tasks=DONE, error=StopError, **options):
-    """Stop a pyramid after some tasks; gives those that are done."""
+    """Stop a pyramid after some tasks, and return the finished ones."""
     with stopping(folder.parent / "interrupted.log", num_tasks, error), pytest.raises(error):
         CASE.build(folder, **options)
     return journaled(folder)
 
 
-def go_on(folder, **options):
-    """Build; gives the report and the tasks that ran."""
+def resume(folder, **options):
+    """Build, and return the report and the tasks that ran."""
     log = folder.parent / f"{len(os.listdir(folder.parent))}.log"
     with logged(log):
         report = CASE.build(folder, **options)
@@ -63,7 +63,7 @@ def touch(path):
 
 
 def source_file(folder, corner):
-    """The file of the finest mag at the low or the high end."""
+    """Path of a file of the finest mag."""
     return sorted((folder / "seg" / "1").glob("z*/y*/x*.wkw"), key=lambda path: str(path))[corner]
 
 
@@ -71,23 +71,23 @@ def source_file(folder, corner):
 
 
 @pytest.mark.parametrize("existing", ["error", "resume"])
-def test_the_same_call_goes_on(folder, known, existing):
+def test_the_same_call_resumes(folder, undisturbed, existing):
     done = interrupt(folder)
     assert len(done) == DONE
     assert len(job_folders(folder)) == 1
-    known.check_unseen(folder)
-    report, ran = go_on(folder, existing=existing)
-    assert ran == known.tasks - done
+    undisturbed.check_unseen(folder)
+    report, ran = resume(folder, existing=existing)
+    assert ran == undisturbed.tasks - done
     assert [mag.path for mag in report.mags] == [str(folder / "seg" / mag) for mag in CASE.mags]
-    known.check(folder)
-    known.check_records(folder)
+    undisturbed.check(folder)
+    undisturbed.check_records(folder)
 
 
-def test_the_report_is_that_of_the_whole(folder, known, tmp_path):
-    whole, _ = go_on(known.start(tmp_path / "other"))
+def test_the_report_of_a_resumed_job_covers_all_tasks(folder, undisturbed, tmp_path):
+    whole, _ = resume(undisturbed.start(tmp_path / "other"))
     interrupt(folder, 30)
     interrupt(folder, 50)
-    report, _ = go_on(folder)
+    report, _ = resume(folder)
     for ours, others in zip(report.mags, whole.mags, strict=True):
         assert (ours.voxels, ours.nbytes, ours.minimum, ours.maximum, ours.nonzero) == (
             others.voxels,
@@ -99,7 +99,7 @@ def test_the_report_is_that_of_the_whole(folder, known, tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "no space left on device"), MemoryError])
-def test_an_interruption_says_what_stays(folder, error):
+def test_an_interruption_names_the_kept_work(folder, error):
     kind = error if isinstance(error, type) else type(error)
     with stopping(folder.parent / "log", DONE, error), pytest.raises(kind) as raised:
         CASE.build(folder)
@@ -107,27 +107,26 @@ def test_an_interruption_says_what_stays(folder, error):
     assert len(journaled(folder)) == DONE
     (root,) = job_folders(folder)
     assert leftovers(folder) == sorted([f"seg/{root.name}"] + [str(path.relative_to(folder)) for path in root.rglob(".*")])
-    go_on(folder)
+    resume(folder)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, StopError])
-def test_before_any_task_nothing_stays(folder, known, error):
+def test_an_interruption_before_the_first_task_leaves_nothing(folder, undisturbed, error):
     with stopping(folder.parent / "log", 0, error), pytest.raises(error) as raised:
         CASE.build(folder)
     assert not any(RESUME_NOTE in note for note in getattr(raised.value, "__notes__", []))
     assert leftovers(folder) == []
-    assert contents(folder) == known.before
+    assert contents(folder) == undisturbed.before
 
 
-def test_overwrite_starts_anew(folder, known):
+def test_overwrite_discards_an_interrupted_job(folder, undisturbed):
     interrupt(folder)
-    _, ran = go_on(folder, existing="overwrite")
-    assert ran == known.tasks
-    known.check(folder)
+    _, ran = resume(folder, existing="overwrite")
+    assert ran == undisturbed.tasks
+    undisturbed.check(folder)
 
 
-def test_a_broken_source_is_repaired(folder, known):
-    """What could not be read is read when the call is made again."""
+def test_a_job_resumes_after_its_source_is_repaired(folder, undisturbed):
     path = source_file(folder, -1)
     good = path.read_bytes()
     path.write_bytes(good[:5] + b"\xff" + good[6:])
@@ -136,15 +135,14 @@ def test_a_broken_source_is_repaired(folder, known):
     assert any(RESUME_NOTE in note for note in raised.value.__notes__)
     done = journaled(folder)
     path.write_bytes(good)
-    _, ran = go_on(folder)
-    assert ran == known.tasks - done
-    known.check(folder)
+    _, ran = resume(folder)
+    assert ran == undisturbed.tasks - done
+    undisturbed.check(folder)
 
 
-@pytest.mark.parametrize("first", [1, 9])
-@pytest.mark.parametrize("then", [1, 9])
-def test_other_workers_the_same_regions(folder, known, first, then):
-    """The regions are those of the first start, however many work at the next one."""
+@pytest.mark.parametrize(("first", "then"), [(1, 9), (9, 1)])
+def test_a_resumed_job_keeps_its_regions(folder, undisturbed, first, then):
+    """The number of workers differs."""
     log, small = folder.parent / "first.log", {"region_vx": 16, "smallest_region_vx": 16, "small_task_nbytes": 0}
     with limited(**small), workers_of(first), stopping(log, 12, StopError), pytest.raises(StopError):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
@@ -157,68 +155,59 @@ def test_other_workers_the_same_regions(folder, known, first, then):
     assert len(done) == 12
     assert set(runs(log).values()) == {1}
     if first > 1:
-        assert set(runs(log)) == known.tasks
-    known.check(folder)
+        assert set(runs(log)) == undisturbed.tasks
+    undisturbed.check(folder)
 
 
 # ----------------------------------------------------------------------------- other settings
 
-OTHERS = {
-    "method": ({"method": "max"}, "method was mode, is max"),
-    "ignore_zero": ({"ignore_zero": True}, "ignore_zero was False, is True"),
-    "compression": ({"compression": "raw"}, "compression was lz4, is raw"),
-    "level": ({"compression": "lz4hc", "level": 9}, "compression was lz4, is lz4hc; level was 0, is 9"),
-    "block_len": ({"block_len": 16}, "block_len was 8, is 16"),
-    "file_len": ({"file_len": 8}, "file_len was 4,4,4,2, is 8"),
-}
+OTHERS = [
+    ({"method": "max"}, "method was mode, is max"),
+    ({"ignore_zero": True}, "ignore_zero was False, is True"),
+    ({"compression": "raw"}, "compression was lz4, is raw"),
+    ({"compression": "lz4hc", "level": 9}, "compression was lz4, is lz4hc; level was 0, is 9"),
+    ({"block_len": 16}, "block_len was 8, is 16"),
+    ({"file_len": 8}, "file_len was 4,4,4,2, is 8"),
+    *(
+        ({"mags": mags}, f"mags was {','.join(CASE.mags)}, is {','.join(mags)}")
+        for mags in (("2-2-1", "4-4-2"), ("2-2-1", "4-4-2", "8-8-4", "16-16-8", "32-32-16"), ("8-8-4",))
+    ),
+]
 
 
-@pytest.mark.parametrize(("options", "message"), list(OTHERS.values()), ids=list(OTHERS))
-@pytest.mark.parametrize("existing", ["error", "resume"])
-def test_an_interrupted_job_of_other_settings(folder, known, options, message, existing):
+def test_an_interrupted_job_refuses_other_settings(folder, undisturbed):
+    """The differences are listed, and the work is kept."""
     done = interrupt(folder)
     before = contents(folder), sorted(job_folders(folder)[0].rglob("*"))
-    with pytest.raises(ResumeError, match=message) as raised:
-        CASE.build(folder, existing=existing, **options)
-    assert 'existing="overwrite"' in str(raised.value)
+    for options, message in OTHERS:
+        for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
+            for existing in ("error", "resume"):
+                listed = f'made with other settings: .*{message}.*; use the same settings, or existing="overwrite"'
+                with regions_of(CASE.region_vx), pytest.raises(ResumeError, match=listed):
+                    verb(folder, "seg", existing=existing, **{"mags": CASE.mags, **options})
     assert (contents(folder), sorted(job_folders(folder)[0].rglob("*"))) == before
-    assert go_on(folder)[1] == known.tasks - done
-    known.check(folder)
+    assert resume(folder)[1] == undisturbed.tasks - done
+    undisturbed.check(folder)
 
 
-@pytest.mark.parametrize(("options", "message"), list(OTHERS.values()), ids=list(OTHERS))
-def test_a_finished_job_of_other_settings(folder, known, options, message):
-    go_on(folder)
+def test_a_finished_job_refuses_other_settings(folder, undisturbed):
+    resume(folder)
     before = states(folder)
-    with pytest.raises(ResumeError, match=message):
-        CASE.build(folder, existing="resume", **options)
+    for options, message in OTHERS:
+        with regions_of(CASE.region_vx), pytest.raises(ResumeError, match=message):
+            wkwdask.build_pyramid(folder, "seg", existing="resume", **{"mags": CASE.mags, **options})
     assert states(folder) == before
     assert leftovers(folder) == []
-    known.check(folder)
+    undisturbed.check(folder)
 
 
-def test_the_level_of_what_is_not_lz4hc_does_not_matter(folder, known):
+def test_the_level_of_what_is_not_lz4hc_does_not_matter(folder, undisturbed):
     done = interrupt(folder)
-    assert go_on(folder, level=9)[1] == known.tasks - done
-    known.check(folder)
+    assert resume(folder, level=9)[1] == undisturbed.tasks - done
+    undisturbed.check(folder)
 
 
-@pytest.mark.parametrize("mags", [("2-2-1", "4-4-2"), ("2-2-1", "4-4-2", "8-8-4", "16-16-8", "32-32-16"), ("8-8-4",)])
-@pytest.mark.parametrize("is_finished", [False, True])
-def test_other_mags(folder, known, mags, is_finished):
-    done = go_on(folder)[1] if is_finished else interrupt(folder)
-    before = states(folder)
-    with pytest.raises((ResumeError, ExistsError), match=f"mags was {','.join(CASE.mags)}, is {','.join(mags)}") as raised:
-        wkwdask.build_pyramid(folder, "seg", mags=mags, existing="resume")
-    assert raised.type is ResumeError
-    assert states(folder) == before
-    if not is_finished:
-        assert go_on(folder)[1] == known.tasks - done
-    known.check(folder)
-
-
-def test_another_box(folder):
-    """The layer's box in the JSON is part of what a pyramid is."""
+def test_another_box_of_the_layer_is_not_resumed(folder):
     interrupt(folder)
     path = folder / JSON_NAME
     document = json.loads(path.read_text())
@@ -226,7 +215,7 @@ def test_another_box(folder):
     path.write_text(json.dumps(document))
     with pytest.raises(ResumeError, match="box was 13,0,9,150,120,60, is 13,0,9,140,120,60"):
         CASE.build(folder)
-    go_on(folder, existing="overwrite")
+    resume(folder, existing="overwrite")
     assert leftovers(folder) == []
 
 
@@ -234,45 +223,46 @@ def test_another_box(folder):
 
 
 @pytest.mark.parametrize("existing", ["error", "resume"])
-def test_a_source_file_that_was_read_has_changed(folder, known, existing):
+def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing):
     interrupt(folder)
     path = source_file(folder, 0)
     before = contents(folder)
     touch(path)
-    with pytest.raises(ResumeError, match=r"the source has changed since the job was interrupted.*overwrite"):
+    with pytest.raises(
+        ResumeError, match=rf"the source has changed since the job was interrupted \(.*{path.name} was changed last, it has \d+ bytes\).*overwrite"
+    ):
         CASE.build(folder, existing=existing)
     assert contents(folder) == before
     assert len(job_folders(folder)) == 1  # the change may be undone
-    go_on(folder, existing="overwrite")
-    known.check(folder)
+    resume(folder, existing="overwrite")
+    undisturbed.check(folder)
 
 
-def test_a_source_file_that_was_read_is_gone(folder):
+def test_a_removed_source_file_is_noticed(folder):
     interrupt(folder)
     source_file(folder, 0).unlink()
     with pytest.raises(ResumeError, match=r"the source has changed|files were added or removed"):
         CASE.build(folder)
 
 
-def test_a_source_file_that_was_not_read_has_changed(folder, known, tmp_path):
-    """Then the result is that of the source as it is now."""
+def test_a_change_of_an_unread_source_file_is_included(folder, undisturbed, tmp_path):
     interrupt(folder)
     path = source_file(folder, -1)
     path.write_bytes(source_file(folder, -2).read_bytes())
     other = tmp_path / "other"
     shutil.copytree(folder / "seg" / "1", other / "seg" / "1")
     shutil.copy(folder / JSON_NAME, other)
-    go_on(other)
-    go_on(folder)
+    resume(other)
+    resume(folder)
     assert differences(contents(folder), contents(other)) == []
-    assert differences(contents(folder), known.after) != []
+    assert differences(contents(folder), undisturbed.after) != []
 
 
 @pytest.mark.parametrize("is_finished", [False, True])
-def test_the_source_was_written_anew(folder, is_finished):
-    """Even with the same voxels: files that are not those that were read."""
+def test_a_rewritten_source_is_noticed(folder, is_finished):
+    """The voxels are the same."""
     if is_finished:
-        go_on(folder)
+        resume(folder)
     else:
         interrupt(folder)
     voxels = wkwdask.read(folder, layer="seg", mag="1")
@@ -284,41 +274,41 @@ def test_the_source_was_written_anew(folder, is_finished):
 # ----------------------------------------------------------------------------- after the end
 
 
-def test_a_finished_job_is_not_done_again(folder, known):
-    first, _ = go_on(folder)
+def test_a_finished_job_is_not_repeated(folder, undisturbed):
+    first, _ = resume(folder)
     before = states(folder), {path: path.read_bytes() for path in folder.rglob(".wkwdask*")}
     json_state = os.stat(folder / JSON_NAME)
-    report, ran = go_on(folder, existing="resume")
+    report, ran = resume(folder, existing="resume")
     assert not ran
-    assert "nothing to do" in report.note
-    assert report.mags == first.mags
+    assert report.note == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+    assert (report.mags, report.nbytes_in, report.seconds) == (first.mags, first.nbytes_in, first.seconds)
     assert (states(folder), {path: path.read_bytes() for path in folder.rglob(".wkwdask*")}) == before
     assert os.stat(folder / JSON_NAME) == json_state
-    known.check(folder)
+    undisturbed.check(folder)
 
 
-def test_a_finished_job_is_there(folder, known):
-    go_on(folder)
+def test_a_finished_job_is_not_replaced(folder, undisturbed):
+    resume(folder)
     before = states(folder)
     assert "nothing to do" in CASE.build(folder).note
     with pytest.raises(ExistsError, match=r"already exists \(and 3 more\)"):
         CASE.build(folder, method="max")
     assert states(folder) == before
-    known.check(folder)
+    undisturbed.check(folder)
 
 
-def test_a_finished_job_whose_source_was_touched(folder):
-    go_on(folder)
+def test_a_touched_source_of_a_finished_job_is_noticed(folder):
+    resume(folder)
     before = states(folder)
     touch(source_file(folder, 3))
     before["seg/1/" + str(source_file(folder, 3).relative_to(folder / "seg" / "1"))] = states(folder)[str(source_file(folder, 3).relative_to(folder))]
-    with pytest.raises(ResumeError, match=r"have changed since; update=True"):
+    with pytest.raises(ResumeError, match=r"2-2-1: 1 files were changed, or are made from files of mag 1 that have changed since; update=True"):
         CASE.build(folder, existing="resume")
     assert states(folder) == before
 
 
-def test_mags_that_someone_else_made(folder, known):
-    go_on(folder)
+def test_mags_without_provenance_are_not_resumed(folder, undisturbed):
+    resume(folder)
     for path in folder.rglob(".wkwdask.json"):
         if path.parent.name != "1":
             path.unlink()
@@ -329,89 +319,87 @@ def test_mags_that_someone_else_made(folder, known):
         CASE.build(folder)
     assert states(folder) == before
     assert leftovers(folder) == []
-    go_on(folder, existing="overwrite")
-    known.check(folder)
+    resume(folder, existing="overwrite")
+    undisturbed.check(folder)
 
 
-def test_some_mags_are_there(folder, known):
-    go_on(folder)
+def test_an_incomplete_set_of_mags_is_not_resumed(folder, undisturbed):
+    resume(folder)
     shutil.rmtree(folder / "seg" / CASE.mags[1])
     with pytest.raises(ResumeError, match="is missing, but other mags of the job exist"):
         CASE.build(folder, existing="resume")
     with pytest.raises(ExistsError):
         CASE.build(folder)
     assert leftovers(folder) == []
-    go_on(folder, existing="overwrite")
-    known.check(folder)
+    resume(folder, existing="overwrite")
+    undisturbed.check(folder)
 
 
 # ----------------------------------------------------------------------------- overwriting
 
 
 @pytest.mark.parametrize("existing", ["error", "resume"])
-def test_an_overwriting_job_goes_on(folder, known, existing):
-    """It is known what the first start was allowed to do; until the end the old mags are there."""
-    go_on(folder, method="max")
+def test_an_interrupted_overwriting_job_is_resumed(folder, undisturbed, existing):
+    """The old mags stay visible until the end."""
+    resume(folder, method="max")
     old = contents(folder)
-    assert differences(old, known.after)
+    assert differences(old, undisturbed.after)
     done = interrupt(folder, existing="overwrite")
     assert contents(folder) == old
-    _, ran = go_on(folder, existing=existing)
-    assert ran == known.tasks - done
-    known.check(folder)
-    known.check_records(folder)
+    _, ran = resume(folder, existing=existing)
+    assert ran == undisturbed.tasks - done
+    undisturbed.check(folder)
+    undisturbed.check_records(folder)
 
 
-def test_an_overwriting_job_starts_anew(folder, known):
-    go_on(folder, method="max")
+def test_overwrite_discards_an_interrupted_overwriting_job(folder, undisturbed):
+    resume(folder, method="max")
     interrupt(folder, existing="overwrite")
-    assert go_on(folder, existing="overwrite")[1] == known.tasks
-    known.check(folder)
+    assert resume(folder, existing="overwrite")[1] == undisturbed.tasks
+    undisturbed.check(folder)
 
 
-def test_a_mag_that_appeared_while_a_job_was_interrupted(folder, known):
-    """It is nobody's to overwrite."""
+def test_a_mag_that_appeared_since_the_interruption_is_not_replaced(folder, undisturbed):
     done = interrupt(folder)
     shutil.copytree(folder / "seg" / "1", folder / "seg" / CASE.mags[0])
     with pytest.raises(ExistsError):
         CASE.build(folder)
     shutil.rmtree(folder / "seg" / CASE.mags[0])
-    assert go_on(folder)[1] == known.tasks - done
-    known.check(folder)
+    assert resume(folder)[1] == undisturbed.tasks - done
+    undisturbed.check(folder)
 
 
 # ----------------------------------------------------------------------------- several jobs in a layer
 
 
-def test_an_interrupted_job_on_other_mags_is_left_alone(folder, known):
+def test_jobs_on_other_mags_leave_an_interrupted_job_alone(folder, undisturbed):
     done = interrupt(folder)
     wkwdask.build_pyramid(folder, "seg", mags=["32-32-16"])
     wkwdask.to_wkw(np.ones((1, 1, 1), np.uint32), folder / "seg" / "64-64-32", offset=(0, 0, 0))
     assert journaled(folder) == done
-    assert go_on(folder)[1] == known.tasks - done
+    assert resume(folder)[1] == undisturbed.tasks - done
     assert leftovers(folder) == []
     for mag in CASE.mags:
         prefix = f"seg/{mag}/"
         assert differences({name: data for name, data in contents(folder).items() if name.startswith(prefix)},
-                           {name: data for name, data in known.after.items() if name.startswith(prefix)}) == []  # fmt: skip
+                           {name: data for name, data in undisturbed.after.items() if name.startswith(prefix)}) == []  # fmt: skip
 
 
-def test_two_interrupted_jobs(folder, known):
-    """Each goes on by itself."""
+def test_two_interrupted_jobs_are_resumed_independently(folder, undisturbed):
     other = ("32-32-16", "64-64-32")
     done = interrupt(folder)
     with stopping(folder.parent / "other.log", 1, StopError), pytest.raises(StopError):
         wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
     assert len(job_folders(folder)) == 2
-    assert go_on(folder)[1] == known.tasks - done
+    assert resume(folder)[1] == undisturbed.tasks - done
     assert len(job_folders(folder)) == 1
     report = wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
     assert len(report.mags) == 2
     assert leftovers(folder) == []
 
 
-def test_several_layers(folder, known):
-    """What is finished is not done again, what was interrupted goes on, and the rest follows."""
+def test_several_layers_are_resumed_in_one_call(folder, undisturbed):
+    """The first layer is finished, the second interrupted, the third not begun."""
     document = json.loads((folder / JSON_NAME).read_text())
     for name in ("b", "c"):
         shutil.copytree(folder / "seg", folder / name)
@@ -423,23 +411,22 @@ def test_several_layers(folder, known):
         with regions_of(CASE.region_vx):
             return wkwdask.build_pyramid(folder, ["seg", "b", "c"], mags=CASE.mags, **options)
 
-    with stopping(folder.parent / "first.log", len(known.tasks) + DONE, StopError), pytest.raises(StopError):
+    with stopping(folder.parent / "first.log", len(undisturbed.tasks) + DONE, StopError), pytest.raises(StopError):
         build()
     log = folder.parent / "again.log"
     with logged(log):
         report = build(existing="resume")
     assert len(report.mags) == 3 * len(CASE.mags)
-    assert set(runs(log)) == known.tasks
-    assert sum(runs(log).values()) == 2 * len(known.tasks) - DONE
+    assert set(runs(log)) == undisturbed.tasks
+    assert sum(runs(log).values()) == 2 * len(undisturbed.tasks) - DONE
     found = contents(folder)
     for name in ("seg", "b", "c"):
         mine = {path.replace(f"{name}/", "seg/", 1): data for path, data in found.items() if path.startswith(f"{name}/")}
-        assert differences(mine, {path: data for path, data in known.after.items() if path.startswith("seg/")}) == []
+        assert differences(mine, {path: data for path, data in undisturbed.after.items() if path.startswith("seg/")}) == []
     assert leftovers(folder) == []
 
 
-def test_another_kind_of_job_on_the_same_mags(folder, known):
-    """An array is not written over what can go on, unless the user says so."""
+def test_an_array_replaces_an_interrupted_job_only_with_overwrite(folder, undisturbed):
     done = interrupt(folder)
     array = np.ones((9, 9, 9), np.uint32)
     with pytest.raises(ResumeError, match="an interrupted job writes the same mags"):
@@ -447,20 +434,20 @@ def test_another_kind_of_job_on_the_same_mags(folder, known):
     assert journaled(folder) == done
     wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], offset=(10, 10, 10), existing="overwrite")
     assert leftovers(folder) == []
-    go_on(folder, existing="overwrite")
-    known.check(folder)
+    resume(folder, existing="overwrite")
+    undisturbed.check(folder)
 
 
-def test_an_update_of_mags_that_an_interrupted_job_overwrites(folder, known):
-    go_on(folder)
+def test_an_update_refuses_mags_of_an_interrupted_job(folder, undisturbed):
+    resume(folder)
     done = interrupt(folder, existing="overwrite", method="max")
     with pytest.raises(ResumeError, match="an interrupted job writes the same mags"):
         CASE.build(folder, update=True)
     assert journaled(folder) == done
-    known.check_unseen(folder)
+    undisturbed.check_unseen(folder)
 
 
-def test_an_update_of_mags_that_are_not_there_yet(folder):
+def test_an_update_refuses_missing_mags(folder):
     interrupt(folder)
     with pytest.raises(MissingError):
         CASE.build(folder, update=True)
@@ -469,53 +456,49 @@ def test_an_update_of_mags_that_are_not_there_yet(folder):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("mag", [CASE.mags[0], "2-2-2"])
-def test_leftovers_without_a_journal_are_removed(folder, known, mag):
-    """By the next job in the layer, whatever it writes."""
+def test_leftovers_without_a_journal_are_removed_by_the_next_job(folder, undisturbed, mag):
     assert Driver(str(folder), "parts", str(folder.parent / "log"), kill_at=0).fork() < 0
     assert len(job_folders(folder)) == 1
     assert len(list((folder / "seg").glob(".*.wkwdask-lock"))) == len(CASE.mags)
     if mag in CASE.mags:
-        assert go_on(folder)[1] == known.tasks
-        known.check(folder)
+        assert resume(folder)[1] == undisturbed.tasks
+        undisturbed.check(folder)
     else:
         wkwdask.to_wkw(np.ones((9, 9, 9), np.uint32), folder / "seg" / mag, offset=(10, 10, 10))
         assert job_folders(folder) == []
 
 
-def test_a_plan_of_an_interrupted_job(folder, known):
-    """Telling what would be done takes and changes nothing."""
+def test_a_plan_leaves_an_interrupted_job_unchanged(folder, undisturbed):
     done = interrupt(folder)
     before = leftovers(folder)
     text = str(wkwdask.plan_pyramid(folder, "seg", mags=CASE.mags))
     assert "region" in text
     assert leftovers(folder) == before
-    assert go_on(folder)[1] == known.tasks - done
+    assert resume(folder)[1] == undisturbed.tasks - done
 
 
-def test_a_locked_mag(folder, known):
-    """One that has started but not ended in this very process is alive."""
+def test_a_delayed_write_excludes_another_job(folder, undisturbed):
     array = dask.array.ones((9, 9, 9), dtype=np.uint32, chunks=9)
     later = wkwdask.to_wkw(array, folder / "seg" / CASE.mags[0], compute=False)
     interrupt(folder)
     with pytest.raises((LockedError, ResumeError)):
         later.compute()
-    go_on(folder)
-    known.check(folder)
+    resume(folder)
+    undisturbed.check(folder)
 
 
 @pytest.mark.parametrize("existing", ["resume", "error"])
-def test_locks_that_a_finished_job_left(folder, known, existing):
-    """It was killed between its last steps: the next call says that all is done, and the locks are gone."""
+def test_locks_left_by_a_finished_job_are_removed(folder, undisturbed, existing):
     CASE.build(folder)
     for mag in CASE.mags[1:3]:
         put_lock(folder / "seg" / mag, dead_process("a job that died"))
-    report, ran = go_on(folder, existing=existing)
+    report, ran = resume(folder, existing=existing)
     assert "nothing to do" in report.note
     assert ran == set()
-    known.check(folder)
+    undisturbed.check(folder)
 
 
-def test_a_layer_that_is_named_twice_is_built_once(tmp_path):
+def test_a_layer_named_twice_is_built_once(tmp_path):
     wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), np.ones((1, 32, 32, 32), np.uint8), voxel_size=(8, 8, 8))
     report = wkwdask.build_pyramid(tmp_path / "ds", ["color", "color"], coarsest=2)
     assert "finished before" in report.note

@@ -1,11 +1,9 @@
-"""Removals: of datasets, layers and mags; what stays, what is refused, what was interrupted."""
+"""Removals of datasets, layers and mags: other files, refusals and interruptions."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def everything(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def test_a_mag(dataset):
+def test_a_mag_is_removed(dataset):
     before = everything(dataset)
     found = wkwdask.rm(dataset / "cells" / "1", dry_run=True)
     assert everything(dataset) == before
@@ -65,7 +63,7 @@ def test_a_mag(dataset):
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-def test_a_layer(dataset, scheduler):
+def test_a_layer_is_removed(dataset, scheduler):
     with dask.config.set(scheduler=scheduler):
         report = wkwdask.rm(dataset, layer="cells")
     assert len(report.paths) == 2
@@ -75,12 +73,12 @@ def test_a_layer(dataset, scheduler):
     assert listed(dataset) == {"other": ["./other/2-2-1"]}
 
 
-def test_a_dataset(dataset):
+def test_a_dataset_is_removed(dataset):
     wkwdask.rm(dataset)
     assert not dataset.exists()
 
 
-def test_what_is_no_mag_stays(dataset):
+def test_other_files_and_folders_stay(dataset):
     (dataset / "cells" / "agglomerates").mkdir()
     (dataset / "notes.txt").write_text("mine")
     report = wkwdask.rm(dataset)
@@ -95,8 +93,7 @@ def test_what_is_no_mag_stays(dataset):
     assert not dataset.exists()
 
 
-def test_bare_folders(tmp_path):
-    """Without a JSON."""
+def test_folders_without_a_json_are_removed(tmp_path):
     for mag in ("1", "2"):
         wkwdask.write(tmp_path / "layer" / mag, (0, 0, 0), ARRAY, block_len=8, file_len=2)
     wkwdask.rm(tmp_path / "layer" / "2")
@@ -105,14 +102,13 @@ def test_bare_folders(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_mag_that_only_the_json_knows(dataset):
+def test_a_listed_mag_without_files_is_removed(dataset):
     edit(dataset, lambda document: document["dataLayers"][0]["mags"].append({"mag": [4, 4, 2], "path": "./cells/4-4-2"}))
     wkwdask.rm(dataset, layer="cells", mags="4-4-2")
     assert listed(dataset)["cells"] == ["./cells/1", "./cells/2-2-1"]
 
 
-def test_refused(dataset, tmp_path):
-    """And then nothing at all is removed."""
+def test_refused_calls_remove_nothing(dataset, tmp_path):
     before = everything(dataset)
     with pytest.raises(MissingError, match="no layer 'x'"):
         wkwdask.rm(dataset, layer="x")
@@ -155,8 +151,8 @@ def test_links_are_not_followed(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("again", ["", "cells", "cells/1"])
-def test_interrupted(dataset, tmp_path, again):
-    """The same call deletes the rest, and so does the next job in the layer; what is out of sight never comes back."""
+def test_an_interrupted_removal_is_completed(dataset, tmp_path, again):
+    """The same call or the next job in the layer completes it."""
     path = dataset / again if again else dataset
     options = {} if again == "cells/1" else {"layer": "cells", "mags": "1"}
     with limited(folders_of_a_task=1), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
@@ -169,15 +165,14 @@ def test_interrupted(dataset, tmp_path, again):
     assert "./cells/2-2-1" in listed(dataset)["cells"]
 
 
-def test_an_interrupted_write_goes_too(dataset):
-    """What a dead job left for a mag that is removed."""
+def test_locks_of_dead_jobs_are_removed_with_the_mag(dataset):
     put_lock(dataset / "cells" / "1", dead_process())
     wkwdask.rm(dataset, layer="cells")
     assert not (dataset / "cells").exists()
 
 
-def test_an_interrupted_job_goes_with_its_layer(dataset, tmp_path):
-    """A living one keeps the layer."""
+def test_an_interrupted_job_is_removed_with_its_layer(dataset, tmp_path):
+    """A running one is not."""
     with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
     (job,) = (dataset / "cells").glob(".wkwdask-job-*")
@@ -203,8 +198,7 @@ def test_command(dataset):
     assert "cells" in listed(dataset)
     assert run("--layer", "cells", typed="y\n").returncode == 0
     assert "cells" not in listed(dataset)
-    done = subprocess.run([sys.executable, "-m", "wkwdask", "rm", str(dataset), "--yes"], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
-    assert f"{dataset}/other/1" in done.stdout
+    assert f"{dataset}/other/1" in run("--yes").output
     assert not dataset.exists()
 
 

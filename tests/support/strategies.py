@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from wkwdask import BoundingBox, Mag
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.model.voxel_type import VOXEL_TYPES
 
+HEAVY = settings(max_examples=max(1, settings.default.max_examples // 3))
+"""Examples of a test that writes a volume for each of them."""
 DTYPE_NAMES = tuple(voxel_type.dtype.name for voxel_type in VOXEL_TYPES)
 
 

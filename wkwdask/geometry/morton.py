@@ -60,7 +60,7 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """
     array = np.asarray(codes, dtype=np.uint64).reshape(-1)
     out = np.zeros((array.size, 3), np.uint64)
-    for bit in range(MAX_BITS):
+    for bit in range(min(MAX_BITS, -(-int(array.max(initial=0)).bit_length() // 3))):
         for axis in range(3):
             out[:, axis] |= (array >> np.uint64(3 * bit + axis) & np.uint64(1)) << np.uint64(bit)
     return out.astype(np.int64)
