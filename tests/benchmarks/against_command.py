@@ -38,10 +38,10 @@ ROWS = {
     "components/seg": 0,
     "labels/seg": 0,
 }
-"""Patterns of names of races, of which the first is run, and which of its units is ours."""
+"""Patterns of names of races, the first of which is run, and the index of our unit."""
 
 GEOMETRIC_MEAN, LEAST = 0.97, 0.92
-"""What all rows together and each row have to reach, as a part of the speed of the other commit."""
+"""Smallest ratio to the speed of the other commit, over all rows and of each row."""
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -70,12 +70,12 @@ def races(data: Data, commit: str, site: str) -> list[Race]:
 
 
 def _elsewhere(options: dict[str, Any]) -> dict[str, Any]:
-    """Give the second of two units a folder of its own."""
+    """Return the second of two units a separate folder."""
     return options | {"folder": f"{options['folder']}-before"} if "folder" in options else options
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Say how the tree stands beside the other commit over all rows."""
+    """Compare the tree with the other commit over all rows."""
     ratios = [ratio for row in rows if (ratio := row.ratio()) is not None]
     if not ratios:
         return "nothing was measured"

@@ -1,4 +1,4 @@
-"""All rows of the table, and their targets; pyramids, precomputed volumes, mags stored anew, analyses and segmentations stand in files of their own."""
+"""All rows of the table, and their targets; those of reads and threads are defined here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from .analysis_cases import analysis_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
+from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
-from .precomputed_cases import precomputed_cases
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, Race, Unit
 from .rechunk_cases import rechunk_cases
-from .segmentation_cases import segmentation_cases
-from .zarr_cases import zarr_cases
 
 if TYPE_CHECKING:
     from .data import Data
@@ -31,7 +29,6 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases += precomputed_cases(data)
     cases += zarr_cases(data)
     cases += analysis_cases(data)
-    cases += segmentation_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 

@@ -42,7 +42,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def is_chosen(name: str, pattern: str) -> bool:
-    """Tell whether a row is meant: its name, or the beginning of it, matches."""
+    """Match the name of a row, or a prefix of it."""
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern.rstrip('/')}/*")
 
 

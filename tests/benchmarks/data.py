@@ -31,7 +31,7 @@ _OCCUPIED = 41  # 1 % of the files of the grid
 
 @dataclass(frozen=True)
 class Data:
-    """Where all volumes are, and how large."""
+    """Folder and size of all volumes."""
 
     folder: Path
     """Where everything is."""
@@ -130,7 +130,7 @@ class Scattered:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the voxels of the files that are there."""
+        """Bytes of the voxels of all existing files."""
         return _OCCUPIED * self.file_vx**3
 
     @property
@@ -139,7 +139,7 @@ class Scattered:
         return (4, 4, 3) if self.dense else (_GRID, _GRID, _GRID)
 
     def files(self) -> list[tuple[int, int, int]]:
-        """Give the index of every file."""
+        """Return the index of every file."""
         every = list(product(*map(range, self.grid)))
         if self.dense:
             return every[:_OCCUPIED]
@@ -243,7 +243,7 @@ def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[V
     parts : iterable of (corner, ndarray)
         Lowest voxel, and the voxels of one file or of several.
     compression : str
-        How blocks are encoded.
+        Block type.
     """
     Path(path).parent.mkdir(parents=True)
     file_len = file_vx // BLOCK_LEN

@@ -70,7 +70,7 @@ def rows() -> dict[tuple[str, str], Callable[[Stage], Outcome]]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run rows and print the table; gives how many did not hold."""
+    """Run rows and print the table; returns the number of failed rows."""
     chosen = {names: row for names, row in rows().items() if not words or any(word in " ".join(names) for word in words)}
     folder = Path(tempfile.mkdtemp(prefix="wkwdask-faults-", dir="/tmp"))
     failed = 0

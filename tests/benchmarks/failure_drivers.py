@@ -35,7 +35,7 @@ _JOBS = {
 
 
 def driver_killed(stage: Stage) -> Outcome:
-    """Kill the process that drives worker jobs; another one goes on."""
+    """Kill the process that drives worker jobs; another one resumes."""
     work = stage.works["pyramid"]
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
@@ -54,7 +54,7 @@ def driver_killed(stage: Stage) -> Outcome:
 
 
 def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: bool) -> Outcome:
-    """Drive worker jobs from a job of its own, which is requeued, or cancelled and submitted again."""
+    """Drive worker jobs from another job, which is requeued, or cancelled and submitted again."""
     work = stage.works["pyramid"]
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
@@ -72,7 +72,7 @@ def driver_job(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
         state = stage.slurm.wait_for(job, "COMPLETED", "FAILED", "CANCELLED", seconds=120)
         if state != "COMPLETED":
             raise RuntimeError(f"driver {state}: {(stage.folder / f'driver-{job}.log').read_text()[-500:]}")
-        return stage.judged(work, folder, log, started, calm, proof, "requeued job goes on" if is_requeued else "submitted again, goes on")
+        return stage.judged(work, folder, log, started, calm, proof, "requeued job resumes" if is_requeued else "submitted again, resumes")
 
 
 def _submit_driver(stage: Stage, driver: Driver) -> str:
@@ -96,7 +96,7 @@ def cancel_driver(slurm: Any, job: str) -> str:
 
 
 def two_drivers(stage: Stage) -> Outcome:
-    """Start a second driver for the same mags, then kill the first, then go on; another layer meanwhile is nobody's business."""
+    """Start a second driver for the same mags, kill the first, then resume; a job of another layer is allowed meanwhile."""
     work, other = stage.works["pyramid"], stage.works["to_wkw"]
     folder, log = work.start(stage.new("storm")), stage.new("log")
     calm_folder = stage.new("cluster")
@@ -129,7 +129,7 @@ def two_drivers(stage: Stage) -> Outcome:
 
 
 def scheduler_killed(stage: Stage) -> Outcome:
-    """Kill the scheduler; the driver ends with an error, and a new cluster goes on."""
+    """Kill the scheduler; the driver ends with an error, and a new cluster resumes."""
     work = stage.works["pyramid"]
     folder, log = work.start(stage.new("storm")), stage.new("log")
     logs = stage.new("cluster")
@@ -152,7 +152,7 @@ def scheduler_killed(stage: Stage) -> Outcome:
 
 
 def jobqueue(stage: Stage, seconds: float = SECONDS, proof: str = "", **keys: Any) -> Outcome:
-    """Run on jobs that end by themselves again and again, and that are kept at their number."""
+    """Run on jobs that end again and again and are replaced."""
     work = stage.works["pyramid"]
     logs = stage.new("jobs")
     keys = {"log-directory": str(logs), **keys}
@@ -169,11 +169,11 @@ def jobqueue(stage: Stage, seconds: float = SECONDS, proof: str = "", **keys: An
         took = time.monotonic()
         ids = {int(job) for job in stage.slurm.run("squeue", "-h", "-t", "all", "-o", "%i").split()}
         num_jobs = len([job for job in ids if job > first])
-    return stage.judged(work, folder, log, started + time.monotonic() - took, calm, f"{proof}; {num_jobs} jobs came in all, 3 at a time", "goes on")
+    return stage.judged(work, folder, log, started + time.monotonic() - took, calm, f"{proof}; {num_jobs} jobs came in all, 3 at a time", "completes")
 
 
 def allocation(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: bool) -> Outcome:
-    """Run the shipped script of an allocation; what happens to it happens to scheduler, workers and driver together."""
+    """Run the shipped script of an allocation; a fault affects scheduler, workers and driver together."""
     work = stage.works["pyramid"]
 
     def run(break_it: bool) -> tuple[Path, Path, float, str]:
@@ -192,7 +192,7 @@ def allocation(stage: Stage, fault: Callable[[Any, str], str], *, is_requeued: b
     _, _, calm_started, _ = run(False)
     calm = time.monotonic() - calm_started
     folder, log, started, proof = run(True)
-    return stage.judged(work, folder, log, started, calm, proof, "requeued allocation goes on" if is_requeued else "submitted again, goes on")
+    return stage.judged(work, folder, log, started, calm, proof, "requeued allocation resumes" if is_requeued else "submitted again, resumes")
 
 
 def allocation_pyramid(stage: Stage, folder: Path) -> None:
@@ -222,7 +222,7 @@ def _submit_allocation(stage: Stage, folder: Path, log: Path, seconds: float = S
 
 
 def array(stage: Stage, fault: Callable[[Stage, tuple[str, str]], Callable[[], str]]) -> Outcome:
-    """Run a job array of four elements; something happens to one of them, or to the job after them."""
+    """Run a job array of four elements; a fault affects one of them, or the job after them."""
     work = stage.works["pyramid"]
     calm = _array_run(stage, work, None)[3]
     folder, log, proof, _, result, started = _array_run(stage, work, fault)
@@ -257,7 +257,7 @@ def _array_run(stage: Stage, work: Any, fault: Any) -> tuple[Path, Path, str, fl
     (stage.folder / "greedy").unlink(missing_ok=True)
     logs = stage.new("logs")
     started = time.monotonic()
-    result = "goes on"
+    result = "completes"
     ids = _submit_array(stage, folder, log, logs, SECONDS)
     proof = ""
     if fault is not None:
@@ -265,7 +265,7 @@ def _array_run(stage: Stage, work: Any, fault: Any) -> tuple[Path, Path, str, fl
         found = fault(stage, ids)
     last, state = _end_of(stage, logs, ids)
     if state != "COMPLETED":
-        result = f"the last job is {state}; submitted again, goes on"
+        result = f"the last job is {state}; submitted again, resumes"
         last, state = _end_of(stage, logs, _submit_array(stage, folder, log, logs, SECONDS, "--resume"))
         if state != "COMPLETED":
             raise RuntimeError(f"{state}: {last}")
@@ -297,7 +297,7 @@ def element_requeued(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
 
 
 def element_node_down(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
-    """Take the node of an element down."""
+    """Set the node of an element down."""
     node = stage.slurm.field(f"{ids[0]}_3", "NodeList")
     stage.slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     lost = [n for n in range(4) if stage.slurm.state(f"{ids[0]}_{n}") == "PENDING"]
@@ -307,7 +307,7 @@ def element_node_down(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
 
 
 def element_greedy(stage: Stage, ids: tuple[str, str]) -> Callable[[], str]:
-    """Let an element take more memory than it was given."""
+    """Exceed the memory limit of an element."""
     (stage.folder / "greedy").write_text("1")
     state = stage.slurm.wait_for(f"{ids[0]}_1", "OUT_OF_MEMORY", "FAILED", "CANCELLED", "COMPLETED")
     return lambda: f"element {state}"
@@ -328,6 +328,6 @@ def cancel_all(slurm: Any, job: str) -> str:
 
 
 def shorten(slurm: Any, job: str) -> str:
-    """Let the walltime of an allocation be over soon."""
+    """Shorten the walltime of an allocation."""
     slurm.run("scontrol", "update", f"jobid={job}", "TimeLimit=1")
     return f"job {slurm.wait_for(job, 'TIMEOUT', 'COMPLETED', 'FAILED', seconds=150)}"

@@ -1,4 +1,4 @@
-"""Where a row of the failure matrix happens: a private SLURM, works to do, and how a run with a fault is measured."""
+"""Setting of the failure matrix: a private SLURM, jobs, and the measurement of runs with a fault."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SECONDS = 0.2  # of each task
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job."""
+    """Outcome of a job."""
 
     proof: str
-    """How it is known that the fault happened."""
+    """Proof that the fault happened."""
     result: str
-    """How the job ended, and what it took to complete it."""
+    """End of the job, and steps to complete it."""
     seconds: float
-    """How long it took, with the completion."""
+    """Duration with the completion [s]."""
     undisturbed: float
-    """How long an undisturbed run took on the same cluster."""
+    """Duration of an undisturbed run on the same cluster [s]."""
     repeated: int
     """Tasks that were begun more than once."""
     tasks: int
@@ -39,18 +39,18 @@ class Outcome:
 
 @dataclass
 class Stage:
-    """What rows share."""
+    """Shared state of all rows."""
 
     slurm: Any
     """The private cluster."""
     works: dict[str, Any]
     """Jobs by name."""
     folder: Path
-    """For everything that is written."""
+    """Folder of all files."""
     _numbers: int = 0
 
     def new(self, name: str) -> Path:
-        """Give the path of something new."""
+        """Return an unused path."""
         self._numbers += 1
         return self.folder / f"{self._numbers}-{name}"
 
@@ -74,32 +74,32 @@ class Stage:
         again: Callable[[], Any] | None = None,
         after: Callable[[], Any] = lambda: None,
     ) -> Outcome:
-        """Run a job and let something happen in the middle.
+        """Run a job and inject a fault in the middle.
 
         Parameters
         ----------
         work
             The job.
         act : callable
-            Does it, and gives a function that tells in the end how it is known that it happened.
+            Injects the fault; returns a function that reports the proof at the end.
         undisturbed : float
             Seconds of a run without it.
         seconds : float
-            How slow each task is made.
+            Added duration of each task.
         again : callable, optional
-            Prepares another attempt after an error; gives a context.
+            Prepares another attempt after an error; returns a context.
         after : callable
             Lets those that were stopped or cut off come back when the job is over.
         """
         folder, log = work.start(self.new("storm")), self.new("log")
         started = time.monotonic()
-        result = "goes on"
+        result = "completes"
         with Meanwhile(log, MOMENT, act) as meanwhile:
             try:
                 work.build(folder, log, seconds)
             except WkwDaskError as error:
                 result = f"{type(error).__name__}: {str(error)[:120]}; resumed"
-        if result != "goes on":
+        if result != "completes":
             with again() if again is not None else contextlib.nullcontext():
                 work.build(folder, log, seconds, existing="resume")
         outcome = self.judged(work, folder, log, started, undisturbed, meanwhile.found(), result)
@@ -116,7 +116,7 @@ class Stage:
 
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Keep what dask says about lost connections out of the table."""
+    """Silence the messages of dask about lost connections."""
     import logging
 
     names = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "distributed.scheduler", "tornado.application", "asyncio")

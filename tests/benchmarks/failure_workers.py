@@ -1,4 +1,4 @@
-"""Faults of the workers of a dask cluster, each worker a SLURM job of its own, or a process."""
+"""Faults of the workers of a dask cluster, each worker a SLURM job or a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNLIMITED = ("--no-nanny", "--memory-limit", "0")
 
 
 def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any, Any], Callable[[], str]], options: tuple[str, ...] = PLAIN) -> Outcome:
-    """Run a job on three worker jobs, two of them on one node; the fault is about the third."""
+    """Run a job on three worker jobs, two of them on one node; the fault affects the third."""
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
             workers.start_worker(*options)
@@ -35,7 +35,7 @@ def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any, Any], Callable
 
 
 def stopped(stage: Stage, worker_ttl: str) -> Outcome:
-    """Stop a worker, as a file system that hangs does it, and let it go on when the job is over."""
+    """Stop a worker, as a hanging file system does, and continue it after the job."""
     work, folder = stage.works["pyramid"], stage.new("cluster")
     folder.mkdir()
     with ClusterProcesses(folder, DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL=worker_ttl) as cluster:

@@ -1,4 +1,4 @@
-"""How one unit of work is measured: CPU seconds of the process with its threads and children, and wall seconds."""
+"""Measurement of one unit of work: CPU seconds of the process with its threads and children, and wall seconds."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MB = 1e6
 
 _VARIABLES = ("BLOSC_NTHREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
-"""Environment in which libraries start no threads of their own."""
+"""Environment in which libraries start no threads."""
 
 
 def cpu_seconds() -> float:
-    """Give user and system seconds of this process, its threads, and its children, those that have ended and those that still run."""
+    """Return user and system seconds of this process, its threads, and its children, those that have ended and those that still run."""
     usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_seconds_of, psutil.Process().children(recursive=True)))
 
 
 def _seconds_of(process: psutil.Process) -> float:
-    """Give the seconds of a running process and its own ended children."""
+    """Return the seconds of a running process and its own ended children."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
@@ -126,5 +126,5 @@ class Outcome:
         return max(sample.peak for sample in self.samples)
 
     def parts(self) -> dict[str, float]:
-        """Give the median CPU seconds of each named part."""
+        """Return the median CPU seconds of each named part."""
         return {name: statistics.median(sample.parts[name] for sample in self.samples) for name in self.samples[0].parts}

@@ -50,7 +50,7 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Memory:
-    """Pyramids of cubes of several sizes, each one file, each in a process of its own."""
+    """Pyramids of cubes of several sizes, each one file, each in a separate process."""
 
     name: str
     """What ``--rows`` selects."""
@@ -82,7 +82,7 @@ class Memory:
         return rows
 
     def _measure(self, size: int, say: Callable[[str], None]) -> tuple[Outcome, int, int]:
-        """Give the measurement, the peak and the memory before [bytes]."""
+        """Return the measurement, the peak and the memory before [bytes]."""
         say(f"{self.name}: {size}^3")
         cube = self.data.cube("seg", size)
         cube.make()

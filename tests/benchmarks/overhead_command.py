@@ -39,7 +39,7 @@ class Memory(threading.Thread):
     Parameters
     ----------
     processes : callable
-        Gives processes by name; new ones may come.
+        Returns processes by name; new ones may appear.
     """
 
     def __init__(self, processes: Callable[[], dict[str, list[int]]]) -> None:
@@ -65,7 +65,7 @@ class Memory(threading.Thread):
         self.join()
 
     def rows(self) -> Iterator[str]:
-        """Give start, middle, end and peak of each."""
+        """Return start, middle, end and peak of each."""
         for name, values in self.samples.items():
             n = len(values)
             start, middle, end = values[n // 10], values[n // 2], values[-max(1, n // 20)]

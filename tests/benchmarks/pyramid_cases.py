@@ -46,7 +46,7 @@ def _count(number: int, thing: str) -> str:
 
 
 class _Units:
-    """Makes the units of one race, each with a folder of its own.
+    """Makes the units of one race, each with a separate folder.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ class _Units:
     name : str
         The race.
     volume : Cube or Scattered
-        What all units read.
+        Source of all units.
     method : str
-        How a window becomes a voxel.
+        Method of downsampling.
     rehearsal : Cube, optional
-        What all units warm up on; by default they do the whole work once to warm up.
+        Smaller volume to warm up on; by default all units do the whole work once.
     """
 
     def __init__(self, data: Data, name: str, volume: Cube | Scattered, method: str, rehearsal: Cube | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A race: units that take turns in one run, each in a process of its own, and what is concluded from their medians."""
+"""A race: units that take turns in one run, each in a separate process, and conclusions from their medians."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .table import Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .analysis_cases import Mapping
     from .data import Cube, Scattered
-    from .segmentation_cases import Mapping
 
 NOT_INSTALLED = "not installed"
 _IDLE_GAIN = 1.5
-"""Where two threads give pure compute less than this, something else runs on the cores."""
+"""Smallest speed-up of pure compute by two threads on idle cores."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Unit:
     """One tool at one work."""
 
     label: str
-    """What the table calls it, without the version."""
+    """Name in the table, without the version."""
     work: str
     """Module and class below ``works``."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Unit:
 
 
 class Conclusion(Protocol):
-    """What a race is run for."""
+    """Purpose of a race."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Turn outcomes, in the order of the units, into lines of the table."""
@@ -53,13 +53,13 @@ class Race:
     name: str
     """What ``--rows`` selects."""
     work: str
-    """What the table calls it."""
+    """Name in the table."""
     units: tuple[Unit, ...]
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
     volumes: tuple[Cube | Scattered | Mapping, ...] = ()
-    """What must be there."""
+    """Required volumes."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:
         """Measure all units in turns.
@@ -69,7 +69,7 @@ class Race:
         repeat : int
             Measurements of each unit, after one that warms it up.
         say : callable
-            Takes a line about what is going on.
+            Called with lines about the progress.
 
         Returns
         -------
@@ -129,7 +129,7 @@ def _take_sample(worker: Worker, outcome: Outcome) -> None:
 
 
 def _problem(answer: dict[str, Any]) -> str:
-    """Give the last line of an error."""
+    """Return the last line of an error."""
     return "FAILED: " + answer["error"].strip().splitlines()[-1] if "error" in answer else ""
 
 
@@ -168,7 +168,7 @@ class Faster:
 
 @dataclass(frozen=True)
 class OfLimit:
-    """What part of the sum of its parts, each timed alone, a pyramid reaches."""
+    """Speed of a pyramid as a fraction of the sum of its parts, each timed alone."""
 
     tool: int
     """Place among the units."""
@@ -199,7 +199,7 @@ class Within:
     against: int
     """Place among the units."""
     times: float
-    """How many times as much is allowed."""
+    """Largest allowed ratio."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Give one line."""
@@ -214,7 +214,7 @@ class Within:
 
 @dataclass(frozen=True)
 class OfCopy:
-    """What part of the wall speed of copying the files a work on them reaches."""
+    """Wall speed as a fraction of that of copying the files."""
 
     tool: int
     """Place among the units."""

@@ -1,4 +1,4 @@
-"""Rows of mags that are stored anew: other files, other blocks, another compression."""
+"""Rows of rechunked mags: other files, other blocks, another compression."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _compressed(data: Data, layer: str) -> Race:
 
 
 def _faster(data: Data, layer: str) -> Race:
-    """LZ4HC to LZ4; webknossos writes LZ4HC only, so its way to LZ4HC stands beside it."""
+    """LZ4HC to LZ4; webknossos writes LZ4HC only, so it is compared on its way to LZ4HC."""
     name, cube = f"rechunk/{layer}/lz4hc-to-lz4", data.cube(layer, compression="lz4hc")
     units = _Units(data, name, cube)
     race = (units.ours("lz4", compression="lz4"), units.theirs(block_vx=BLOCK_LEN, file_vx=cube.edge))

@@ -1,6 +1,6 @@
 """``python tests/benchmarks/run.py``: the same command without a package around it.
 
-Needs no ``tests`` package on the path: wkw 1.1 installs one of its own, which hides a folder of that name.
+Needs no ``tests`` package on the path: wkw 1.1 installs a package of that name, which hides the folder.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """``python tests/benchmarks/runners_overhead.py [TASKS] [MANY]``: what every runner takes for a task that does nothing, and its memory meanwhile.
 
 Prints three tables: the overhead of TASKS (2,000) tasks on every runner, the memory of MANY (100,000) tasks through a dask Client and through a job array,
-sampled every second, and whether every runner gives the same pyramid. Needs SLURM and MUNGE.
+sampled every second, and whether every runner writes the same pyramid. Needs SLURM and MUNGE.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a scheduler and a client cost per task: time and memory of a job of very many tasks that do nothing, and what follows for a job of 10^15 voxels."""
+"""Cost of scheduler and client per task: time and memory of a job of very many empty tasks, and a forecast for a job of 10^15 voxels."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A dask cluster of processes, none of which is this one."""
+    """A dask cluster of other processes."""
 
     scheduler_file: str
-    """Where the scheduler says how to reach it."""
+    """Scheduler file."""
     scheduler: psutil.Process
     """Its process."""
     workers: tuple[psutil.Process, ...]
@@ -120,7 +120,7 @@ def _end(process: subprocess.Popen) -> None:
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen at one time."""
+    """Measurement at one moment."""
 
     seconds: float
     """Since the start."""
@@ -184,7 +184,7 @@ class Watch:
         self.cpu = {name: seconds - self._cpu_before[name] for name, seconds in self._cpu_now().items()}
 
     def growth(self, name: str) -> float | None:
-        """Give by how much a process grew per task [bytes], None where there were too few looks."""
+        """Return by how much a process grew per task [bytes], None where there were too few looks."""
         late = [sight for sight in self.sights if sight.tasks >= _GROWTH_FROM * self._job.num_received]
         if len(late) < _FEWEST_SIGHTS or self._job.num_received < _FEWEST_TASKS:
             return None
@@ -234,7 +234,7 @@ def _forecast(options: argparse.Namespace, job: PretendedJob, watch: Watch) -> l
     lines = [
         f"10^15 voxels of uint8 are {_PETAVOXEL / 1024**3:,.0f} files and {_PETAVOXEL / per_task:,.0f} such tasks; at {options.mb_per_second:g} MB/s per core:",
         f"scheduler-bound {_rate(per_task / here)} by the time per task here,",
-        f"                {_rate(per_task / alone)} by CPU alone, where client and scheduler each have a core of their own",
+        f"                {_rate(per_task / alone)} by CPU alone, where client and scheduler each have their own core",
     ]
     for workers in _WORKERS:
         bound = workers * options.mb_per_second * MB

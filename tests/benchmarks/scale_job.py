@@ -1,8 +1,8 @@
 """A pyramid job without data: the package's own plan, tasks and journal over files that nobody wrote, by tasks that do nothing.
 
-What is not simulated is the reading and writing of files, on workers and (listing a source, looking at what it is made of) on the client.
+Not simulated: the reading and writing of files, on workers and (listing a source, looking at what it is made of) on the client.
 
-All that this needs to know of a real task stands in :func:`result_of`.
+All knowledge of a real task is in :func:`result_of`.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ class PretendedTask:
 
     @property
     def name(self) -> str:
-        """What an error calls it."""
+        """Name in errors."""
         return self.task.name
 
     @property
     def key(self) -> str:
-        """What a journal calls it."""
+        """Key in the journal."""
         return self.task.key
 
     def run(self) -> Result:
-        """Give what the task would give."""
+        """Return the result of the real task."""
         return result_of(self.task.spec)
 
 
@@ -113,9 +113,9 @@ class PretendedJob:
     files_per_edge : int
         Files along each edge of the cube.
     workers : int
-        How many tasks run at once.
+        Number of concurrent tasks.
     folder : str
-        Where the journal goes.
+        Folder of the journal.
     """
 
     def __init__(self, files_per_edge: int, workers: int, folder: str) -> None:
@@ -135,11 +135,11 @@ class PretendedJob:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks there will be in all."""
+        """Total number of tasks."""
         return self._job.num_tasks
 
     def tasks(self) -> Iterator[PretendedTask]:
-        """Give the tasks to start with."""
+        """Return the tasks to start with."""
         return self._pretended(self._job.tasks())
 
     def receive(self, task: PretendedTask, result: Result) -> Iterable[PretendedTask]:

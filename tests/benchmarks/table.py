@@ -28,16 +28,16 @@ class Row:
     tool: Outcome
     """What is judged."""
     against: Outcome | None = None
-    """What it is compared with."""
+    """The compared tool."""
     target: str = ""
-    """What is asked for."""
+    """Target."""
     met: bool | None = None
     """Whether the target is met; None where there is none or it could not be measured."""
     note: str = ""
-    """What else there is to say."""
+    """Further notes."""
 
     def ratio(self) -> float | None:
-        """Give how many times the speed by CPU seconds is that of the other tool, None where one of them was not measured."""
+        """Return how many times the speed by CPU seconds is that of the other tool, None where one of them was not measured."""
         if self.against is None or not self.tool.samples or not self.against.samples:
             return None
         return self.tool.cpu_speed / self.against.cpu_speed

@@ -1,6 +1,6 @@
 """The real Neuroglancer client in a headless browser, and what it needs: a server of files, and readers of what it decoded.
 
-``reading(folder)`` starts all of it; ``Client.read`` gives the voxels of a volume below that folder as the client's own code decoded them.
+``reading(folder)`` starts all of it; ``Client.read`` returns the voxels of a volume below that folder as the client's own code decoded them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
-    """Gives files and ranges of them to anybody, and files whose name ends with .gz as their compressed content."""
+    """Serves files and ranges of them, and files named *.gz as compressed content."""
 
     protocol_version = "HTTP/1.1"
 
@@ -86,7 +86,7 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serving(folder: str | os.PathLike[str]) -> Iterator[str]:
-    """Serve a folder on a port of this machine; gives the URL."""
+    """Serve a folder on a port of this machine; yields the URL."""
 
     def handler(*arguments: Any) -> _Files:
         return _Files(*arguments, directory=os.fspath(folder))
@@ -103,7 +103,7 @@ def serving(folder: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def browsing(url: str) -> Iterator[None]:
-    """Open a page in a headless browser with a profile of its own; the browser and all its processes end with the block."""
+    """Open a page in a headless browser with a fresh profile; the browser and all its processes end with the block."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
     with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
         guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends with this process even if that is killed
@@ -118,7 +118,7 @@ def browsing(url: str) -> Iterator[None]:
 
 
 def _metres(entry: dict[str, Any]) -> list[float]:
-    """Give the edge lengths of a voxel; the client compares them with its own, which are divided so."""
+    """Return the edge lengths of a voxel; the client compares them with its own, which are divided so."""
     return [length / 1e9 for length in entry["resolution"]]
 
 
@@ -142,9 +142,9 @@ class Client:
     viewer : neuroglancer.Viewer
         The viewer, on the side of Python.
     folder : path
-        Below which volumes are.
+        Parent of the volumes.
     url : str
-        Where that is served.
+        Address of the served folder.
     """
 
     def __init__(self, viewer: Any, folder: str | os.PathLike[str], url: str) -> None:
@@ -152,7 +152,7 @@ class Client:
         self._count = 0
 
     def source(self, name: str) -> str:
-        """Give the URL of a volume as users type it."""
+        """Return the URL of a volume."""
         return f"precomputed://{self._url}/{name}"
 
     def read(self, name: str, scale: int = 0) -> np.ndarray:
@@ -161,7 +161,7 @@ class Client:
         Returns
         -------
         ndarray, shape (c, x, y, z)
-            What the client decoded; zeros where it found no chunk.
+            Voxels that the client decoded; zeros for absent chunks.
         """
         info = json.loads((self._folder / name / "info").read_text())
         entry = info["scales"][scale]

@@ -1,4 +1,4 @@
-"""Oracles: the reference library wkw 1.1.24 reads what a repair leaves, and webknossos 4.3.3 opens a JSON that was written anew."""
+"""Oracles: the reference library wkw 1.1.24 reads repaired mags, and webknossos 4.3.3 opens a rebuilt JSON."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def sound(tmp_path_factory):
 
 
 def theirs(folder, layer, mag):
-    """What the reference library reads, outside the box too."""
+    """Read by the reference library, outside the box too."""
     with wkw.Dataset.open(str(folder / layer / mag)) as dataset:
         return dataset.read((0, 0, 0), (64, 64, 64))[0]
 
 
 @pytest.mark.parametrize("case", MENDED, ids=[case.name for case in MENDED])
-def test_the_reference_library_reads_what_was_mended(sound, tmp_path, case):
+def test_the_reference_library_reads_repaired_files(sound, tmp_path, case):
     folder = prepare(sound, tmp_path / "ds", case)
     wkwdask.repair(folder, **case.options)
     for layer, mag in (("cells", "1"), ("color", "1"), *(("cells", mag) for mag in MAGS)):
@@ -45,7 +45,7 @@ def test_the_reference_library_reads_what_was_mended(sound, tmp_path, case):
 
 
 @pytest.mark.parametrize("case", SALVAGED, ids=[case.name for case in SALVAGED])
-def test_the_reference_library_reads_what_was_salvaged(sound, tmp_path, case):
+def test_the_reference_library_reads_salvaged_files(sound, tmp_path, case):
     folder = prepare(sound, tmp_path / "ds", case)
     wkwdask.repair(folder, **case.options)
     for layer in ("cells", "color"):
@@ -56,8 +56,7 @@ def test_the_reference_library_reads_what_was_salvaged(sound, tmp_path, case):
         assert blocks.sum() <= 2
 
 
-def test_zeros_without_a_word_are_named(sound, tmp_path):
-    """What the reference library passes over in silence, a check finds."""
+def test_files_that_the_reference_library_reads_as_zeros_are_reported(sound, tmp_path):
     for number, damage in enumerate((cut("cells/1/z1/y0/x1.wkw", 0), cut("cells/1/z1/y0/x1.wkw", 9), remove("cells/1/z1/y0/x1.wkw"))):
         folder = tmp_path / str(number)
         prepare(sound, folder, type("Damage", (), {"damage": staticmethod(damage)}))
@@ -65,7 +64,7 @@ def test_zeros_without_a_word_are_named(sound, tmp_path):
         assert not wkwdask.verify(folder).is_sound
 
 
-def test_webknossos_opens_a_json_that_was_written_anew(sound, tmp_path):
+def test_webknossos_opens_a_rebuilt_json(sound, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of image readers that are not installed
         webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
@@ -85,7 +84,7 @@ def test_webknossos_opens_a_json_that_was_written_anew(sound, tmp_path):
             assert name == "missing" or layer.largest_segment_id == labels().max()
 
 
-def test_webknossos_opens_a_dataset_that_was_repaired(sound, tmp_path):
+def test_webknossos_opens_a_repaired_dataset(sound, tmp_path):
     """Its own check of the files passes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,5 +1,5 @@
 """Oracles: files that tifffile, imagecodecs, Pillow, h5py, zarr and mrcfile wrote become WKW that the reference library wkw 1.1.24 reads as what they hold;
-what is exported is read by tifffile and zarr. Without wkw, as on the lower bounds, WKW is read and written by ourselves."""
+what is exported is read by tifffile and zarr. Without wkw, as on the lower bounds, wkwdask reads and writes WKW itself."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_tiff_of_many_pages(tmp_path, form, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tiffs_of_one_section(tmp_path, dtype):
-    """Names in natural order; every type that there is."""
+    """Names in natural order; every type."""
     array = voxels(dtype)
     (tmp_path / "s").mkdir()
     for z, section in enumerate(array):
@@ -136,7 +136,7 @@ def test_tiffs_of_several_sections_each(tmp_path):
     "options", [{"planarconfig": "contig"}, {"planarconfig": "separate"}, {"compression": "jpeg"}, {"tile": (16, 16), "compression": "zlib"}]
 )
 def test_colors(tmp_path, options):
-    """Three channels, wherever the file has them."""
+    """Three channels, on any axis of the file."""
     array = voxels(shape=(3, 32, 48, 3))
     (tmp_path / "s").mkdir()
     for z, section in enumerate(array):
@@ -202,8 +202,7 @@ def test_imagej_with_one_directory(tmp_path):
     np.testing.assert_array_equal(imported(tmp_path / "a.tif", tmp_path)[0], array)
 
 
-def test_pages_that_are_not_alike(tmp_path):
-    """The page is named."""
+def test_the_error_names_the_page_that_differs(tmp_path):
     array = voxels()
     with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
         for z, section in enumerate(array):
@@ -221,7 +220,7 @@ PAGE_BY_PAGE = {
 
 @pytest.mark.parametrize("form", PAGE_BY_PAGE)
 def test_tiff_written_page_by_page(tmp_path, form):
-    """Each page is a series of its own; together they are the stack, in one file or in several."""
+    """Each page is a separate series; together they are the stack, in one file or in several."""
     name, options = PAGE_BY_PAGE[form]
     array = voxels()
     (tmp_path / "s").mkdir()
@@ -247,7 +246,7 @@ def test_tiff_that_grew_by_appending(tmp_path):
 
 @pytest.mark.parametrize(("name", "lengths"), [("a.tif", (4, 3)), ("a.ome.tif", (4, 3)), ("a.ome.tif", (4, 4))])
 def test_tiff_of_several_stacks(tmp_path, name, lengths):
-    """None is taken for the whole: the error lists them."""
+    """The error lists them."""
     (tmp_path / "s").mkdir()
     for target in (tmp_path / name, tmp_path / "s" / name):
         with tifffile.TiffWriter(target) as writer:
@@ -261,7 +260,7 @@ def test_tiff_of_several_stacks(tmp_path, name, lengths):
 
 
 def test_every_truncation_of_a_tiff_is_an_error(tmp_path):
-    """It names the file; nothing is ever made of what is not there."""
+    """The error names the file; absent pixels are never zeros."""
     array = voxels()
     for name, options in (("raw", {}), ("zlib", {"compression": "zlib", "rowsperstrip": 8})):
         tifffile.imwrite(tmp_path / f"{name}.tif", array[0], metadata=None, **options)
@@ -273,7 +272,7 @@ def test_every_truncation_of_a_tiff_is_an_error(tmp_path):
 
 
 def test_a_deep_color_png(tmp_path):
-    """Pillow halves its bits; nothing is lost here."""
+    """Pillow halves its bits; wkwdask keeps all of them."""
     array = voxels("uint16", (3, 20, 30, 3))
     (tmp_path / "s").mkdir()
     for z, section in enumerate(array):
@@ -370,7 +369,7 @@ def test_zarr(tmp_path, form, dtype):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_ome_zarr(tmp_path, version):
-    """The finest array of a group, its axes and the size of its voxels."""
+    """The finest array of a group, its axes and its voxel size."""
     array = voxels(shape=(1, 2, 5, 20, 30))
     group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=version)
     group.create_array("s0", shape=array.shape, dtype="uint8", chunks=(1, 1, 5, 8, 8))[...] = array
@@ -387,7 +386,7 @@ def test_ome_zarr(tmp_path, version):
 
 @pytest.mark.parametrize("unit", ["micrometer", None])
 def test_ome_zarr_with_a_scale_of_all(tmp_path, unit):
-    """A scale that stands beside the arrays counts as well."""
+    """A scale of the whole multiscale applies too."""
     group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=2)
     group.create_array("0", shape=(3, 4, 5), dtype="uint8", chunks=(3, 4, 5))[...] = 1
     axes = [{"name": name, "type": "space", **({} if unit is None else {"unit": unit})} for name in "zyx"]
@@ -424,7 +423,7 @@ def test_mrc(tmp_path, dtype):
 
 
 def test_mrc_bytes_of_imod_and_damage(tmp_path):
-    """IMOD marks files whose bytes have no sign; mrcfile does not look at that."""
+    """IMOD marks files of unsigned bytes; mrcfile ignores the mark."""
     array = voxels("int8")
     with mrcfile.new(tmp_path / "a.mrc") as mrc:
         mrc.set_data(array)

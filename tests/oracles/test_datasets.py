@@ -1,4 +1,4 @@
-"""Oracle: webknossos 4.3.3, which opens datasets that we created and changed, and says the same about them as we do."""
+"""Oracle: webknossos 4.3.3 opens datasets that wkwdask created and edited, and reads the same metadata."""
 
 from __future__ import annotations
 
@@ -103,15 +103,14 @@ def test_references(l4, tmp_path, relative):
     agree(webknossos.Dataset.open(made.path), made.path)
 
 
-def test_where_names_cannot_be_swapped(l4):
+def test_file_systems_that_cannot_swap_names(l4):
     with without_exchange():
         wkwdask.open_dataset(l4).rename_layer("segmentation", "cells")
     assert (l4 / "segmentation").is_dir()
     agree(webknossos.Dataset.open(l4), l4)
 
 
-def test_both_edit_in_turn(tmp_path):
-    """What either writes is kept by the other."""
+def test_each_keeps_the_edits_of_the_other(tmp_path):
     made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35), unit="nanometer")
     wkwdask.write(f"{made.path}/color/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
     made.set_view_configuration({"alpha": 30.0}, "color").set_view_configuration({"zoom": 2.0})
@@ -134,8 +133,7 @@ def structured(document):
 
 
 @pytest.mark.parametrize("name", sorted(set(documents.DOCUMENTS) - REFUSED))
-def test_documents(tmp_path, name):
-    """It reads the same out of every kind of document as we do."""
+def test_both_read_the_same_from_each_document(tmp_path, name):
     text = documents.DOCUMENTS[name]
     (tmp_path / "datasource-properties.json").write_text(text)
     theirs, ours = structured(json.loads(text)), wkwdask.open_dataset(tmp_path)
@@ -155,7 +153,7 @@ def test_documents(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_documents_that_it_refuses(name):
-    """We read them; should it read them too one day, they belong to the others."""
+def test_documents_that_only_wkwdask_reads(name):
+    """Move a document to the other test once webknossos reads it."""
     with pytest.raises(Exception):  # noqa: B017, PT011 (of any kind)
         structured(json.loads(documents.DOCUMENTS[name]))

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos is not installed")
 
 SHAPE = (160, 128, 96)
-# in a process of its own: it leaves files open
+# in a separate process: it leaves files open
 THEIRS = """
 import sys
 from webknossos import Annotation

@@ -1,4 +1,4 @@
-"""N5 beside tensorstore 0.1.72 and newer, zarr-python 2.18 (its N5 store, in packages of its own), and zarr-python 3 in a fresh interpreter."""
+"""N5 beside tensorstore 0.1.72 and newer, zarr-python 2.18 (its N5 store, in a separate environment), and zarr-python 3 in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tensorstore(folder, **metadata):
 
 @pytest.mark.parametrize("name", TENSORSTORE)
 def test_tensorstore(tmp_path, name):
-    """What it writes is read, in whole blocks at the upper ends; what is written is read by it, in blocks that are cut off."""
+    """tensorstore writes whole blocks at the upper ends, wkwdask truncated ones; each reads both."""
     theirs = tensorstore(tmp_path / "theirs", dataType="uint16", dimensions=SIZE, blockSize=BLOCK, compression=TENSORSTORE[name])
     theirs.write(ARRAY).result()
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "theirs")[0], ARRAY)
@@ -78,7 +78,7 @@ def test_zarr_that_writes_is_read_by_tensorstore(tmp_path):
 def _in_a_fresh_interpreter(code, **environment):
     """Run code that does not import this package, whose codecs zarr-python finds by their names."""
     if not any(point.name == "n5_default" for point in entry_points(group="zarr.codecs")):
-        pytest.skip("this installation has no entry point n5_default: install the package anew")
+        pytest.skip("this installation has no entry point n5_default: reinstall the package")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -145,7 +145,7 @@ def zarr_2(tmp_path_factory):
 
 
 def test_zarr_2(tmp_path, zarr_2):
-    """What its N5 store writes is read, and what is written is read by it."""
+    """Its N5 store and wkwdask read what the other writes."""
     np.save(tmp_path / "array.npy", ARRAY)
     wkwdask.to_n5(ARRAY, tmp_path / "ours.n5" / "em" / "s0", chunk_shape=BLOCK, voxel_size=(4, 4, 40))
     wkwdask.to_n5(ARRAY[::2, ::2], tmp_path / "ours.n5" / "em" / "s1", chunk_shape=BLOCK, mag="2-2-1", compression="bzip2")

@@ -1,6 +1,6 @@
 """Volumes that we write, as the real Neuroglancer client decodes them in a headless browser.
 
-What the client is known to show wrong is not read back: for that the writer must warn.
+Volumes that the client is known to show wrong are not read back; the writer must warn of them.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def test_compresso_of_small_ids(client, request):
     [(_image("uint16", 2), "png"), (_smooth(3), "jxl"), (_labels("uint64"), "compresso")],
     ids=["png of uint16 with channels", "jxl of RGB", "compresso of large ids"],
 )
-def test_what_is_shown_wrong_is_announced(voxels, encoding, tmp_path):
+def test_the_writer_warns_of_volumes_that_the_client_shows_wrong(voxels, encoding, tmp_path):
     pytest.importorskip("imagecodecs", reason="png and jxl need imagecodecs")
     pytest.importorskip("compresso", reason="compresso needs the package of that name")
     with pytest.warns(UserWarning, match=WRONG):
@@ -225,7 +225,7 @@ def test_zarr_images(client, version):
 
 @pytest.mark.parametrize("compression", ["gzip", "raw"])
 def test_n5(client, compression):
-    """Pixels of a group of N5, of which the client picks the resolution; blocks are cut off at the upper ends. It shows voxel 0 at 0, wherever that lies."""
+    """Pixels of an N5 group; the client chooses the resolution. Blocks are truncated at the upper ends, and voxel 0 is shown at 0."""
     import neuroglancer
 
     voxels = np.random.default_rng(5).integers(0, 255, (60, 45, 37), np.uint8)

@@ -175,7 +175,7 @@ def test_we_read_what_tensorstore_writes(tmp_path, encoding, dtype, channels, sh
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
-    """Not only are voxels equal, but bytes: with cut chunks, padded blocks, and two channels."""
+    """Bytes are equal, not only voxels: with truncated chunks, padded blocks, and two channels."""
     ts = _need("tensorstore", "0.1.86")
     array = _voxels("compressed_segmentation", dtype, 2)
     _tensorstore_volume(ts, tmp_path, "compressed_segmentation", dtype, 2, None).write(array.transpose(1, 2, 3, 0)).result()
@@ -186,7 +186,7 @@ def test_tensorstore_encodes_the_same_segmentation(tmp_path, dtype):
 
 
 def test_worked_example_of_tensorstore(tmp_path):
-    """What the test of the worked example holds is what tensorstore stores and reads."""
+    """tensorstore stores and reads the bytes of the worked example."""
     ts = _need("tensorstore", "0.1.86")
     array = np.array([[0xA0, 0xB0], [0xA1, 0xB1], [0xA2, 0xB2]], np.uint8).reshape(1, 3, 2, 1)
     write_volume(tmp_path, Scale("1_1_1", (3, 2, 1), (0, 0, 0), (1, 1, 1), (1, 1, 1), "raw", Sharding(1, 1, 1)), array)
@@ -229,7 +229,7 @@ def test_murmurhash(keys):
 
 
 CLOUD_VOLUME = [
-    # encoding, type; of one channel, since its images of several are transposed; its png needs a package of its own
+    # encoding, type; of one channel, since its images of several are transposed; its png needs another package
     ("raw", "uint16"), ("raw", "float32"), ("compressed_segmentation", "uint32"), ("compressed_segmentation", "uint64"),
     ("compresso", "uint8"), ("compresso", "uint32"), ("compresso", "uint64"),  ("jpeg", "uint8"), ("jxl", "uint8"),
 ]  # fmt: skip
@@ -237,7 +237,7 @@ CLOUD_VOLUME = [
 
 @pytest.mark.parametrize(("encoding", "dtype"), CLOUD_VOLUME)
 def test_chunks_of_cloud_volume(encoding, dtype):
-    """Its encoder and our decoder, and the other way."""
+    """Its encoder with our decoder, and the reverse."""
     chunks = _need("cloudvolume.chunks", "12.15.2")
     kind = "few" if encoding in ("compresso", "compressed_segmentation") else "noise"
     array = voxel_array(dtype, (1, 12, 9, 5), 2, kind)
@@ -255,7 +255,7 @@ def test_chunks_of_cloud_volume(encoding, dtype):
 
 @pytest.mark.parametrize("sharding", SHARDINGS[1:], ids=str)
 def test_shards_of_cloud_volume(tmp_path, sharding):
-    """It reads our volume, and we read the shards that it makes of the same chunks."""
+    """Each reads the shards that the other writes of the same chunks."""
     cloudvolume = _need("cloudvolume", "12.15.2")
     module = _need("cloudvolume.datasource.precomputed.sharding", "12.15.2")
     array = _voxels("compressed_segmentation", "uint64", 1)

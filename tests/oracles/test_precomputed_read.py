@@ -222,7 +222,7 @@ def gs():
         port = free.getsockname()[1]
     server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
     server.start()
-    # the class that later versions put in its place asks Google for the kind of a bucket first
+    # its successor in later versions asks Google for the kind of a bucket first
     fsspec.register_implementation("gs", core.GCSFileSystem, clobber=True)
     fsspec.config.conf["gs"] = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{port}"}
     try:
@@ -246,7 +246,7 @@ def test_gs(tmp_path, gs, sharding):
 
 
 def test_s3_that_may_not_be_listed(tmp_path, monkeypatch):
-    """Where readers may not list a bucket, S3 answers 403 for absent objects."""
+    """S3 answers 403 for absent objects if readers may not list the bucket."""
     s3fs = pytest.importorskip("s3fs", reason="the driver of s3")
     array = voxels("uint64", 1)
     array[:, :32, :32, :32] = 0

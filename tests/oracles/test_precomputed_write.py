@@ -1,6 +1,6 @@
 """Oracles: tensorstore 0.1.86 and cloud-volume 12.15.2 read the precomputed volumes that are written here, voxel for voxel and at their absolute places.
 
-Each knows encodings that the other does not. cloud-volume reads pictures of several channels wrong, whoever wrote them, so these are tensorstore's alone.
+Each knows encodings that the other does not. cloud-volume reads pictures of several channels wrong, its own too, so these are tensorstore's alone.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def by_cloudvolume(folder, mip=0):
 
 
 @pytest.mark.parametrize("sharded", [False, True, "raw"])
-def test_tensorstore_reads_what_is_lossless(tmp_path, sharded):
+def test_tensorstore_reads_lossless_encodings(tmp_path, sharded):
     for encoding, dtype, channels in LOSSLESS:
         array = voxels(dtype, channels)
         how = {False: False, True: choose_sharding(SHAPE, CHUNK, dtype), "raw": sharding_of(SHAPE, CHUNK)}[sharded]
@@ -123,7 +123,7 @@ def test_tensorstore_reads_jpeg(tmp_path, sharded, channels):
 
 
 @pytest.mark.parametrize("how", ["files", "gzip", "shards"])
-def test_cloudvolume_reads_what_it_knows(tmp_path, how):
+def test_cloudvolume_reads_its_encodings(tmp_path, how):
     for encoding, dtype, channels in FOR_CLOUDVOLUME:
         array = voxels(dtype, channels)
         options = {"files": {}, "gzip": {"compression": "gzip"}, "shards": {"shard_shape": sharding_of(SHAPE, CHUNK, data_encoding="gzip")}}[how]

@@ -1,4 +1,4 @@
-"""Oracle: the reference library wkw 1.1.24 reads what was rechunked, whatever the lengths, the compression, the box and the type."""
+"""Oracle: the reference library wkw 1.1.24 reads rechunked mags of any lengths, compression, box and type."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def check_ladder(folder, array, offset, factors, method):
         np.testing.assert_array_equal(ours[inside], voxels, err_msg=f"{method} {mag.tolist()} at {offset}")
         if method != "nearest":
             assert voxels.shape == ours.shape
-        # The oracle goes on from our own mag, so that a window that it dropped is there in the next; it sums floats in the order of the memory.
+        # The oracle starts from our own mag, so that a window that it dropped is there in the next; it sums floats in the order of the memory.
         expected = ts.array(np.ascontiguousarray(ours))[ts.d[:].label["x", "y", "z"].translate_to[low.tolist()]]
 
 
@@ -152,7 +152,7 @@ def test_large_regions_in_several_tasks(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nan(tmp_path, dtype):
-    """NaN propagates in mean, as in the oracle. In min and max it does here too, whatever its place; the oracle's comparisons depend on the order."""
+    """NaN propagates in mean, as in the oracle. In min and max it does here too, at any position; the oracle's comparisons depend on the order."""
     array = np.arange(8, dtype=dtype).reshape(2, 2, 2)
     for place in range(8):
         damaged = array.copy()

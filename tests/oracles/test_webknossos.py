@@ -136,7 +136,7 @@ def test_windows_equal_webknossos(tmp_path, factor, dtype):
 
 
 def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):
-    """Where a window has one most frequent value, it is the value of both; in a tie ours is the smallest of them."""
+    """Both agree on windows with one most frequent value; in a tie ours is the smallest."""
     layer = webknossos.Dataset.open(dataset_folder).get_layer("segmentation")
     layer.downsample(coarsest_mag=webknossos.Mag("2-2-1"), executor=executor)
     theirs = layer.get_mag("2-2-1").read()[0]

@@ -39,8 +39,7 @@ def test_we_read_what_wkw_reads(tmp_path, file_len, channels, compression):
 
 @pytest.mark.parametrize("compression", BLOCK_TYPES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
-def test_the_zeros_of_wkw_are_known(tmp_path, dtype, compression):
-    """However wkw stores a block of zeros, nothing is stored of them again."""
+def test_zeros_of_wkw_are_not_stored_again(tmp_path, dtype, compression):
     for n, (channels, block_len, file_len) in enumerate([(1, 32, 1), (3, 32, 1), (1, 8, 4), (3, 64, 1), (1, 1, 8), (1, 2, 4)]):
         edge = block_len * file_len
         folder = tmp_path / str(n) / "1"

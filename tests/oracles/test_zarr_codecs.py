@@ -153,8 +153,8 @@ def _place(tmp_path, document):
     return zarr.open_array(tmp_path / "a")
 
 
-def test_example_3_as_printed_is_wrong_and_mended_is_right(tmp_path):
-    """It opens, and shows each block turned: N5 stores the first axis fastest. A ``transpose`` before ``bytes`` mends it, for reading and for writing."""
+def test_example_3_needs_a_transpose(tmp_path):
+    """As printed, each block is transposed, since N5 stores the first axis fastest. A ``transpose`` before ``bytes`` corrects reading and writing."""
     other = _n5(tmp_path, [64, 64])
     voxels = np.random.default_rng(0).integers(1, 1 << 16, (1024, 1024)).astype("uint16")
     other[...] = voxels
@@ -230,7 +230,7 @@ def test_examples_of_the_proposal_validate():
         {"offset": 2, "prefix": "TVk=", "header": "n5"}, {"offset": 2, "header": {"options": {}}}, {"offset": 2, "strict": "yes"},
     ],
 )  # fmt: skip
-def test_the_schema_refuses_what_the_codec_refuses(configuration):
+def test_schema_and_codec_reject_the_same(configuration):
     entry = {"name": "offset", "configuration": configuration}
     assert not _validator("offset").is_valid(entry)
     with pytest.raises(wkwdask.CorruptError):
@@ -245,8 +245,8 @@ def test_printed_schema_of_the_proposal():
     assert printed.is_valid({"offset": "nonsense"})
 
 
-def test_others_refuse_the_codec(tmp_path):
-    """What the codec costs: tensorstore refuses the array, and says why."""
+def test_tensorstore_rejects_the_codec(tmp_path):
+    """The price of the codec: tensorstore rejects the array with a clear error."""
     tensorstore = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
     zarr.create_array(tmp_path / "a", shape=(4,), chunks=(2,), dtype="uint8", compressors=[wkwdask.offset_codec(4)])
     with pytest.raises(ValueError, match="offset"):

@@ -133,7 +133,7 @@ def test_ome_zarr_reads_images(image, dataset):
 
 
 def test_ome_zarr_reads_wkw(dataset):
-    """As it is, lazily: the codec comes with the package."""
+    """In place and lazily: the codec comes with the package."""
     found = nodes(dataset / "color")
     for array, mag in zip(found["color"].data, MAGS, strict=True):
         np.testing.assert_array_equal(array.compute(), absolute(dataset / "color" / mag))
@@ -216,7 +216,7 @@ def test_datasets_of_webknossos(tmp_path):
 
 
 def test_real_data(tmp_path, shared_data):
-    """l4_sample as it is, and exported: ome-zarr and zarr see what we see."""
+    """ome-zarr and zarr read l4_sample in place and exported."""
     sample = shared_data / "l4_sample"
     view = zarr.open_group(wkwdask.zarr_view(sample), mode="r")
     wkwdask.convert(sample, tmp_path / "l4.ome.zarr", layer="color", mag="2-2-1")

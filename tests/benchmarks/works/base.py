@@ -1,4 +1,4 @@
-"""What works of all tools share."""
+"""Functions that works of all tools share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Work:
         return 0
 
     def version(self) -> str:
-        """Give the version of the tool."""
+        """Return the version of the tool."""
         return version(self.package)
 
 
@@ -59,7 +59,7 @@ class DatasetCopy:
     layer : str
         Its layer.
     folder : str
-        Where the copy goes, in place of an earlier one.
+        Folder of the copy; it replaces an earlier one.
     """
 
     def __init__(self, source: str, layer: str, folder: str) -> None:
@@ -71,7 +71,7 @@ class DatasetCopy:
 
     @property
     def mags(self) -> list[Path]:
-        """The folders of the coarser mags that are there, finest first."""
+        """Folders of the existing coarser mags, finest first."""
         names = [2**n for n in range(1, NUM_MAGS + 1)]
         return [path for n in names for path in (self.folder / self.layer / str(n), self.folder / self.layer / f"{n}-{n}-{n}") if path.is_dir()]
 

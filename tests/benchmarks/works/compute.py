@@ -1,4 +1,4 @@
-"""What the machine gives: pure compute on threads, the parts of a pyramid timed alone, and boxes of a volume that is opened once."""
+"""Limits of the machine: pure compute on threads, the parts of a pyramid timed alone, and boxes of a volume that is opened once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Compress(Work):
     Parameters
     ----------
     threads : int
-        How many threads share the pieces.
+        Number of threads.
     pieces : int
         How many pieces.
     """
@@ -62,7 +62,7 @@ class Compress(Work):
             list(self._pool.map(self._compress, [self._pieces // self._threads] * self._threads))
 
     def digests(self) -> list[str]:
-        """Give nothing: there are no voxels."""
+        """Return nothing: there are no voxels."""
         return []
 
 
@@ -98,7 +98,7 @@ class Limit(Work):
         self.nbytes = size**3 * self._dtype.itemsize
 
     def run(self) -> dict[str, float]:
-        """Give the seconds of each part; the coarser mags are held in memory, the source is not."""
+        """Return the seconds of each part; the coarser mags are held in memory, the source is not."""
         seconds = dict.fromkeys(("decode", "reduce", "encode", *FILE_PARTS), 0.0)
         _timed(seconds, "read", lambda: self._read)
         size = self._size // 2
@@ -173,7 +173,7 @@ class Limit(Work):
             os.fsync(file)
 
     def digests(self) -> list[str]:
-        """Give nothing: the pyramid itself is compared elsewhere."""
+        """Return nothing: the pyramid itself is compared elsewhere."""
         return []
 
 

@@ -19,7 +19,7 @@ class Copy(Work):
     path : str
         The folder.
     folder : str
-        Where the copy goes.
+        Folder of the copy.
     nbytes : int
         Bytes of the voxels.
     """

@@ -26,7 +26,7 @@ class Read(Work):
     size : int
         Edge of the volume [voxels].
     passes : int
-        How often a run reads it all.
+        Number of passes of a run.
     edge, count : int
         Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
     threads : int
@@ -71,7 +71,7 @@ class OpenCompute(Work):
     axes : str
         Order of the axes.
     passes : int
-        How often a run reads it all.
+        Number of passes of a run.
     """
 
     def __init__(self, path: str, axes: str, passes: int = 1) -> None:
@@ -99,7 +99,7 @@ class Pyramid(Work):
     source, layer : str
         Dataset and layer.
     folder : str
-        Where the copy goes that is worked on.
+        Folder of the copy that is changed.
     nbytes : int
         Bytes of the voxels that there are.
     method, compression : str
@@ -150,13 +150,13 @@ class Rechunk(Work):
     path : str
         The mag.
     folder : str
-        Where the new one goes.
+        Folder of the new mag.
     nbytes : int
         Bytes of the voxels.
     size : int
         Edge of the volume that is compared with that of other tools [voxels]; 0 compares nothing.
     **options
-        How it is stored.
+        Storage options.
     """
 
     def __init__(self, path: str, folder: str, nbytes: int, size: int = 0, **options: object) -> None:
@@ -244,7 +244,7 @@ class Components(Rechunk):
         wkwdask.connected_components(self._path, self._target, **self._options)
 
     def digests(self) -> list[str]:
-        """Hash the components, whatever their ids."""
+        """Hash the components independently of their ids."""
         from .whole_array import partition
 
         return [partition(np.asfortranarray(read_mag(self._target, self._size)[0]))]

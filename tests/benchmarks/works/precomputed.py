@@ -1,4 +1,4 @@
-"""What works on Neuroglancer precomputed volumes share: the voxels, how they are stored, and the volume that all tools read."""
+"""Shared by works on Neuroglancer precomputed volumes: the voxels, their storage, and the volume that all tools read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def voxels_of(path: str, size: int) -> np.ndarray:
 
 
 def edge_of_chunks(size: int) -> int:
-    """Give the edge of a chunk [voxels]: 64, less in a volume that is small."""
+    """Return the edge of a chunk [voxels]: 64, less in a volume that is small."""
     return min(64, size // 8)
 
 
@@ -67,14 +67,14 @@ def shard_boxes(size: int) -> Iterator[tuple[slice, slice, slice]]:
 
 
 class Written(Work):
-    """What makes a volume, or a scale of one, in a folder of its own.
+    """Work that writes a volume, or a scale of one, in a separate folder.
 
     Parameters
     ----------
     path : str
         The WKW mag that the voxels come from.
     folder : str
-        Where the volume goes.
+        Folder of the volume.
     size : int
         Edge of the volume [voxels].
     sharded : bool
@@ -104,7 +104,7 @@ class Written(Work):
 
 
 class Pyramid(Written):
-    """What adds coarser scales to a volume that is there: the same files for all tools, written once by :meth:`make_source`."""
+    """Work that adds coarser scales to an existing volume: the same files for all tools, written once by :meth:`make_source`."""
 
     def __init__(self, path: str, folder: str, size: int, sharded: bool = False, method: str = "mean") -> None:
         super().__init__(path, folder, size, sharded)
@@ -145,7 +145,7 @@ _RECORDS = ("info", "provenance")
 
 
 def ours(size: int, dtype: np.dtype, *, sharded: bool) -> Any:
-    """Give the sharding of all tools as our functions take it."""
+    """Return the sharding of all tools as our functions take it."""
     from wkwdask import Sharding
 
     _, scale = info_of(size, dtype, sharded=sharded)

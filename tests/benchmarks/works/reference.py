@@ -17,7 +17,7 @@ class Read(Work):
     size : int
         Edge of the volume [voxels].
     passes : int
-        How often a run reads it all.
+        Number of passes of a run.
     edge, count : int
         Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
     """

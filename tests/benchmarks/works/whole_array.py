@@ -15,7 +15,7 @@ _NEIGHBOURS = {6: 1, 18: 2, 26: 3}
 
 
 def partition(ids: np.ndarray) -> str:
-    """Hash which voxels are one component, whatever the ids: components are numbered by their first voxels."""
+    """Hash the components independently of their ids: components are numbered by their first voxels."""
     flat = ids.ravel(order="K")
     starts = np.flatnonzero(np.append(True, flat[1:] != flat[:-1]))
     known, first = np.unique(flat[starts], return_index=True)
@@ -26,14 +26,14 @@ def partition(ids: np.ndarray) -> str:
 
 
 class _Whole(Work):
-    """What both works share.
+    """Base of both works.
 
     Parameters
     ----------
     path : str
         The mag.
     folder : str
-        Where the result goes.
+        Folder of the result.
     size : int
         Edge of the volume [voxels].
     nbytes : int
@@ -118,7 +118,7 @@ class Remap(_Whole):
         return np.asarray(fastremap.remap(voxels, self._pairs, in_place=False))
 
     def version(self) -> str:
-        """Give the version of the tool."""
+        """Return the version of the tool."""
         return version(self._tool)
 
     def digests(self) -> list[str]:

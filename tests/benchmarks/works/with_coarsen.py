@@ -24,7 +24,7 @@ class Pyramid(Work):
     source, layer : str
         Dataset and layer.
     folder : str
-        Where the copy goes that is worked on.
+        Folder of the copy that is changed.
     size : int
         Edge of the volume [voxels].
     method : str
@@ -77,7 +77,7 @@ class Pyramid(Work):
 
 
 def mode(values: np.ndarray, axis: tuple[int, ...] | None = None) -> np.ndarray:
-    """Give the most frequent value along some axes, the smallest of several: sort, and count how often each value is there.
+    """Return the most frequent value along some axes, the smallest of several: sort, and count how often each value is there.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def mode(values: np.ndarray, axis: tuple[int, ...] | None = None) -> np.ndarray:
 
 
 class _Mag:
-    """What dask needs of an array, over one mag.
+    """One mag as an array for dask.
 
     Parameters
     ----------

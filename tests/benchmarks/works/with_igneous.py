@@ -26,11 +26,11 @@ class Pyramid(Work):
     source, layer : str
         WKW dataset and layer that the precomputed volume is made from; it is written beside the dataset once, which takes longer than any run.
     folder : str
-        Where the precomputed volume goes.
+        Folder of the precomputed volume.
     size : int
         Edge of the volume [voxels].
     processes : int
-        How many tasks run at once.
+        Number of concurrent tasks.
     """
 
     package = "igneous-pipeline"
@@ -100,7 +100,7 @@ def _write(mag: Path, size: int, folder: Path) -> None:
 
 
 def _link_chunk(file: str, copy: str, volume: Path) -> None:
-    """Link a chunk, and copy a record, which is written anew by every run."""
+    """Link a chunk, and copy a record, which every run rewrites."""
     if Path(file).parent == volume:
         shutil.copy2(file, copy)
     else:

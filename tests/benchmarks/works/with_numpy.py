@@ -52,7 +52,7 @@ class LabelCounts(_Whole):
     """``numpy.unique`` with counts: less than what the others find out."""
 
     def measure(self, voxels: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Give labels and counts without the label 0."""
+        """Return labels and counts without the label 0."""
         labels, counts = np.unique(voxels, return_counts=True)
         return labels[labels != 0].astype(np.int64), counts[labels != 0]
 
@@ -61,5 +61,5 @@ class Histogram(_Whole):
     """``numpy.bincount`` of 8-bit values."""
 
     def measure(self, voxels: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Give the counts."""
+        """Return the counts."""
         return (np.bincount(voxels.reshape(-1, order="F"), minlength=256),)

@@ -21,7 +21,7 @@ class Pyramid(Work):
     source, layer : str
         WKW dataset and layer that the precomputed volume is made from.
     folder : str
-        Where the precomputed volume goes.
+        Folder of the precomputed volume.
     size : int
         Edge of the volume [voxels].
     method : str

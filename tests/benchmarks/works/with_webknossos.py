@@ -16,14 +16,14 @@ class Pyramid(Work):
     """``Layer.downsample``, four coarser mags; it always writes LZ4HC level 9.
 
     It hands out 1024^3 voxels of the coarser mag at once: a volume has to be larger than 2048^3 before a second worker gets any. So that two workers have what
-    they would have there, each is given a volume of its own, both at once.
+    they would have there, each gets a separate volume, both at once.
 
     Parameters
     ----------
     source, layer : str
         Dataset and layer.
     folder : str
-        Where the copies go that are worked on.
+        Folder of the copies that are changed.
     size : int
         Edge of the volume [voxels].
     method : str

@@ -28,11 +28,11 @@ class View(Work):
     size : int
         Edge of the volume [voxels].
     folder : str
-        Where the copy goes beside whose files others are put; data files are links.
+        Folder of the copy to which files are added; its data files are links.
     stored : bool
         Whether files beside the data describe it, so that the codec reads it; else the store decodes it.
     passes : int
-        How often a run reads it all.
+        Number of passes of a run.
     edge, count : int
         Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
     """

@@ -1,4 +1,4 @@
-"""What works that write sharded Zarr of a WKW mag share."""
+"""Base of works that write sharded Zarr of a WKW mag."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .base import Work, digest, folder_nbytes, read_mag
 
 
 class Export(Work):
-    """What makes a sharded Zarr array of a mag: chunks of 64 voxels, Zstandard.
+    """Writes a sharded Zarr array of a mag: chunks of 64 voxels, Zstandard.
 
     Parameters
     ----------
     path : str
         The mag.
     folder : str
-        Where the array goes.
+        Folder of the array.
     size : int
         Edge of the volume [voxels].
     """
