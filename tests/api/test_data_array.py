@@ -86,7 +86,7 @@ def test_a_region_is_written_from_a_data_array(tmp_path):
         (lambda array: array.assign_coords(x=[0, 1, 2, 3, 4, 6]), "coordinate x: must rise in even steps of 1 voxel"),
         (lambda array: array.assign_coords(x=np.arange(6)[::-1]), "coordinate x: must rise"),
         (lambda array: array.assign_coords(x=np.arange(6) + 0.25), "coordinate x: starts at 0.25"),
-        (lambda array: array.assign_coords(x=("x", np.arange(6.0), {"units": "s"})), "coordinate x: units must be a length"),
+        (lambda array: array.assign_coords(x=("x", np.arange(6.0), {"units": "s"})), "coordinate x: units must be a unit of length"),
         (lambda array: array.assign_coords(x=("x", np.arange(6) * 2.0, NM)).isel(x=[2]), "one value in nm does not determine"),
         (lambda array: array.assign_coords(x=list("abcdef")), "coordinate x: must be numeric"),
         (lambda array: array.assign_coords(x=np.arange(6).astype("datetime64[D]")), "coordinate x: must be numeric"),

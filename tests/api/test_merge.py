@@ -226,7 +226,7 @@ def test_the_annotation_of_the_layer_is_chosen(dataset, tmp_path):
     wkwdask.merge(dataset, path, tmp_path / "merged")
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
     path = write_annotations(tmp_path / "annotation.zip", {"a": {"1": BLOCKS}, "b": {"1": BLOCKS}})
-    with pytest.raises(ValueError, match="several volume annotations, 0 of them made on layer seg"):
+    with pytest.raises(ValueError, match="several volume annotations, 0 of them drawn on layer seg"):
         wkwdask.merge(dataset, path, tmp_path / "other")
 
 

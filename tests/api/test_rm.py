@@ -115,7 +115,7 @@ def test_refused_calls_remove_nothing(dataset, tmp_path):
     with pytest.raises(MissingError, match="has no mag 8"):
         wkwdask.rm(dataset, layer="cells", mags=[8])
     (dataset / "cells" / "2-2-1" / "notes.txt").write_text("mine")
-    with pytest.raises(UnsupportedError, match=r"2-2-1: is not a mag, or holds other files too"):
+    with pytest.raises(UnsupportedError, match=r"2-2-1: is not a mag, or contains other files too"):
         wkwdask.rm(dataset)
     os.unlink(dataset / "cells" / "2-2-1" / "notes.txt")
     lock = put_lock(dataset / "cells" / "2-2-1", this_process("test"))

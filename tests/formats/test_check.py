@@ -11,7 +11,7 @@ from support.strategies import any_length_headers, headers
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id, valid_parts, with_fields, without_mags
 from wkwdask.formats.wkw.file import parse_jump_table
-from wkwdask.formats.wkw.file_check import GOOD, check_file_header, check_mag_header, classify_bounds
+from wkwdask.formats.wkw.file_check import VALID, check_file_header, check_mag_header, classify_bounds
 from wkwdask.formats.wkw.header import format_header, make_header, parse_header
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import KINDS, SEVERITIES, Fault
@@ -59,7 +59,7 @@ def test_tables_as_the_parser_judges(header, data):
     if data.draw(st.booleans()):
         entries.sort()
     bounds = np.array(entries, np.uint64)
-    good = classify_bounds(bounds, header, nbytes) == GOOD
+    good = classify_bounds(bounds, header, nbytes) == VALID
     try:
         parse_jump_table(bounds.astype("<u8").tobytes(), header, 0, header.blocks_per_file, nbytes, "x0.wkw")
         parsed = True

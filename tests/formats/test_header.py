@@ -87,8 +87,8 @@ BROKEN = [
     (_changed(5, 1, 2, 6, 0, 0), CorruptError, "x0.wkw: byte 8: data offset 0 lies inside the header, expected at least 16"),
     (_changed(8, 0, 0), CorruptError, "x0.wkw: byte 8: data offset 0 lies inside the header and jump table, expected at least 528"),  # aborts wkw
     (_changed(8, 0x0F, 2), CorruptError, "x0.wkw: byte 8: data offset 527 lies inside the header and jump table, expected at least 528"),
-    (_changed(4, 0x0A, 2, 2, 2, 24, 0), UnsupportedError, "x0.wkw: a block of 1024\\^3 voxels has 2147483648 bytes, LZ4 holds at most 2113929216"),
-    (_changed(4, 0x0F, 3, 10, 248, 24, 0), UnsupportedError, "x0.wkw: a block of 32768\\^3 voxels .*LZ4 holds at most 2113929216"),
+    (_changed(4, 0x0A, 2, 2, 2, 24, 0), UnsupportedError, "x0.wkw: a block of 1024\\^3 voxels has 2147483648 bytes, LZ4 supports at most 2113929216"),
+    (_changed(4, 0x0F, 3, 10, 248, 24, 0), UnsupportedError, "x0.wkw: a block of 32768\\^3 voxels .*LZ4 supports at most 2113929216"),
 ]
 
 
@@ -108,7 +108,7 @@ def test_offset_of_header_wkw_is_not_looked_at():
 def test_lz4_limit_is_exact():
     """1024^3 voxels of one byte are the largest compressed block: LZ4 takes 0x7E000000 bytes."""
     assert make_header("uint8", 1, block_len=1024, file_len=1, any_length=True).block_nbytes == 1 << 30
-    with pytest.raises(UnsupportedError, match="LZ4 holds at most 2113929216"):
+    with pytest.raises(UnsupportedError, match="LZ4 supports at most 2113929216"):
         make_header("uint8", 2, block_len=1024, file_len=1, any_length=True)
     assert make_header("uint8", 2, block_len=1024, file_len=1, any_length=True, block_type=BlockType.RAW).block_nbytes == 1 << 31
 

@@ -715,7 +715,7 @@ def test_a_renamed_layer_keeps_its_folder(layer):
     document = json.loads(path.read_text())
     document["dataLayers"][0]["name"] = "renamed"
     path.write_text(json.dumps(document))
-    with pytest.raises(ValueError, match="the layer holds uint8"):
+    with pytest.raises(ValueError, match="the layer stores uint8"):
         wkwdask.write(layer / "2", (0, 0, 0), np.ones((4, 4, 4), np.float32), **OPTIONS)
     wkwdask.build_pyramid(layer, method="max", coarsest=2)
     source = read_datasource(str(layer.parent))
@@ -749,9 +749,9 @@ def test_only_mags_are_replaced(layer):
     (home / "1").mkdir(parents=True)
     (home / "1" / "thesis.docx").write_text("years")
     for folder in (home, home / "1"):
-        with pytest.raises(ExistsError, match="holds something else than one mag"):
+        with pytest.raises(ExistsError, match="contains other files than one mag"):
             wkwdask.write(folder, (0, 0, 0), voxels, existing="overwrite", **OPTIONS)
-    with pytest.raises(ExistsError, match="holds something else than one mag"):
+    with pytest.raises(ExistsError, match="contains other files than one mag"):
         wkwdask.to_wkw(voxels, home, existing="overwrite", compute=False, **OPTIONS)
     assert (home / "1" / "thesis.docx").read_text() == "years"
     assert wkwdask.read(layer / "1").all()

@@ -30,7 +30,7 @@ def test_colors_are_bytes_with_channels(dataset):
     for text in texts:
         assert "uint8 x 3 channels" in text
         assert "uint24" not in text
-    with pytest.raises(ValueError, match="the layer holds uint8 x 3 channels, the array is uint8; cast it"):
+    with pytest.raises(ValueError, match="the layer stores uint8 x 3 channels, the array is uint8; cast it"):
         wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), dataset / "color/8")
 
 

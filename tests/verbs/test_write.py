@@ -344,7 +344,7 @@ def test_the_json_is_kept_up_to_date(dataset, array):
 def test_other_type_than_the_layer_is_refused(dataset, array):
     wkwdask.to_wkw(array, dataset / "color" / "1", **OPTIONS)
     for other in (array.astype(np.uint8), np.concatenate([array, array])):
-        with pytest.raises(ValueError, match="the layer holds uint16, the array is"):
+        with pytest.raises(ValueError, match="the layer stores uint16, the array is"):
             wkwdask.to_wkw(other, dataset / "color" / "2", **OPTIONS)
     wkwdask.to_wkw(array.astype(np.uint8), dataset / "color" / "1", existing="overwrite", **OPTIONS)  # its only mag may change
     assert layer_of(dataset, "color").element_class == "uint8"

@@ -6,6 +6,6 @@ Each subfolder is one format: ``wkw`` (files of WEBKNOSSOS mags), ``webknossos``
 May import ``errors``, ``geometry``, ``kernels``, ``plans``, ``model``, ``streams`` and ``store``; knows no dask, and reaches files through ``store`` only.
 
 Start with ``format`` (:class:`~wkwdask.formats.format.ArrayFormat`, what a format provides) and ``registry`` (the list of formats).
-``opening`` resolves the path or URL that a user names. ``inspection`` and ``repair`` serve verify and repair; ``publication`` and ``record_paths`` are the
-records by which jobs publish levels.
+``opening`` resolves the path or URL that a user names. ``inspection`` and ``repair`` serve verify and repair; ``publication`` and ``record_paths`` read and
+write the records by which jobs publish levels.
 """

@@ -40,11 +40,11 @@ def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (
     return Level(key, volume.name, partial(volume.moved, offset), mag, volume.lengths_nm)
 
 
-def array_image(stored: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:
+def array_image(format_name: str, folder: str, name: str, levels: Sequence[Level], key: str | None = None, category: str | None = None) -> Image:
     """Return the image of arrays of the same voxels at several mags; a single array has an empty key."""
-    measured = ((level.lengths_nm, level.mag) for level in levels if not level.problem)
-    size = next((ratio_of(lengths, mag.factors) for lengths, mag in measured if lengths is not None and mag is not None), None)
-    return Image(stored, folder, name, lambda: levels, key, category, size)
+    sizes = ((level.lengths_nm, level.mag) for level in levels if not level.problem)
+    voxel_size = next((ratio_of(lengths, mag.factors) for lengths, mag in sizes if lengths is not None and mag is not None), None)
+    return Image(format_name, folder, name, lambda: levels, key, category, voxel_size)
 
 
 def resolved_images(url: str | os.PathLike[str], images: tuple[Image, ...]) -> ResolvedUrl:

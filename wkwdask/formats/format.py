@@ -41,9 +41,9 @@ IGNORED_NAMES = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\.
 
 
 class MetadataEdit(Protocol):
-    """Change of an image's metadata, made when new levels are published.
+    """Change of an image's metadata, made when new levels are published; small and picklable.
 
-    Small and picklable. The publish record of a job stores it, so that another process can complete a job that was killed.
+    The publish record of a job stores it, so that another process can complete a job that was killed.
     """
 
     kind: ClassVar[str]
@@ -79,7 +79,7 @@ class MetadataEdit(Protocol):
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Create the edit from the values of a record."""
-        return cls(**{name: one for name, one in value.items() if name != "kind"})
+        return cls(**{name: field for name, field in value.items() if name != "kind"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,36 +175,35 @@ class ArrayFormat:
     def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
-        """List the levels to store again and their destinations: an image of the same format, by default the same levels."""
+        """Return the levels to copy or to store again, with their destinations in an image of the same format; by default all selected levels."""
         del allow_external
-        found = self.find(url)
-        image = found.choose(None if layers is None else layers[0])
-        chosen = image.selected if levels is None else tuple(map(image.find, levels))
+        image = self.find(url).choose(None if layers is None else layers[0])
+        selected = image.selected if levels is None else tuple(map(image.find, levels))
         if levels is None:
             for level in image.levels:
                 if level.problem:
                     level.open()  # raises the error
         folder = None if target is None else files.realpath(self.url_name.location(target))
         if folder is None or folder == files.realpath(image.folder):
-            return [LevelCopy(image, level) for level in chosen]
-        together = tuple(level.mag for level in chosen if level.mag is not None)
+            return [LevelCopy(image, level) for level in selected]
+        mags = tuple(level.mag for level in selected if level.mag is not None)
         destination = Destination(
-            f"{self.name}://{folder}", all_mags=together, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True
+            f"{self.name}://{folder}", all_mags=mags, category=image.category, source_voxel_size_nm=image.voxel_size_nm, names_image=True
         )  # fmt: skip
-        return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in chosen]
+        return [LevelCopy(image, level, replace(destination, mag=level.mag)) for level in selected]
 
     def layers_to_copy(self, url: Url) -> list[str] | None:
-        """Return the names of the layers that a copy of the whole takes, None for all."""
+        """Return the names of the layers that are copied by default, None for all."""
         del url
         return None
 
     def copy_warnings(self, url: Url, level_copies: Sequence[LevelCopy], layers: Sequence[str] | None) -> list[str]:
-        """Return notes on what a copy leaves behind and what else differs."""
+        """Return notes on files that are not copied, and on differences from the target."""
         del url, level_copies, layers
         return []
 
     def prepare_copy(self, url: Url, target: Url | None) -> None:
-        """Create the container of copied levels, if they cannot create it themselves."""
+        """Create the container of the copied levels if writing them does not create it."""
 
     def job_folders(self, image: Image, level: Level) -> tuple[str, str]:
         """Return the work folder of a job that changes an existing level, and the folder of that level."""
@@ -215,15 +214,15 @@ class ArrayFormat:
         del folders
         return image.folder
 
-    def in_place_target(self, volume: StoredArray, how: InPlaceWrite) -> TargetArray:
+    def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
         """Return an existing level as an array that is written in place."""
-        return in_place_target(volume, how)
+        return in_place_target(volume, write)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
         """Raise an error if files of a level, all or those of some shards, are reached through links to files outside the image."""
 
     def partial_write_edit(self, image: Image) -> MetadataEdit | None:
-        """Return the edit after a write to a part of a level, completed by :meth:`MetadataEdit.with_maxima`."""
+        """Return the edit that follows a write to a part of a level, completed by :meth:`MetadataEdit.with_maxima`."""
         return None
 
     def with_all_files(self, volume: StoredArray) -> StoredArray:
@@ -281,16 +280,16 @@ class ArrayFormat:
     # -------------------------------------------------------------------------------------------- checking
 
     def inspect(self, url: Url, layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, pyramid: bool) -> Scope:
-        """Return what verify checks, without reading a chunk; ``pyramid`` is True if coarser levels are compared with finer ones."""
+        """Return the scope of verify, without reading a chunk; with ``pyramid``, coarser levels are compared with finer ones."""
         del pyramid
-        found = self.find(url)
+        resolved = self.find(url)
         if layers is not None:
-            found = replace(found, layers=tuple(map(found.choose_listed, layers)))
-        return inspect_arrays(found, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
+            resolved = replace(resolved, layers=tuple(map(resolved.choose_listed, layers)))
+        return inspect_arrays(resolved, mags, self.default_method, (*self.image_files, *self.documents), self.record_of)
 
-    def document_repair(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
-        """Return the repair of the documents of what was checked; ``found`` maps keys of levels to what their files contain."""
-        del scope, found, options
+    def document_repair(self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions) -> DocumentRepair:
+        """Return the repair of the documents of a scope; ``findings`` are those of the files, by the keys of their levels."""
+        del scope, findings, options
         return DocumentRepair()
 
     # -------------------------------------------------------------------------------------------- removing

@@ -52,8 +52,8 @@ class FileIdentity(ABC):
     opened: RecordState | None
     """State when the array was opened, None if nothing is checked."""
 
-    what: ClassVar[str] = "array"  # nouns for errors: what the record describes, and what is missing without a record
-    whole: ClassVar[str] = "array"
+    noun: ClassVar[str] = "array"  # for errors: noun for the described array, and for what is gone without the record
+    whole_noun: ClassVar[str] = "array"
 
     def at(self, store: Store) -> Self:
         return replace(self, store=store)
@@ -98,14 +98,14 @@ class FileIdentity(ABC):
         if self.opened is None:
             return
         if not has_absent and _inode(self.store.url) == self.opened.folder:
-            return  # all chunks were found, in the same folder: one stat, since this is asked for each read
+            return  # no chunk is missing and the folder is the same: each read calls this, so it costs one stat
         now = read_record_state(self.store, self.record_name, self.records)
         if now is None:
-            raise MissingError(f"{self.path}: not found: the {self.whole} is gone or its file system is not mounted")
+            raise MissingError(f"{self.path}: not found: the {self.whole_noun} is gone or its file system is not mounted")
         if now.folder != self.opened.folder is not None:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
         if now.record != self.opened.record and not self.is_still_described():
-            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.what} since it was opened; open it again")
+            raise ReplacedError(f"{self.store.url}: {basename(self.record_name)} describes another {self.noun} since it was opened; open it again")
 
     def is_unchanged(self) -> bool:
         """Return whether the record has not changed since the array was opened."""

@@ -1,4 +1,4 @@
-"""Scope of verify: the levels of images, how their files are checked, and faults of everything around the files. Never writes."""
+"""Scope of verify: levels of images, checks of their files, and faults of documents, folders and file names. Never writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wkwdask.store.paths import dirname
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -81,14 +81,14 @@ class LevelScope(Protocol):
     def files_per_task(self) -> int:
         """Return how many files one task checks."""
 
-    # -------------------------------------------------------------------------------------------- as one of several mags
+    # -------------------------------------------------------------------------------------------- comparison of mags
 
     @property
     def can_be_read(self) -> bool:
         """Whether the level has files, and their layout is known."""
 
     def volume(self) -> Any:
-        """Open the level in absolute voxels, also if its files are broken."""
+        """Open the level in absolute voxels, even if its files are broken."""
 
     def shards(self) -> list[Vec3]:
         """List the stored shards, counted from the origin of the volume."""
@@ -112,7 +112,7 @@ class LevelScope(Protocol):
         return None
 
     def document_faults(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Return those faults of its document that a new document repairs."""
+        """Return the faults that a new document repairs."""
         return []
 
     def repaired_document(self, faults: Sequence[Fault]) -> tuple[bytes, str] | None:
@@ -120,7 +120,7 @@ class LevelScope(Protocol):
         return None
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
-        """Return whether its description has not changed since the check; ``is_document_good`` states how the document was then."""
+        """Return whether its documents have not changed since the check, in which they were valid if ``is_document_good``."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ class Scope:
         del path, layer
         yield None
 
-    def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
-        """Yield faults of documents that contradict what the files of levels, by key, contain."""
-        del found
+    def conclude(self, findings: Mapping[str, Findings]) -> Iterator[Fault]:
+        """Yield faults of documents that contradict the contents of files; ``findings`` are those of the files, by the keys of their levels."""
+        del findings
         return iter(())
 
 
@@ -195,10 +195,10 @@ class ArrayCheck:
             with opened:
                 nbytes = opened.nbytes or 0
                 for cell, data, offset in self._chunks(file, opened, faults):
-                    found = self._decoded(cell, data, path, offset, faults)
-                    if found is not None:
+                    chunk_largest = self._decode(cell, data, path, offset, faults)
+                    if chunk_largest is not None:
                         blocks += 1
-                        largest = found if largest is None else max(largest, found)
+                        largest = chunk_largest if largest is None else max(largest, chunk_largest)
         except MissingError as error:
             faults.add(Fault("file.dangling", path, str(error).removeprefix(f"{path}: ")))
         except FormatError as error:
@@ -235,7 +235,7 @@ class ArrayCheck:
             c, x, y, z = cells[row].tolist()
             yield (c, x, y, z), data, offset
 
-    def _decoded(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
+    def _decode(self, cell: Vec4, data: bytes, path: str, offset: int, faults: FaultList) -> int | None:
         """Decode a chunk and return its largest value, None if it cannot be decoded."""
         shape = self.array.grid.shape_at(cell)
         try:
@@ -288,7 +288,7 @@ class ArrayScope(LevelScope):
         return [] if naming is None else list(naming.list_files(self.array.store, (c, x, y, z)))
 
     def files(self) -> Sequence[Any]:
-        return sorted(found.file for found in self._listed())
+        return sorted(listed.file for listed in self._listed())
 
     def check(self, *, decode: bool) -> FileCheck:
         return ArrayCheck(self.array, decode, decode and self.array.dtype.kind in "iu" and self.array.dtype.itemsize >= 4)
@@ -307,9 +307,9 @@ class ArrayScope(LevelScope):
 
     def shards(self) -> list[Vec3]:
         """List the stored shards, counted from the array's first voxel."""
-        return [(x, y, z) for x, y, z, *_ in self._at_own_place().stored_states().tolist()]
+        return [(x, y, z) for x, y, z, *_ in self._relative_array().stored_states().tolist()]
 
-    def _at_own_place(self) -> StoredArray:
+    def _relative_array(self) -> StoredArray:
         return relative_to(self.array, self.array.origin)
 
     def paths_of(self, shard: Vec3) -> list[str]:
@@ -317,8 +317,8 @@ class ArrayScope(LevelScope):
         assert naming is not None
         axes = zip(shard, grid.unit, (grid.file or grid.size)[1:], grid.file_counts[1:], strict=True)
         x, y, z = (range(n * unit // edge, min(-(-(n + 1) * unit // edge), count)) for n, unit, edge, count in axes)
-        places = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
-        return [self.array.store.path_of(name) for file in places for name in naming.names(file)]
+        indices = (file for file, _ in naming.keys((range(grid.file_counts[0]), x, y, z)))
+        return [self.array.store.path_of(name) for file in indices for name in naming.names(file)]
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         del box
@@ -327,40 +327,40 @@ class ArrayScope(LevelScope):
 
     def files_of(self, shard: Vec3) -> list[Any]:
         paths = set(self.paths_of(shard))
-        return [found.file for found in self._listed() if found.entry.path in paths]
+        return [listed.file for listed in self._listed() if listed.entry.path in paths]
 
     def is_as_checked(self, *, is_document_good: bool) -> bool:
         return is_document_good and self.array.is_current()
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
         grid = self.array.grid
-        found: dict[Vec3, list[Fault]] = {}
-        for one in self._listed():
-            if one.entry.path in faults:
-                x, y, z = (n * edge // unit for n, edge, unit in zip(one.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
-                found.setdefault((x, y, z), []).extend(faults[one.entry.path])
+        by_shard: dict[Vec3, list[Fault]] = {}
+        for listed in self._listed():
+            if listed.entry.path in faults:
+                x, y, z = (n * edge // unit for n, edge, unit in zip(listed.file[1:], (grid.file or grid.size)[1:], grid.unit, strict=True))
+                by_shard.setdefault((x, y, z), []).extend(faults[listed.entry.path])
         for shard in self._lost():
-            path = self._at_own_place().shard_path(shard)
-            found.setdefault(shard, []).extend(fault for fault in faults.get(path, ()) if fault.kind == "file.lost")
-        return {shard: some for shard, some in found.items() if some}
+            path = self._relative_array().shard_path(shard)
+            by_shard.setdefault(shard, []).extend(fault for fault in faults.get(path, ()) if fault.kind == "file.lost")
+        return {shard: shard_faults for shard, shard_faults in by_shard.items() if shard_faults}
 
     def _lost(self) -> list[Vec3]:
         """List the missing shards that the file record of the job that wrote the level lists."""
-        record, there = read_file_record(self.folder), set(self.shards())
+        record, stored = read_file_record(self.folder), set(self.shards())
         rows = [] if record is None else record.tolist()
-        return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in there]
+        return [(x, y, z) for x, y, z, nbytes, _, _ in rows if nbytes and (x, y, z) not in stored]
 
-    def faults(self, known: Sequence[str]) -> Iterator[Fault]:
-        """Yield faults around the files: lost files, and unexpected names."""
+    def faults(self, known_names: Sequence[str]) -> Iterator[Fault]:
+        """Yield faults of the folder: lost files, and unexpected names."""
         if files.islink(self.folder) and not files.exists(self.folder):
             yield Fault("folder.dangling", self.folder, f"a symbolic link to {files.readlink(self.folder)}", "a folder")
             return
-        mine = {found.entry.path for found in self._listed()}
-        if not mine:
+        listed = {file.entry.path for file in self._listed()}
+        if not listed:
             yield Fault("mag.empty", self.folder, "0 files")
         try:
             for shard in self._lost():
-                yield Fault("file.lost", self._at_own_place().shard_path(shard), "no such file", "files as they were written")
+                yield Fault("file.lost", self._relative_array().shard_path(shard), "no such file", "files as they were written")
         except (CorruptError, OSError) as error:
             yield Fault("record.broken", f"{self.folder}/{FILE_RECORD_NAME}", str(error).removeprefix(f"{self.folder}/{FILE_RECORD_NAME}: "))
         for folder, _, names in files.walk(self.folder):
@@ -369,33 +369,40 @@ class ArrayScope(LevelScope):
                 leftover = temporary_fault(path)
                 if leftover is not None:
                     yield leftover
-                elif path not in mine and path != self.document and not name.startswith(".") and not (folder == self.folder and name in known):
+                elif path not in listed and path != self.document and not name.startswith(".") and not (folder == self.folder and name in known_names):
                     yield Fault("name.stray", path, "a file")
 
 
-def inspect_arrays(found: ResolvedUrl, mags: Sequence[Mag] | None, method: Any, known: Sequence[str], document_of: Any) -> Scope:
-    """Return the scope of images whose levels are stored arrays."""
+def inspect_arrays(
+    resolved: ResolvedUrl,
+    mags: Sequence[Mag] | None,
+    method_of: Callable[[str], str],
+    known_names: Sequence[str],
+    document_of: Callable[[str], str | None],
+) -> Scope:
+    """Return the scope of images whose levels are stored arrays.
+
+    ``method_of`` returns the downsampling method of a category, ``document_of`` the document of a level's folder; files with ``known_names`` are no faults.
+    """
     faults: list[Fault] = []
     layers, folders = [], []
-    for image in found.layers:
-        listed = {level.mag for level in image.selected}
+    for image in resolved.layers:
+        selected_mags = {level.mag for level in image.selected}
         for mag in mags or ():
-            if mag not in listed:
+            if mag not in selected_mags:
                 raise MissingError(f"{image.folder}: no mag {mag}; there are {', '.join(map(str, image.mags)) or 'none'}")
-        scopes = [
-            scope
-            for level in image.selected
-            if mags is None or level.mag in mags
-            if (scope := _array_scope(image, level, None if image.category is None else method(image.category), document_of(level.folder), faults)) is not None
-        ]
+        method = None if image.category is None else method_of(image.category)
+        levels = [level for level in image.selected if mags is None or level.mag in mags]
+        opened = [_array_scope(image, level, method, document_of(level.folder), faults) for level in levels]
+        scopes = [scope for scope in opened if scope is not None]
         for scope in scopes:
-            faults += scope.faults(known)
+            faults += scope.faults(known_names)
         is_alone = any(scope.folder == image.folder for scope in scopes)
         layers.append(LayerScope(image.name, dirname(image.folder) if is_alone else image.folder, tuple(scopes)))
         if image.key is None and mags is None and files.isdir(image.folder):
             folders.append((image.folder, True))
             faults += leftovers_in(image.folder)
-    return Scope(found.path, tuple(layers), faults, tuple(folders))
+    return Scope(resolved.path, tuple(layers), faults, tuple(folders))
 
 
 def _array_scope(image: Image, level: Level, method: str | None, document: str | None, faults: list[Fault]) -> ArrayScope | None:
@@ -410,6 +417,6 @@ def _array_scope(image: Image, level: Level, method: str | None, document: str |
 
 
 def by_written_units(array: StoredArray) -> StoredArray:
-    """Return the array with the shards that one task writes: single files, where readers group sharded files."""
+    """Return a sharded array with each file as one shard, as tasks write them; readers group small files."""
     grid = array.grid
     return replace(array, grid=replace(grid, unit=grid.file[1:])) if array.layout.is_sharded and grid.file is not None else array

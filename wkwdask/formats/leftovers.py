@@ -42,7 +42,7 @@ def temporary_fault(path: str) -> Fault | None:
 
 
 def is_external_temporary(path: str) -> bool:
-    """Return whether other software writes files of this name, so that only their age shows that it has ended."""
+    """Return whether a temporary file is named by other software: then only its age shows that no process writes it."""
     return not path.endswith(files.TEMPORARY_SUFFIX)
 
 
@@ -67,10 +67,10 @@ def describe_age(path: str) -> str:
     return f"{seconds} seconds"
 
 
-def quarantine(path: str, level_folder: str, inside: str, why: str, *, keep: bool = False) -> str:
+def quarantine(path: str, level_folder: str, relative_path: str, why: str, *, keep: bool = False) -> str:
     """Move a broken file to the quarantine beside its level, with a text file that states the reason; with ``keep``, link or copy it instead."""
     parent, level = split(level_folder)
-    place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{inside}")
+    place = free_path(f"{parent}/{QUARANTINE_NAME}/{level}/{relative_path}")
     files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:

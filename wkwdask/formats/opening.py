@@ -34,15 +34,15 @@ _REMOTE_SECONDS = 60.0  # how long the records of a remote volume are trusted be
 
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
     """Resolve a path or URL to the images that it can mean."""
-    found = format_of(url) or default_format()
-    if chunk_size is not None and not found.has_chunk_sizes:
+    its_format = format_of(url) or default_format()
+    if chunk_size is not None and not its_format.has_chunk_sizes:
         kinds = " or ".join(one.name for one in formats() if one.has_chunk_sizes)
-        raise ValueError(f"{os.fspath(url)}: chunk_size= is for {kinds} volumes, which this is not")
-    return found.find(url, chunk_size)
+        raise ValueError(f"{os.fspath(url)}: chunk_size= applies to {kinds} volumes only")
+    return its_format.find(url, chunk_size)
 
 
 def check_names_format(url: str | os.PathLike[str]) -> None:
-    """Raise UnsupportedError for a web URL that names no format, with the format that the server has."""
+    """Raise UnsupportedError for a web URL that names no format, and name the format of the volume if the server has one."""
     text = os.fspath(url)
     if not text.startswith(("http://", "https://")):
         return
@@ -75,12 +75,12 @@ def local_mags(image: Image) -> list[Mag]:
 
 def describe_unusable_levels(image: Image) -> str:
     """Return a note on the levels of an image that have no mag or cannot be opened, an empty string if there are none."""
-    left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
-    return f"levels left out: {', '.join(left)}" if left else ""
+    unusable = [f"{level.key!r} ({level.problem or 'no mag'})" for level in image.levels if level.problem or level.mag is None]
+    return f"levels left out: {', '.join(unusable)}" if unusable else ""
 
 
-class _Recent(NamedTuple):
-    """Volume that was opened, and what is needed to decide whether it is still current."""
+class _CachedVolume(NamedTuple):
+    """Open volume, with the state of the records that led to it."""
 
     volume: StoredArray
     opened: float
@@ -94,25 +94,26 @@ class _Recent(NamedTuple):
         return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.identity.is_unchanged()
 
 
-_recent: LruCache[_Recent] = LruCache(128)
+_cache: LruCache[_CachedVolume] = LruCache(128)
 
 
 def open_cached(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, refresh: bool = False) -> StoredArray:
     """Open the level that a user names; without ``refresh``, return it from a cache as long as none of its records has changed."""
     key = (anchored(os.fspath(url)), layer, mag)
-    kept = _recent.get(key)
-    if kept is not None and not refresh and kept.is_fresh():
-        return kept.volume
-    _recent.discard(key)
-    found = find(url)
-    chosen, volume = found.open(layer, mag)
-    listed = found.choose_listed(layer)
+    cached = _cache.get(key)
+    if cached is not None and not refresh and cached.is_fresh():
+        return cached.volume
+    _cache.discard(key)
+    resolved = find(url)
+    image, volume = resolved.open(layer, mag)
+    listed = resolved.choose_listed(layer)
+    # A path without a mag means the finest mag with files, which can become another one: only a named mag is cached.
     if listed.container is None:
-        is_one, records = mag is not None or is_remote(volume.name) or chosen.key is not None, []
-    else:  # a layer means its finest mag with files: another mag may become that, so only a named mag is cached
-        is_one, records = (found.mag is not None or mag is not None) and chosen is listed, metadata_paths(found, listed, volume)
-    if is_one:
-        _recent.put(key, _Recent(volume, time.monotonic(), {record: _stamp(record) for record in records}))
+        is_cacheable, records = mag is not None or is_remote(volume.name) or image.key is not None, []
+    else:
+        is_cacheable, records = (resolved.mag is not None or mag is not None) and image is listed, metadata_paths(resolved, listed, volume)
+    if is_cacheable:
+        _cache.put(key, _CachedVolume(volume, time.monotonic(), {record: _stamp(record) for record in records}))
     return volume
 
 
@@ -155,7 +156,7 @@ def format_of_image(image: Image) -> ArrayFormat:
 
 
 def check_target_name(url: str | os.PathLike[str]) -> None:
-    """Raise ValueError if a target is named like a format that it would not get."""
+    """Raise ValueError if the suffix of a target is that of another format than it would get."""
     text = os.fspath(url)
     if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
         return
@@ -173,14 +174,14 @@ def open_source(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
     *, allow_external: bool = False,
 ) -> tuple[Image, Volume]:  # fmt: skip
-    """Open the level that other levels are computed from."""
-    found = find(url)
-    if mag is not None and found.mag not in (None, mag):
-        raise ValueError(f"{os.fspath(url)}: is mag {found.mag}, but {option}= says {mag}")
-    image = found.choose(name)
+    """Open the level from which other levels are computed; ``option`` is the name of ``mag`` in errors."""
+    resolved = find(url)
+    if mag is not None and resolved.mag not in (None, mag):
+        raise ValueError(f"{os.fspath(url)}: is mag {resolved.mag}, but {option}= says {mag}")
+    image = resolved.choose(name)
     if image.container is not None and allow_external:
         image = with_external(image)
-    volume = image.volume(mag or found.mag or default(image))
+    volume = image.volume(mag or resolved.mag or default(image))
     if image.container is not None and not volume.has_shards():  # in other formats an array without files is valid, and all zero
         raise MissingError(f"{volume.name}: the mag has no data files")
     return image, volume

@@ -1,8 +1,8 @@
 """Publish record of a job: the mags that it publishes or removes, and the edit of the metadata.
 
 A publication (``wkwdask.runs.job_folder``) writes the record once all mags are complete in the job's folder, renames each mag to its final folder, edits the
-metadata, and removes the job's folder. A removal edits the metadata first, and then moves the mags away. So the metadata never lists a mag that is not there.
-A process that finds the record of a killed job repeats all steps: each has no effect where it is done already.
+metadata, and removes the job's folder. A removal edits the metadata first, and then moves the mags away. So the metadata never lists a missing mag.
+A process that finds the record of a killed job repeats all steps: a step that is done already has no effect.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Publication:
     """Edit of the metadata."""
 
 
-def format_publication(paths: RecordPaths, job: str, mark: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
+def format_publication(paths: RecordPaths, job: str, publication_id: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
     """Return the record of mags to publish."""
-    listed = [{"staged": staged, "folder": paths.written(folder)} for staged, folder in mags]
-    return format_job_record({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)})
+    listed = [{"staged": staged, "folder": paths.format_path(folder)} for staged, folder in mags]
+    return format_job_record({"job": job, "publication": publication_id, "mags": listed, "edit": _edit_to_json(paths, edit)})
 
 
 def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
     """Return the record of mags to remove."""
-    return format_job_record({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)})
+    return format_job_record({_REMOVED: list(map(paths.format_path, folders)), "edit": _edit_to_json(paths, edit)})
 
 
 def read_publication(paths: RecordPaths) -> Publication | None:
@@ -64,10 +64,10 @@ def read_publication(paths: RecordPaths) -> Publication | None:
     with reading(path, "record"):
         removed = tuple(paths.target(folder, RECORD_NAME) for folder in record[_REMOVED]) if _REMOVED in record else None
         mags = tuple((paths.staged(mag["staged"], RECORD_NAME), paths.target(mag["folder"], RECORD_NAME)) for mag in record.get("mags", ()))
-        mark = "" if removed is not None else record["publication"]
-        if not isinstance(mark, str):
-            raise TypeError(f"publication is {mark!r}")
-        return Publication(mark, mags, removed, _edit_from_json(paths, record["edit"]))
+        publication_id = "" if removed is not None else record["publication"]
+        if not isinstance(publication_id, str):
+            raise TypeError(f"publication is {publication_id!r}")
+        return Publication(publication_id, mags, removed, _edit_from_json(paths, record["edit"]))
 
 
 def published_folders(paths: RecordPaths) -> list[str]:
@@ -75,11 +75,11 @@ def published_folders(paths: RecordPaths) -> list[str]:
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path) or {}
     with reading(path, "record"):
-        return [paths.read(mag["folder"]) for mag in record.get("mags", ())]
+        return [paths.parse_path(mag["folder"]) for mag in record.get("mags", ())]
 
 
 def _edit_to_json(paths: RecordPaths, edit: MetadataEdit | None) -> dict[str, Any] | None:
-    return None if edit is None else {**edit.to_json(), **{name: paths.written(folder) for name, folder in edit.folders().items()}}
+    return None if edit is None else {**edit.to_json(), **{name: paths.format_path(folder) for name, folder in edit.folders().items()}}
 
 
 def _edit_from_json(paths: RecordPaths, value: dict[str, Any] | None) -> MetadataEdit | None:

@@ -39,11 +39,11 @@ class RecordPaths:
         real, around = files.realpath(folder), files.realpath(dataset_around(folder))
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
-    def written(self, path: str) -> str:
+    def format_path(self, path: str) -> str:
         """Return a path in the form that a record stores."""
         return relpath(path, self.parent)
 
-    def read(self, text: Any) -> str:
+    def parse_path(self, text: Any) -> str:
         """Return the path that a record names, whether or not it lies inside the dataset; only for comparison."""
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValueError(f"expected a path, found {text!r}")
@@ -51,26 +51,26 @@ class RecordPaths:
 
     def target(self, text: Any, record: str) -> str:
         """Return the folder of a mag to replace or remove; raises CorruptError if it lies outside the dataset."""
-        path = self.read(text)
+        path = self.parse_path(text)
         above, name = split(path)
         real = join(files.realpath(above), name)  # a target that is itself a link is rejected or replaced, never followed
         if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots()):
-            self._refuse(path, record)
+            self._raise_outside(path, record)
         return path
 
     def document_folder(self, text: Any, record: str) -> str:
         """Return the folder of a document to change; raises CorruptError if it lies outside the dataset."""
-        path = self.read(text)
+        path = self.parse_path(text)
         real = files.realpath(path)
         if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
-            self._refuse(path, record)
+            self._raise_outside(path, record)
         return path
 
     def staged(self, name: Any, record: str) -> str:
         """Return a folder directly inside the job's folder; raises CorruptError for any other path."""
         path = f"{self.root}/{name}"
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or files.islink(path):
-            self._refuse(path, record)
+            self._raise_outside(path, record)
         return path
 
     def _roots(self) -> Iterable[str]:
@@ -81,7 +81,7 @@ class RecordPaths:
         """Return whether a folder is the one in which the job creates the JSON of a new dataset."""
         return real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
 
-    def _refuse(self, path: str, record: str) -> None:
+    def _raise_outside(self, path: str, record: str) -> None:
         raise CorruptError(
             f"{self.root}/{record}: names {path!r}, which is not in the dataset {dataset_around(self.parent)}, and is not changed; wkwdask repair removes "
             f"the record, or remove {self.root}; if an interrupted job wrote outside of its dataset, the same call with allow_external=True completes it"
@@ -94,7 +94,7 @@ def dataset_around(folder: str) -> str:
 
 
 def _container_around(folder: str) -> str | None:
-    return next((found for one in formats() if (found := one.container_around(folder)) is not None), None)
+    return next((container for one in formats() if (container := one.container_around(folder)) is not None), None)
 
 
 def external_location(dataset: str, folder: str) -> str | None:
@@ -108,9 +108,9 @@ def external_location(dataset: str, folder: str) -> str | None:
 def check_no_links(root: str) -> None:
     """Raise CorruptError if a folder of an earlier run contains a symbolic link, through which another folder would be written."""
     inside = (f"{folder}/{name}" for folder, folders, names in files.walk(root) for name in (*folders, *names))
-    found = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
-    if found is not None:
-        raise CorruptError(f"{found}: is a symbolic link, which jobs neither create nor follow there: remove {root}")
+    link = next((path for path in itertools.chain([root], inside) if files.islink(path)), None)
+    if link is not None:
+        raise CorruptError(f"{link}: is a symbolic link, which jobs neither create nor follow in their folders: remove {root}")
 
 
 def is_job_folder(name: str) -> bool:
@@ -127,8 +127,8 @@ def job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Yield path and name of all jobs in a folder."""
     try:
         with files.scandir(parent) as entries:
-            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+            jobs = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in found:
+    for entry in jobs:
         yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)

@@ -52,13 +52,13 @@ def storage_records(*, exports: bool = False) -> tuple[type[StorageOptions], ...
 @cache
 def _others() -> tuple[ArrayFormat, ...]:
     """Load the formats of other packages; a broken one is skipped with a warning."""
-    found: list[ArrayFormat] = []
+    loaded: list[ArrayFormat] = []
     for entry in entry_points(group=GROUP):
         try:
-            found.append(entry.load())
+            loaded.append(entry.load())
         except Exception as error:  # code of another package can raise anything
             warnings.warn(f"format {entry.name} of {entry.value} is skipped: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
-    return tuple(found)
+    return tuple(loaded)
 
 
 def register(added: ArrayFormat) -> None:
@@ -97,17 +97,17 @@ def recognised_format(url: object) -> ArrayFormat | None:
 
 def format_of(url: object) -> ArrayFormat | None:
     """Return the format whose images a path or URL can mean; for a level inside a dataset it is that of the dataset."""
-    found = recognised_format(url)
-    if found is None or found.url_name.is_in(url):
-        return found
+    recognised = recognised_format(url)
+    if recognised is None or recognised.url_name.is_in(url):
+        return recognised
     path = local_path(url)  # type: ignore[arg-type]
-    return next((one for one in formats() if one is not found and one.claims(path)), found)
+    return next((one for one in formats() if one is not recognised and one.claims(path)), recognised)
 
 
 def contains_plain_arrays(url: object) -> bool:
     """Return whether a local path contains arrays that may have no position in space, and does not name their format."""
-    found = recognised_format(url)
-    return found is not None and found.has_plain_arrays and not found.url_name.is_in(url)
+    recognised = recognised_format(url)
+    return recognised is not None and recognised.has_plain_arrays and not recognised.url_name.is_in(url)
 
 
 def location_of(url: str | os.PathLike[str]) -> str:

@@ -98,24 +98,24 @@ class LevelRepair(Protocol):
         """Number of chunks in a shard."""
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[Any, int]:
-        """Return what can be saved of a shard with faults of some kinds, without writing.
+        """Find the intact chunks of a shard with faults of some kinds, without writing.
 
-        Returns the header with which the shard is intact, None if there is no such header, and the number of intact chunks.
+        Returns the header under which all chunks are intact, None if there is no such header, and the number of intact chunks.
         """
 
     def repair_shard(self, shard: Vec3, head: Any, why: str, spare_folder: str | None, *, salvage: bool) -> tuple[int, int]:
-        """Rewrite a shard from its intact chunks, and from a level in ``spare_folder`` for the others; returns its size and modification time."""
+        """Rewrite a shard from its intact chunks, and the others from a level in ``spare_folder``; returns its size and modification time [ns]."""
 
 
 class DocumentRepair:
-    """Repair of the documents of what was checked; this base class repairs none."""
+    """Repair of the documents of a scope; this base class repairs none."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Decide what to do about faults of the documents; returns the paths of all faults that were handled."""
+        """Plan actions for faults of the documents; returns the paths of all faults that were handled."""
         del faults
         return set()
 

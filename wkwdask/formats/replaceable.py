@@ -1,4 +1,4 @@
-"""Replacement of target folders: check whether they may be replaced, and keep their permissions."""
+"""Replacement of target folders: check that they may be replaced, and copy their permissions to the new folders."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
     """Raise ExistsError unless folders are free, or are mags that may be replaced."""
-    there = [target for target in targets if is_occupied(target)]
-    if there and existing != "overwrite":
-        more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
-        raise ExistsError(f'{there[0]}: already exists{more}; existing="overwrite" replaces it whole')
+    occupied = [target for target in targets if is_occupied(target)]
+    if occupied and existing != "overwrite":
+        more = f" (and {len(occupied) - 1} more)" if len(occupied) > 1 else ""
+        raise ExistsError(f'{occupied[0]}: already exists{more}; existing="overwrite" replaces it whole')
     links = [target for target in targets if files.islink(target)]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
-    for target in there:
+    for target in occupied:
         if not files.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
             its_format = next((one for one in formats() if one.record_of(target) is not None), default_format())
             raise ExistsError(f"{target}: {its_format.why_not_replaceable(target)}")
@@ -37,11 +37,11 @@ def is_occupied(target: str) -> bool:
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
     """Copy to a new mag the modes and groups of the mag that it replaces: of its folder, and of one file for all files."""
-    folder, fresh_folder = _stat(old), _stat(staged)
-    if folder is None or fresh_folder is None:
+    folder, new_folder = _stat(old), _stat(staged)
+    if folder is None or new_folder is None:
         return
-    file, fresh_file = _stat(_example_file(old)), _stat(_example_file(staged))
-    if all(_is_alike(a, b) for a, b in ((folder, fresh_folder), (file, fresh_file))):
+    file, new_file = _stat(_example_file(old)), _stat(_example_file(staged))
+    if all(_is_alike(a, b) for a, b in ((folder, new_folder), (file, new_file))):
         return
     for path, _, names in files.walk(staged):
         files.inherit_permissions(path, folder)
@@ -61,5 +61,5 @@ def _stat(path: str | None) -> os.stat_result | None:
         return None
 
 
-def _is_alike(old: os.stat_result | None, fresh: os.stat_result | None) -> bool:
-    return old is None or (fresh is not None and (old.st_mode, old.st_gid) == (fresh.st_mode, fresh.st_gid))
+def _is_alike(old: os.stat_result | None, new: os.stat_result | None) -> bool:
+    return old is None or (new is not None and (old.st_mode, old.st_gid) == (new.st_mode, new.st_gid))

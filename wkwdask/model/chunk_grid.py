@@ -47,9 +47,9 @@ class ChunkGrid:
 
     def shape_at(self, cell: Sequence[int]) -> Vec4:
         """Return the stored shape of a chunk."""
-        return self.inside_at(cell) if self.truncates else self.chunk
+        return self.clipped_shape_at(cell) if self.truncates else self.chunk
 
-    def inside_at(self, cell: Sequence[int]) -> Vec4:
+    def clipped_shape_at(self, cell: Sequence[int]) -> Vec4:
         """Return the shape of the part of a chunk inside the array."""
         c, x, y, z = (min(edge, size - n * edge) for n, edge, size in zip(cell, self.chunk, self.size, strict=True))
         return c, x, y, z

@@ -81,19 +81,20 @@ class ChunkCodec(ABC):
         """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks before it writes anything."""
 
     def decode_into(self, data: bytes, shape: Vec4, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> bool:
-        """Decode the part of a chunk inside ``out`` (c, x, y, z), where the chunk begins at ``corner``, which may be negative [voxels].
+        """Decode the part of a chunk that lies inside an array, see :meth:`decode`.
 
-        Returns False if all voxels are zero: then ``out`` may be unchanged. The other parameters are those of :meth:`decode`.
+        ``corner`` is the place of the chunk's first voxel in ``out`` (c, x, y, z); it may be negative. Returns False if all voxels are zero: then ``out``
+        may be unchanged.
         """
         where, part = clip(corner, shape, out.shape)
         voxels = self.decode(data, shape, source, offset)[part]
         if is_zero(voxels):
             return False
-        place = out[where]
-        if voxels.shape != place.shape:
-            place[...] = 0
-            place = place[tuple(map(slice, voxels.shape))]
-        copy_into(voxels.astype(out.dtype, order="K", copy=False), place)
+        region = out[where]
+        if voxels.shape != region.shape:  # a stored shape that is smaller than that of the grid
+            region[...] = 0
+            region = region[tuple(map(slice, voxels.shape))]
+        copy_into(voxels.astype(out.dtype, order="K", copy=False), region)
         return True
 
     def decode_chunk(self, data: bytes, shape: Vec4, memory: npt.NDArray[Any], source: str, offset: int = 0) -> npt.NDArray[Any] | None:
@@ -145,10 +146,10 @@ class ChunkCodec(ABC):
         return sizes, nonzero
 
 
-def clip(corner: Sequence[int], shape: Sequence[int], room: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the slices of a chunk's place in an array, and of the covered part of the chunk."""
+def clip(corner: Sequence[int], shape: Sequence[int], array_shape: Sequence[int]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Return the slices of an array that a chunk covers, and the slices of the chunk that lie inside the array."""
     where, part = [], []
-    for at, length, size in zip(corner, shape, room, strict=True):
+    for at, length, size in zip(corner, shape, array_shape, strict=True):
         low = max(at, 0)
         high = max(low, min(at + length, size))
         where.append(slice(low, high))

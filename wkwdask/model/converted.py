@@ -91,14 +91,15 @@ class ConvertedVolume:
 
 def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
     """Select channels of a volume and convert its values; returns the volume itself if nothing changes."""
-    every = tuple(range(volume.num_channels))
-    chosen = every if channels is None else tuple(channels)
-    if not chosen or not set(chosen) <= set(every):
-        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, chosen)) or 'none'}")
+    all_channels = tuple(range(volume.num_channels))
+    selected = all_channels if channels is None else tuple(channels)
+    if not selected or not set(selected) <= set(all_channels):
+        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, selected)) or 'none'}")
     stored = by_dtype(dtype or volume.dtype).dtype.newbyteorder("=")
     if value_range is not None and not (value_range[0] < value_range[1] and math.isfinite(value_range[1] - value_range[0])):
         raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
-    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else ConvertedVolume(volume, chosen, stored, value_range)
+    is_unchanged = (selected, stored, value_range) == (all_channels, volume.dtype, None)
+    return volume if is_unchanged else ConvertedVolume(volume, selected, stored, value_range)
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
@@ -124,8 +125,8 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     limits = np.iinfo(dtype)
     if values.dtype.kind in "iu" and (low, high) == (limits.min, limits.max):  # clip only, in integers: floats cannot hold 64 bits
         own = np.iinfo(values.dtype)
-        cut: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
-        return cut
+        clipped: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
+        return clipped
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
     scaled *= float(limits.max) - float(limits.min)  # multiply before dividing, so that halves are exact and rint rounds them to even

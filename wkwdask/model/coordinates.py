@@ -1,4 +1,4 @@
-"""Coordinates of xarray along x, y, z: the voxels that they name, and the size of these voxels."""
+"""Conversion of xarray coordinates along x, y, z to voxel indices and voxel sizes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Spacing:
     last: float
     """Last value [units]."""
     step: float | None
-    """Distance of two values [units], None if a single value does not tell it."""
+    """Distance between neighbouring values [units], None for a single value of unknown voxel size."""
     length_nm: float | None
-    """Distance of two values [nm], None without a unit of length."""
+    """The same distance [nm], None without a unit of length."""
     is_opened: bool = False
     """Whether the values derive from an opened array: they are centres of voxels, never corners."""
 
@@ -49,7 +49,7 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
     units = coordinate.attrs.get("units")
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
-        raise ValueError(f"coordinate {axis}: units must be a length such as nm, got {units!r}; give offset= where the coordinate is something else")
+        raise ValueError(f"coordinate {axis}: units must be a unit of length such as nm, got {units!r}; give offset= if the coordinate is no position")
     known = _known_length(coordinate.attrs, scale)
     per_unit = 1.0 if scale is None else scale
     if units is None:
@@ -65,7 +65,7 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
-    """Return the index of the voxel of the first value, which is the corner or the centre of that voxel."""
+    """Return the index of the first voxel, whose corner or centre is the first value."""
     if spacing.step is None:
         raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not determine the size of a voxel; give offset=")
     first = spacing.first / spacing.step

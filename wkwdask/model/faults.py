@@ -15,8 +15,8 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 """Error: data are lost, unreadable or misread. Warning: readable here, but other software may fail. Note: harmless."""
 
-_GONE = "reads of this file fail; the reference library returns zeros without an error"
-_BLOCK = "reads of this block fail"
+_FILE_FAILS = "reads of this file fail; the reference library returns zeros without an error"
+_BLOCK_FAILS = "reads of this block fail"
 
 KINDS: dict[str, tuple[str, str]] = {
     # header.wkw
@@ -35,14 +35,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "header.other_block_type": (WARNING, "readable here; the WEBKNOSSOS server trusts header.wkw and misreads the files"),
     "header.unreadable": (ERROR, "nothing can open the mag"),
     # the header of a data file
-    "file.empty": (ERROR, _GONE),
-    "file.short": (ERROR, _GONE),
-    "file.magic": (ERROR, _GONE),
-    "file.version": (ERROR, _GONE),
-    "file.bad_block_type": (ERROR, _GONE),
-    "file.bad_voxel_type": (ERROR, _GONE),
-    "file.bad_voxel_size": (ERROR, _GONE),
-    "file.block_nbytes": (ERROR, _GONE),
+    "file.empty": (ERROR, _FILE_FAILS),
+    "file.short": (ERROR, _FILE_FAILS),
+    "file.magic": (ERROR, _FILE_FAILS),
+    "file.version": (ERROR, _FILE_FAILS),
+    "file.bad_block_type": (ERROR, _FILE_FAILS),
+    "file.bad_voxel_type": (ERROR, _FILE_FAILS),
+    "file.bad_voxel_size": (ERROR, _FILE_FAILS),
+    "file.block_nbytes": (ERROR, _FILE_FAILS),
     "file.data_offset": (ERROR, "reads of this file fail; with offset 0 the reference library crashes"),
     "file.padding": (NOTE, "unused bytes between the jump table and the first block; all software skips them"),
     "file.block_len": (ERROR, "reads of this file fail: it belongs to another mag, or its header is damaged"),
@@ -59,16 +59,16 @@ KINDS: dict[str, tuple[str, str]] = {
     "table.empty_block": (ERROR, "reads of this block fail: no bytes are stored for it"),
     "file.truncated": (ERROR, "the file is cut off: the named block and all later ones are lost"),
     "file.trailing": (WARNING, "bytes behind the last block: ignored here, refused by WEBKNOSSOS"),
-    "block.undecodable": (ERROR, _BLOCK),
-    "block.too_few": (ERROR, _BLOCK),
-    "block.too_many": (ERROR, _BLOCK),
+    "block.undecodable": (ERROR, _BLOCK_FAILS),
+    "block.too_few": (ERROR, _BLOCK_FAILS),
+    "block.too_many": (ERROR, _BLOCK_FAILS),
     "file.zeros": (NOTE, "all its voxels are zero: a missing file would read the same"),
     # existence of files and folders
     "file.lost": (ERROR, "reads as zeros; it existed when the mag was written"),
     "file.size_changed": (WARNING, "other software has written it since, or it is damaged"),
-    "file.unreadable": (ERROR, "reads of this file fail; the reference library returns zeros without an error"),
-    "file.dangling": (ERROR, "a broken link: reads of this file fail; the reference library returns zeros without an error"),
-    "file.no_file": (ERROR, "reads of this file fail; the reference library returns zeros without an error"),
+    "file.unreadable": (ERROR, _FILE_FAILS),
+    "file.dangling": (ERROR, f"a broken link: {_FILE_FAILS}"),
+    "file.no_file": (ERROR, _FILE_FAILS),
     "folder.unreadable": (ERROR, "reads of all files below fail"),
     "folder.dangling": (ERROR, "a broken link: reads of all files below fail"),
     "folder.no_folder": (ERROR, "all files expected below it read as zeros"),
@@ -129,7 +129,7 @@ KINDS: dict[str, tuple[str, str]] = {
 }
 """Severity and meaning of every kind of fault."""
 UNCHECKED = ("mag.remote", "layer.format")
-"""Kinds that report something that was not checked."""
+"""Kinds of layers and mags that were not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Fault:
     more: int = 0
     """Number of further faults of this kind in the same file that are not listed."""
     severity_override: str = ""
-    """Severity that replaces that of the kind, if more is known about this fault."""
+    """Severity of this fault if it differs from that of its kind."""
 
     @property
     def severity(self) -> str:
@@ -190,7 +190,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Result of checking some files; results are added up with ``+``."""
+    """Result of checking some files; ``+`` combines results."""
 
     faults: tuple[Fault, ...] = ()
     files: int = 0

@@ -23,7 +23,10 @@ _pool = threading.local()
 
 
 class FileBuffer:
-    """Collects bytes for a new file and writes them in large pieces; without a file it only counts them."""
+    """Buffer that collects bytes and writes them in large pieces; without a file it only counts them.
+
+    ``offset`` is that of the first byte in the file. With ``has_checksum``, ``checksum`` is the CRC-32 of all written bytes.
+    """
 
     def __init__(self, open_file: Callable[[], NewFile] | None, offset: int = 0, *, has_checksum: bool = False) -> None:
         self._open_file = open_file
@@ -31,7 +34,7 @@ class FileBuffer:
         self._has_checksum = has_checksum
         self.checksum = 0
         self._used = 0
-        self._memory = _take()
+        self._memory = _borrow_memory()
         self._file: NewFile | None = None
 
     @property
@@ -52,14 +55,14 @@ class FileBuffer:
             self._file = self._open_file()
         return self._file
 
-    def reserve(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
-        """Return memory for the next ``destination`` bytes, or fewer but at least ``least``; :meth:`advance` reports how many were filled."""
-        least = wanted if least is None else least
-        if self._used + least > self._memory.size:
+    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> npt.NDArray[np.uint8]:
+        """Return memory for the next ``nbytes`` bytes, or for fewer but at least ``min_nbytes``; :meth:`advance` reports how many were filled."""
+        min_nbytes = nbytes if min_nbytes is None else min_nbytes
+        if self._used + min_nbytes > self._memory.size:
             self.flush()
-            if least > self._memory.size:
-                self._memory = np.empty(least, np.uint8)
-        return self._memory[self._used : self._used + wanted]
+            if min_nbytes > self._memory.size:
+                self._memory = np.empty(min_nbytes, np.uint8)
+        return self._memory[self._used : self._used + nbytes]
 
     def advance(self, nbytes: int) -> None:
         """Count bytes that were filled in."""
@@ -103,22 +106,22 @@ class FileBuffer:
     def close(self) -> NewFile:
         """Write the last bytes and return the file, which is still to be published."""
         self.flush()
-        self._give_back()
+        self._return_memory()
         return self.file
 
     def discard(self) -> None:
         """Remove the file."""
-        self._give_back()
+        self._return_memory()
         if self._file is not None:
             self._file.discard()
 
-    def _give_back(self) -> None:
-        kept = _pool.__dict__.setdefault("memories", [])
-        if self._memory.size == MEMORY_NBYTES and len(kept) < _POOL_SIZE:
-            kept.append(self._memory)
+    def _return_memory(self) -> None:
+        pool = _pool.__dict__.setdefault("memories", [])
+        if self._memory.size == MEMORY_NBYTES and len(pool) < _POOL_SIZE:
+            pool.append(self._memory)
         self._memory = np.empty(0, np.uint8)
 
 
-def _take() -> npt.NDArray[np.uint8]:
-    kept = _pool.__dict__.setdefault("memories", [])
-    return kept.pop() if kept else np.empty(MEMORY_NBYTES, np.uint8)
+def _borrow_memory() -> npt.NDArray[np.uint8]:
+    pool = _pool.__dict__.setdefault("memories", [])
+    return pool.pop() if pool else np.empty(MEMORY_NBYTES, np.uint8)

@@ -113,24 +113,24 @@ class Image:
         """Mag of the selected level, None if the path is that of the image or the level has no mag."""
         return None if self.key is None else self.find().mag
 
-    def find(self, asked: Mag | str | int | None = None) -> Level:
-        """Return the level with a mag or, if there is none, with a key; by default the first of the selected levels."""
-        if asked is None:
+    def find(self, level: Mag | str | int | None = None) -> Level:
+        """Return the level of a mag or, if no level has it, of a key; by default the first selected level."""
+        if level is None:
             chosen = next(iter(self.selected), None)
         else:
-            mag = mag_or_key(asked)
-            chosen = next((level for level in self.levels if level.mag == mag and not level.problem), None)
-            chosen = chosen or next((level for level in self.levels if level.key == str(asked)), None)
-            chosen = chosen or next((level for level in self.levels if level.mag == mag), None)  # unusable: opening it raises its error
+            mag = mag_or_key(level)
+            chosen = next((one for one in self.levels if one.mag == mag and not one.problem), None)
+            chosen = chosen or next((one for one in self.levels if one.key == str(level)), None)
+            chosen = chosen or next((one for one in self.levels if one.mag == mag), None)  # unusable: opening it raises its error
         if chosen is None:
-            what = f"{self.noun} at all" if asked is None else f"mag {asked}" if self.noun == "mag" else f"mag or {self.noun} {asked}"
-            raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_described, self.levels)) or 'none'}")
+            what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
+            raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_describe, self.levels)) or 'none'}")
         if self.key not in (None, chosen.key):
-            raise ValueError(f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {asked}; give the folder above it to choose another one")
+            raise ValueError(f"{self.folder}/{self.key} is the {self.noun} {self.key!r}, not {level}; give the folder above it to choose another one")
         return chosen
 
     def volume(self, mag: Mag | str | int | None = None) -> StoredArray:
-        """Open a level in absolute voxels, by default the finest one with files."""
+        """Open a level in absolute voxels: by default the selected one, or else the finest with files."""
         return self.find(self.finest_mag() if mag is None and self.key is None else mag).open()
 
     def finest_mag(self) -> Mag | str:
@@ -181,15 +181,15 @@ class ResolvedUrl:
     """Layers of a dataset with invalid entries in the JSON."""
 
     def choose(self, layer: str | None) -> Image:
-        """Return one image, ready to be read."""
+        """Return the image of a layer for reading; ``layer`` may be None if there is only one."""
         return self.readable(self.choose_listed(layer))
 
     def readable(self, layer: Image) -> Image:
-        """Return an image that can be read: a dataset may list layers in other formats."""
+        """Return the image for reading a layer, which its dataset may store in another format."""
         return layer if layer.container is None else layer.container.readable(layer, self.mag)
 
     def choose_listed(self, layer: str | None) -> Image:
-        """Return one image as its container describes it."""
+        """Return the image of a layer as its dataset lists it, see :meth:`choose`."""
         names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.invalid_layers)])
         if layer is None:
             if len(self.layers) + len(self.invalid_layers) == 1:
@@ -200,9 +200,9 @@ class ResolvedUrl:
         for candidate in self.layers:
             if candidate.name in (layer, layer.strip("/")):
                 return candidate
-        for odd in self.invalid_layers:
-            if odd.name == layer:
-                odd.raise_error()
+        for invalid in self.invalid_layers:
+            if invalid.name == layer:
+                invalid.raise_error()
         raise MissingError(f"{self.path}: no layer {layer!r}; there are {names or 'none'}")
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredArray]:
@@ -216,16 +216,16 @@ class ResolvedUrl:
         return chosen, chosen.volume(wanted or self.mag)
 
 
-def _described(level: Level) -> str:
+def _describe(level: Level) -> str:
     if level.mag is None:
         return repr(level.key)
     return level.key if level.key == level.mag.name else f"{level.key!r} (mag {level.mag})"
 
 
-def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
-    """Raise BoundsError unless a box lies inside a volume."""
-    if not box.contains(asked):
-        raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
+def check_inside(volume_name: str, box: BoundingBox, part: BoundingBox) -> None:
+    """Raise BoundsError unless a box lies inside that of a volume."""
+    if not box.contains(part):
+        raise BoundsError(f"{volume_name}: box {part} reaches outside {box}")
 
 
 def parse_box_of(volume: Volume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> BoundingBox:

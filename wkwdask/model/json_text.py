@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 
 
 class Number(float):
@@ -35,11 +35,11 @@ class Problems:
     """Collects the problems of a document, each with its path."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.messages: list[str] = []
 
     def add(self, path: str, expected: str, value: Any) -> None:
         """Add a problem: a value other than the expected one."""
-        self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
+        self.messages.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
 
 
 def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
@@ -65,38 +65,38 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
 def _check_depth(document: dict[str, Any], source: str) -> None:
     """Reject documents that are nested so deeply that recursion through them could fail."""
     level: list[Any] = [document]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         level = [item for value in level for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
         if not level:
             return
-    raise CorruptError(f"{source}: nested deeper than {_DEEPEST} levels")
+    raise CorruptError(f"{source}: nested deeper than {_MAX_DEPTH} levels")
 
 
 def format_json(value: Any) -> str:
     """Return a value as indented JSON; numbers that were read keep their digits."""
-    return "".join(_written(value, "\n")) + "\n"
+    return "".join(_format_parts(value, "\n")) + "\n"
 
 
-def _written(value: Any, start: str) -> Iterator[str]:
+def _format_parts(value: Any, start: str) -> Iterator[str]:
     """Yield the parts of a value; ``start`` is the line break and indentation of its first line."""
     inner = f"{start}    "
     if isinstance(value, dict) and value:
         for number, (key, item) in enumerate(value.items()):
-            yield f"{',' if number else '{'}{inner}{_text(str(key))}: "
-            yield from _written(item, inner)
+            yield f"{',' if number else '{'}{inner}{_format_scalar(str(key))}: "
+            yield from _format_parts(item, inner)
         yield f"{start}}}"
     elif isinstance(value, (list, tuple)) and value:
         for number, item in enumerate(value):
             yield f"{',' if number else '['}{inner}"
-            yield from _written(item, inner)
+            yield from _format_parts(item, inner)
         yield f"{start}]"
     elif isinstance(value, Number):
         yield value.text
     else:
-        yield _text(value)
+        yield _format_scalar(value)
 
 
-def _text(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()

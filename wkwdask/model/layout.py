@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.model.naming import KeyNaming
     from wkwdask.model.store import Store, StoredFile
 
-READ_AHEAD_NBYTES = 64 << 20  # of remote files that are read in one call
+READ_AHEAD_NBYTES = 64 << 20  # most bytes of remote files in one call
 _CELLS_AT_ONCE = 1 << 16  # chunks that are located together
 _REMOTE_BATCHES = 8  # concurrent requests
 _HASHED_CELLS = (1, 64, 64, 64)  # chunks that are located together if shards form no boxes (precomputed with a hash)
@@ -127,13 +127,13 @@ class SingleFiles(ShardLayout):
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
         store, naming = array.store, array.naming
         assert naming is not None
-        every = naming.keys(ranges)
+        named_cells = naming.keys(ranges)
         largest = array.codec.largest_nbytes(array.grid.chunk)
         at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max(1, largest)))
         largest += largest // 8 + 4096  # compression of incompressible bytes adds a little
-        while some := list(islice(every, at_once)):
-            names = [name for _, name in some]
-            for (cell, name), data in zip(some, store.read_whole(names, largest), strict=True):
+        while batch := list(islice(named_cells, at_once)):
+            names = [name for _, name in batch]
+            for (cell, name), data in zip(batch, store.read_whole(names, largest), strict=True):
                 if data is not None:
                     yield StoredChunk(cell, data, store.path_of(name), 0)
 
@@ -221,11 +221,11 @@ def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) 
     batches = list(_batches(places, store.gap_nbytes, store.batch_nbytes))
     at_once = 1 if store.is_local else _REMOTE_BATCHES
     for first in range(0, len(batches), at_once):
-        some = batches[first : first + at_once]
-        found = file.read([(int(batch[0, 0]), int(batch[:, 1].max())) for batch in some])
-        if found is None:
+        requested = batches[first : first + at_once]
+        stretches = file.read([(int(batch[0, 0]), int(batch[:, 1].max())) for batch in requested])
+        if stretches is None:
             raise MissingError(f"{file.name}: not found, though it existed a moment ago")
-        for batch, data in zip(some, found, strict=True):
+        for batch, data in zip(requested, stretches, strict=True):
             begin = int(batch[0, 0])
             for start, stop, row in batch.tolist():
                 yield row, data[start - begin : stop - begin], start

@@ -66,14 +66,14 @@ Lengths = tuple[float, float, float]
 """Three lengths along x, y, z."""
 
 _TOLERANCE = 0.02  # relative, of a ratio of lengths: other software rounds voxel sizes, and derives them from rounded array sizes
-_FARTHEST = 1 << 53  # largest offset: floats hold larger integers inexactly
-_LARGEST = 1e100  # products of a few such numbers stay finite
+_MAX_OFFSET = 1 << 53  # largest offset: floats hold larger integers inexactly
+_MAX_NUMBER = 1e100  # products of a few such numbers stay finite
 _HALF = 0.499  # of a voxel: a position halfway between two voxels is rounded down
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a number of a size that can be calculated with."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+    """Return whether a JSON value is a number, and small enough for arithmetic with floats."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MAX_NUMBER
 
 
 def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
@@ -128,6 +128,6 @@ def offset_from_centre(centre: Sequence[float], base: Sequence[float], ratio: Se
     ((0, 2, 0), (0, 2, 0))
     """
     voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]
-    if not all(abs(voxel) <= _FARTHEST for voxel in voxels):  # also true for NaN
+    if not all(abs(voxel) <= _MAX_OFFSET for voxel in voxels):  # also true for NaN
         return 0, 0, 0
     return vec3([math.floor(voxel + _HALF) for voxel in voxels])

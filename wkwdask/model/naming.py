@@ -134,8 +134,8 @@ class GridNaming(KeyNaming):
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         c, x, y, z = (self.axes.find(letter) for letter in "cxyz")  # an axis without a number has find() == -1: the 0 appended below
         for numbers, entry in self.numbered(store, [ranges[_AXES[letter]] if letter != "-" else range(1) for letter in self.axes], folder_filter):
-            places = (*numbers, 0)
-            yield ListedFile((places[c], places[x], places[y], places[z]), entry)
+            index = (*numbers, 0)
+            yield ListedFile((index[c], index[x], index[y], index[z]), entry)
 
     def numbered(self, store: Store, ranges: Sequence[range], folder_filter: FolderFilter | None = None) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         """Yield the numbers of the stored files inside some ranges, with their directory entries."""
@@ -148,9 +148,9 @@ class GridNaming(KeyNaming):
         self, store: Store, folder: str, stem: str, ranges: Sequence[range], above: tuple[int, ...], folder_filter: FolderFilter | None
     ) -> Iterator[tuple[tuple[int, ...], StoredEntry]]:
         axis = len(above)
-        start, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1
+        prefix, is_last = (stem if axis == 0 else "") + (self.axes[axis] if self.is_lettered else ""), axis == len(ranges) - 1
         for entry in store.entries(folder[:-1]):
-            number = _number(entry.name, start, self.suffix if is_last else "")
+            number = _number(entry.name, prefix, self.suffix if is_last else "")
             if number is None or number not in ranges[axis]:
                 continue
             numbers = (*above, number)
@@ -169,7 +169,7 @@ class GridNaming(KeyNaming):
                     yield numbers, entry
 
 
-def _number(name: str, start: str, end: str) -> int | None:
+def _number(name: str, prefix: str, suffix: str) -> int | None:
     """Parse the number in a name, None if the name has another form."""
-    digits = name[len(start) : len(name) - len(end)]
-    return int(digits) if name == f"{start}{digits}{end}" and _NUMBER.fullmatch(digits) else None
+    digits = name[len(prefix) : len(name) - len(suffix)]
+    return int(digits) if name == f"{prefix}{digits}{suffix}" and _NUMBER.fullmatch(digits) else None

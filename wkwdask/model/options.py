@@ -39,19 +39,19 @@ class Option:
     accepts_bool: bool = False
     """Whether a shape can also be True or False."""
 
-    def checked(self, value: Any, what: str, name: str) -> Any:
+    def checked(self, value: Any, option: str, format_title: str) -> Any:
         """Return a valid value in its canonical type; raises ValueError."""
         if self.kind == "choice" and value not in self.choices:
-            raise ValueError(f"{what} of {name} must be one of {', '.join(self.choices)}, got {value!r}")
+            raise ValueError(f"{option} of {format_title} must be one of {', '.join(self.choices)}, got {value!r}")
         if self.kind == "number":
-            number = _whole(value, what)
+            number = _whole(value, option)
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
-                raise ValueError(f"{what} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
+                raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
             return number
         if self.kind == "shape" and not (self.accepts_bool and not hasattr(value, "__len__")):
-            lengths = vec3(value if hasattr(value, "__len__") else (), what)
+            lengths = vec3(value if hasattr(value, "__len__") else (), option)
             if min(lengths) < 1:
-                raise ValueError(f"{what} must be positive, got {lengths}")
+                raise ValueError(f"{option} must be positive, got {lengths}")
             return lengths
         return value
 
@@ -77,11 +77,11 @@ class Option:
         return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
 
 
-def _whole(value: Any, what: str) -> int:
+def _whole(value: Any, option: str) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"{what} must be a whole number, got {value!r}") from None
+        raise ValueError(f"{option} must be a whole number, got {value!r}") from None
 
 
 def shape(doc: str, default: Any = None, default_doc: str = "", *, accepts_bool: bool = False) -> Any:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Iterator[None]:
     """Convert any error that a broken file causes in a library to ``CorruptError``.
 
-    Errors of this package, of missing packages and of the operating system pass unchanged: they do not depend on the content.
+    ``place`` describes the position that was reached. Errors of this package, of missing packages and of the operating system pass unchanged: they do not
+    depend on the content.
 
     Examples
     --------

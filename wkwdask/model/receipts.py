@@ -54,12 +54,12 @@ class Receipt:
     def to_json(self) -> dict[str, Any]:
         """Return the values for a journal, without the path, which follows from shard and part."""
         values: dict[str, Any] = {"shard": self.shard, "box": [*self.box.topleft, *self.box.size], "voxels": self.voxels}
-        for name in ("nbytes", "minimum", "maximum", "part", "checksum", "mtime_ns", "sources"):
+        for name in ("nbytes", "part", "checksum", "mtime_ns", "sources"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
         if self.files != 1:
             values["files"] = self.files
-        if self.minimum is not None:  # 0 is a value
+        if self.minimum is not None:  # also if it is 0
             values["minimum"], values["maximum"] = self.minimum, self.maximum
         if self.nonzero is not None:
             values["nonzero"] = [*self.nonzero.topleft, *self.nonzero.size]
@@ -78,8 +78,8 @@ class Receipt:
                 fields[name] = vec3(fields[name])
         receipt = cls(**fields)
         counts = (receipt.nbytes, receipt.voxels, receipt.checksum, receipt.mtime_ns, receipt.sources, receipt.files)
-        values_seen = (receipt.minimum, receipt.maximum)
-        if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in values_seen):
+        extreme_values = (receipt.minimum, receipt.maximum)
+        if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in extreme_values):
             raise TypeError(f"expected numbers, found {values}")
         return receipt
 

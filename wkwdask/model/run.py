@@ -170,26 +170,26 @@ def copy_runs(shard: ShardFile, runs: Sequence[Run], num_codes: int) -> None:
     sizes, segments = join_order([run.table for run in runs], num_codes)
     low = 0
     for is_stored, group in groupby(segments, lambda segment: segment.run >= 0):
-        here = list(group)
-        high = low + sum(segment.num_blocks for segment in here)
+        members = list(group)
+        high = low + sum(segment.num_blocks for segment in members)
         if is_stored:
-            _copy_segments(shard, runs, here, np.arange(low, high, dtype=np.uint64), sizes[low:high])
+            _copy_segments(shard, runs, members, np.arange(low, high, dtype=np.uint64), sizes[low:high])
         low = high
 
 
 def _copy_segments(shard: ShardFile, runs: Sequence[Run], segments: Sequence[Segment], codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
     """Append chunks with consecutive codes from several places, interrupted where the shard stores something in between."""
-    left = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
+    remaining = [(runs[segment.run].file, segment.offset, segment.nbytes) for segment in reversed(segments)]
     while len(codes):
         count = shard.start_stretch(codes)
-        wanted = int(sizes[:count].sum())
-        while wanted:
-            file, offset, nbytes = left.pop()
-            now = min(nbytes, wanted)
-            shard.buffer.copy(file, offset, now)
-            wanted -= now
-            if now < nbytes:
-                left.append((file, offset + now, nbytes - now))
+        missing = int(sizes[:count].sum())
+        while missing:
+            file, offset, nbytes = remaining.pop()
+            copied = min(nbytes, missing)
+            shard.buffer.copy(file, offset, copied)
+            missing -= copied
+            if copied < nbytes:
+                remaining.append((file, offset + copied, nbytes - copied))
         shard.record(codes[:count], sizes[:count])
         codes, sizes = codes[count:], sizes[count:]
 

@@ -201,12 +201,12 @@ class StoredArray(RandomAccessVolume):
         grid, ranges = self.grid, self.grid.cells(low, high)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)
         try:
-            found = self._place(out, low, ranges, seen)
+            num_stored = self._decode_chunks(out, low, ranges, seen)
         except FormatError:
             self.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
             raise
-        self.identity.check(has_absent=found < seen.size)
-        has_fill = bool(self.fill) and found < seen.size  # with a fill value other than 0, missing chunks are not zero
+        self.identity.check(has_absent=num_stored < seen.size)
+        has_fill = bool(self.fill) and num_stored < seen.size  # with a fill value other than 0, missing chunks are not zero
         if has_fill or seen.any():
             for cell in (np.argwhere(~seen) + [cells.start for cells in ranges]).tolist():
                 corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
@@ -215,14 +215,14 @@ class StoredArray(RandomAccessVolume):
             out[...] = 0
         return int(seen.sum()) + has_fill
 
-    def _place(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
+    def _decode_chunks(self, out: npt.NDArray[Any], low: Vec4, ranges: Ranges, seen: npt.NDArray[np.bool_]) -> int:
         """Decode the stored chunks of a box into an array.
 
         Marks the chunks that were written in ``seen`` (all-zero chunks only with a fill value) and returns the number of stored chunks.
         """
-        grid, codec, found = self.grid, self.codec, 0
+        grid, codec, num_stored = self.grid, self.codec, 0
         for cell, data, path, offset in self.layout.chunks(self, ranges):
-            found += 1
+            num_stored += 1
             corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
             shape = grid.shape_at(cell)
             if not codec.decode_into(data, shape, out, corner, self._source(path, cell), offset):
@@ -230,7 +230,7 @@ class StoredArray(RandomAccessVolume):
                     continue
                 out[clip(corner, shape, out.shape)[0]] = 0
             seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
-        return found
+        return num_stored
 
     def _source(self, path: str, cell: Vec4) -> str:
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
@@ -241,24 +241,24 @@ class StoredArray(RandomAccessVolume):
         Yields the first voxel and the voxels (c, x, y, z) of each chunk, valid until the next one. Missing and all-zero chunks are omitted; chunks at the
         end of the array may be shorter. ``memory`` has the shape of one chunk and may be used.
         """
-        grid, codec, found = self.grid, self.codec, 0
+        grid, codec, num_stored = self.grid, self.codec, 0
         box = box.intersection(self.extent)
         low, high = ((c, *(a - o for a, o in zip(corner, grid.origin, strict=True))) for c, corner in ((0, box.topleft), (grid.size[0], box.bottomright)))
         ranges = grid.cells(low, high)
         for cell, data, path, offset in self.layout.chunks(self, ranges):
-            found += 1
+            num_stored += 1
             voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self._source(path, cell), offset)
             if voxels is not None:
                 a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
                 yield (a, b, d), voxels
-        self.identity.check(has_absent=found < math.prod(map(len, ranges)))
+        self.identity.check(has_absent=num_stored < math.prod(map(len, ranges)))
 
     @property
     def decodes_chunks(self) -> bool:
         """Whether :meth:`decoded_chunks` is faster than decoding into a larger box."""
         return self.codec.decodes_chunks and self.grid.chunk[0] == self.num_channels and not self.fill
 
-    # -------------------------------------------------------------------------------------------- what is stored
+    # -------------------------------------------------------------------------------------------- stored files
 
     @property
     def can_list(self) -> bool:
@@ -304,14 +304,14 @@ class StoredArray(RandomAccessVolume):
         """Return number and estimated size of the files of the box, None if they cannot be listed."""
         if not self.can_list:
             return None
-        found = 0
+        count = 0
         sizes: list[int] = []
         for file in self._listed():
-            found += 1
+            count += 1
             if len(sizes) < _SAMPLED_FILES:
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     sizes.append(file.entry.stat().st_size)
-        return found, sum(sizes) * found // max(1, len(sizes))
+        return count, sum(sizes) * count // max(1, len(sizes))
 
     def shard_path(self, index: Vec3) -> str:
         """Return the path of the file with the first voxel of a shard, or of the array if names are unknown."""
@@ -324,27 +324,29 @@ class StoredArray(RandomAccessVolume):
     def occupied(self, cell_shape: Vec3) -> CellMap:
         """Return the cells with voxels of the box in a stored file, by one listing; all cells if files cannot be listed."""
         is_known = self.can_list and not self.fill
-        found = cell_map(self.box, cell_shape, self.name, fill=not is_known)
+        occupied = cell_map(self.box, cell_shape, self.name, fill=not is_known)
         if not is_known:
-            return found
+            return occupied
         grid = self.grid
         if grid.file is None:
             if self.has_shards():
-                found[...] = True
+                occupied[...] = True
             else:
                 self.identity.check(has_absent=True)
-            return found
+            return occupied
         cells_of = lru_cache(maxsize=None)(partial(self._cells_of, cell_shape))
 
         def has_unmarked_cells(known: Mapping[str, int]) -> bool:
             """Return whether a folder can contain files of unmarked cells: most folders of a dense array need not be listed."""
-            return isinstance(found, SparseCells) or not found[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
+            if isinstance(occupied, SparseCells):
+                return True
+            return not occupied[cells_of(0, known.get("x")), cells_of(1, known.get("y")), cells_of(2, known.get("z"))].all()
 
         for (_, x, y, z), _, _ in self._listed(has_unmarked_cells):
-            found[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
-        if not found.any():
+            occupied[cells_of(0, x), cells_of(1, y), cells_of(2, z)] = True
+        if not occupied.any():
             self.identity.check(has_absent=True)
-        return found
+        return occupied
 
     def _cells_of(self, cell_shape: Vec3, axis: int, file: int | None) -> slice:
         """Return the cells, along one axis, that a file's voxels inside the box touch; all cells without a file."""
@@ -363,13 +365,13 @@ class StoredArray(RandomAccessVolume):
             rows = [(x, y, z, *state) for z in units[2] for y in units[1] for x in units[0]] if state is not None else []
             return self._moved(np.array(rows, np.int64).reshape(-1, 5))
         files = self._files_of_units(units)
-        return self._states(self._found_by_listing(files) if math.prod(map(len, files)) > _TRIED_FILES else self._found(files))
+        return self._states(self._listed_file_states(files) if math.prod(map(len, files)) > _TRIED_FILES else self._file_states(files))
 
     def stored_states(self) -> States:
         """Return the states of all stored shards that the bounding box touches, by one listing."""
         if not self.can_list:
             return self.shard_states(self.box)
-        return self._states(self._found_by_listing(self._files_of_units(self._units_in(self.box))))
+        return self._states(self._listed_file_states(self._files_of_units(self._units_in(self.box))))
 
     def _units_in(self, box: BoundingBox) -> tuple[range, range, range]:
         """Return the groups of files that a box touches, counted from the array's first voxel."""
@@ -386,28 +388,34 @@ class StoredArray(RandomAccessVolume):
         x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], self.grid.file[1:], self.grid.unit, strict=True))
         return x, y, z
 
-    def _found(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
+    def _file_states(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Yield the states of files, asking for each by name."""
         if self.grid.file is None:
-            yield from self._found_by_listing(files)
+            yield from self._listed_file_states(files)
             return
         naming = self.naming
         assert naming is not None
-        every = [(c, x, y, z) for z, y, x, c in product(*files[::-1])]
+        indices = [(c, x, y, z) for z, y, x, c in product(*files[::-1])]
         if not self._has_variants:
-            found = self.store.states(map(naming.key, every))
-            yield from ((file, FileVariant(0, *state)) for file, state in zip(every, found, strict=True) if state is not None)
+            states = self.store.states(map(naming.key, indices))
+            yield from ((file, FileVariant(0, *state)) for file, state in zip(indices, states, strict=True) if state is not None)
             return
-        for file in every:
-            for one in naming.file_states(self.store, file):
-                yield file, one
+        for file in indices:
+            for variant in naming.file_states(self.store, file):
+                yield file, variant
+
+    @property
+    def has_single_file_shards(self) -> bool:
+        """Whether each shard is one file with one possible name."""
+        grid = self.grid
+        return grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants
 
     @property
     def _has_variants(self) -> bool:
         """Whether a file can have one of several names."""
         return self.naming is not None and len(self.naming.names((0, 0, 0, 0))) > 1
 
-    def _found_by_listing(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
+    def _listed_file_states(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Yield the states of files as their folders list them."""
         assert self.naming is not None
         for file, entry, variant in self.naming.list_files(self.store, files):
@@ -419,16 +427,15 @@ class StoredArray(RandomAccessVolume):
 
     def _states(self, found: Iterator[tuple[Vec4, FileVariant]]) -> States:
         """Return one row per shard: size and time of its file, or a digest of the states of its files."""
-        grid = self.grid
-        if grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants:
-            return self._moved(np.array([(*file[1:], one.nbytes, one.mtime_ns) for file, one in found], np.int64).reshape(-1, 5))
-        return self._moved(summed_states([(*self._unit_of(file), *file, *one) for file, one in found]))
+        if self.has_single_file_shards:
+            return self._moved(np.array([(*file[1:], variant.nbytes, variant.mtime_ns) for file, variant in found], np.int64).reshape(-1, 5))
+        return self._moved(summed_states([(*self._unit_of(file), *file, *variant) for file, variant in found]))
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
         """Return number, size and digest of the files of a group, as :meth:`stored_states` combines them."""
-        found = list(self._found(self._files_of_units([range(n, n + 1) for n in unit])))
+        found = list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
         states = self._states(iter(found))
-        return len(found), sum(one.nbytes for _, one in found), int(states[0, 4]) if len(found) else 0
+        return len(found), sum(variant.nbytes for _, variant in found), int(states[0, 4]) if len(found) else 0
 
     def _moved(self, states: States) -> States:
         """Convert indices counted from the array's first voxel to those of the absolute shards that the files touch."""

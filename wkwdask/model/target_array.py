@@ -1,4 +1,4 @@
-"""Stored array that is being written, in any format. Coordinates are relative to the first voxel of its grid.
+"""Arrays that are being written, in any format. Coordinates are relative to the first voxel of the grid.
 
 Sharded arrays: a part is a part file of encoded chunks (``wkwdask.model.run``). One task joins the parts of a shard without decoding, or a task writes the
 whole shard directly.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 SORT_BUFFER_NBYTES = 32 << 20  # of copied chunks that are sorted by code in memory, counted by their decoded size
 _BATCH_NBYTES = 4 << 20  # of voxels that are encoded in one call
-_MOST_SHARDS = 1 << 12  # shards from one stored file: each of them searches the whole file
+_MAX_SHARDS_PER_FILE = 1 << 12  # target shards from one stored file: each of them searches the whole file
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,8 @@ class TargetArray:
         """Return the largest box of chunks inside a shard whose voxels have at most ``nbytes`` bytes."""
         return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
 
-    def most_files(self, shards: int, chunks: int) -> int:
+    def max_files(self, shards: int, chunks: int) -> int:
+        """Return the largest number of files for some shards with some chunks."""
         return shards if self.is_sharded else chunks
 
     # -------------------------------------------------------------------------------------------- chunks
@@ -186,7 +187,7 @@ class TargetArray:
         """Return the published part of the array for reading."""
         return relative_to(self.array, self.array.grid.origin)
 
-    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+    def clip_to_box(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Cut off voxels beyond the box."""
         x, y, z = (slice(0, max(0, high - t)) for high, t in zip(self.box.bottomright, topleft, strict=True))
         return array[:, x, y, z]
@@ -221,11 +222,11 @@ class TargetArray:
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks without storing it, and return the size."""
-        layout, voxels = self.array.layout, self.within(array, topleft)
+        layout, voxels = self.array.layout, self.clip_to_box(array, topleft)
         _, corners = self.ordered_chunks(voxels.shape[1:], topleft)
         sink = FileBuffer(None)
         encode, batches = self.array.codec.encode_batch, _batches(len(corners), self.chunk_nbytes)
-        nbytes = sum(int(encode(voxels, corners[here], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for here in batches)
+        nbytes = sum(int(encode(voxels, corners[batch], self.chunk_shape, sink, self.folder, stores_zeros=layout.is_dense)[0].sum()) for batch in batches)
         sink.discard()
         return nbytes
 
@@ -255,10 +256,9 @@ class TargetArray:
             return self.splicer.can_splice(source, self)
         if not isinstance(source, StoredArray) or isinstance(source.layout, BoxCodec) or source.fill or self.merges:
             return False
-        mine = self.as_volume()
-        same = [(one.grid.size, one.grid.chunk, one.grid.truncates, one.dtype, one.box) for one in (source, mine)]
-        is_few = math.prod(source.shard_shape) <= _MOST_SHARDS * math.prod(self.shard_shape)
-        return is_few and same[0] == same[1] and source.box == source.extent and self.array.codec.reframe(source.codec) is not None
+        theirs, ours = ((array.grid.size, array.grid.chunk, array.grid.truncates, array.dtype, array.box) for array in (source, self.as_volume()))
+        has_few_shards = math.prod(source.shard_shape) <= _MAX_SHARDS_PER_FILE * math.prod(self.shard_shape)
+        return has_few_shards and theirs == ours and source.box == source.extent and self.array.codec.reframe(source.codec) is not None
 
     def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
         """Create a shard from the stored bytes of a volume in the same place, and publish it."""
@@ -372,12 +372,12 @@ class TargetArray:
 
     def published_receipt(self, receipt: Receipt) -> Receipt:
         """Complete a receipt with path, size and state of its shard, or of its group of files."""
-        if self.array.grid.file is not None:
+        if self.array.grid.file is None or self.array.has_single_file_shards:
+            state = self._state(receipt.shard)
+            count, nbytes, stamp = (0, 0, 0) if state is None else (1, *state)
+        else:
             count, nbytes, stamp = self.as_volume().group_state(receipt.shard)
-            return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
-        state = self._state(receipt.shard)
-        assert state is not None
-        return replace(receipt, path=self.shard_path(receipt.shard), nbytes=state.nbytes, mtime_ns=state.mtime_ns)
+        return replace(receipt, path=self.shard_path(receipt.shard) if count else None, nbytes=nbytes, mtime_ns=stamp, files=count or 1)
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Join part files into a shard without decoding chunks, and publish it; single-chunk files are published already."""
@@ -451,28 +451,28 @@ class TargetArray:
     def has_files_of(self, receipt: Receipt) -> bool:
         """Return whether the files of a receipt exist and are complete.
 
-        Compares state and tables of a shard, sizes of single files, and all bytes of a part.
+        Compares state and tables of a shard, sizes of single files, and all bytes of a part file.
         """
-        store = self.array.store
         is_part_file = receipt.part is not None and self.is_sharded
-        if not receipt.nbytes:
+        if not receipt.nbytes:  # all voxels are zero: in place, no file of an earlier state may remain
             return not self.is_in_place or is_part_file or not self._stored_sizes(receipt)
         if is_part_file:
             assert receipt.part is not None
             return is_whole_part(self.parts, self.part_name(receipt.shard, receipt.part), receipt.nbytes, receipt.checksum)
-        if self.is_in_place and receipt.part is None:
-            there = self.published_receipt(receipt)
-            if (there.nbytes, there.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
-                return False  # another program has written it since
-        elif not self.is_sharded:
+        if not self.is_sharded and (receipt.part is not None or not self.is_in_place):
             sizes = self._stored_sizes(receipt)
             return (len(sizes), sum(sizes)) == (receipt.files, receipt.nbytes)
-        if not self.is_sharded:
-            return True
+        if self.is_in_place:
+            current = self.published_receipt(receipt)
+            if (current.nbytes, current.mtime_ns) != (receipt.nbytes, receipt.mtime_ns):
+                return False  # another program has written it since
+        return not self.is_sharded or self._is_whole_shard(receipt)
+
+    def _is_whole_shard(self, receipt: Receipt) -> bool:
         state = self._state(receipt.shard)
         if state is None or state.nbytes != receipt.nbytes:
             return False
-        file = store.open(self.shard_key(receipt.shard))
+        file = self.array.store.open(self.shard_key(receipt.shard))
         if file is None:
             return False
         with file:
@@ -503,7 +503,7 @@ class Writer(ABC):
 
     def _clipped(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
         """Cut off voxels beyond the box, or extend the array to whole chunks with what is stored around it."""
-        voxels = self._target.within(array, topleft)
+        voxels = self._target.clip_to_box(array, topleft)
         self._stats.add(voxels, topleft)
         return self._target.with_borders(voxels, topleft) if self._target.merges else (voxels, topleft)
 
@@ -552,10 +552,10 @@ class PartWriter(Writer):
         """Encode and store whole chunks, without statistics."""
         target = self._target
         codes, corners = target.ordered_chunks(voxels.shape[1:], topleft)
-        for here in _batches(len(codes), target.chunk_nbytes):
-            sizes, _ = target.array.codec.encode_batch(voxels, corners[here], target.chunk_shape, self._output, self._source, stores_zeros=False)
+        for batch in _batches(len(codes), target.chunk_nbytes):
+            sizes, _ = target.array.codec.encode_batch(voxels, corners[batch], target.chunk_shape, self._output, self._source, stores_zeros=False)
             stored = sizes > 0
-            self._codes.append(codes[here][stored])
+            self._codes.append(codes[batch][stored])
             self._sizes.append(sizes[stored])
 
     def close(self) -> Receipt:
@@ -593,8 +593,8 @@ class ShardWriter(Writer):
                 raise ValueError(f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}")
             self._is_in_order = False
         self._last = int(codes[-1])
-        for here in _batches(len(codes), self._target.chunk_nbytes):
-            self._append(voxels, codes[here], corners[here])
+        for batch in _batches(len(codes), self._target.chunk_nbytes):
+            self._append(voxels, codes[batch], corners[batch])
 
     def _append(self, voxels: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
         target, buffer, layout = self._target, self._shard_file.buffer, self._target.array.layout
@@ -603,10 +603,10 @@ class ShardWriter(Writer):
             start = buffer.end
             sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, buffer, self._source, stores_zeros=layout.is_dense)
             stored = sizes > 0
-            here, sizes = codes[:count][stored], sizes[stored]
-            if self._is_in_order and len(here):
-                self._shard_file.record(here, sizes)
-            self._codes.append(here)
+            stored_codes, sizes = codes[:count][stored], sizes[stored]
+            if self._is_in_order and len(stored_codes):
+                self._shard_file.record(stored_codes, sizes)
+            self._codes.append(stored_codes)
             self._sizes.append(sizes)
             self._starts.append(start + np.cumsum(sizes) - sizes)
             self._nonzero += nonzero
@@ -690,18 +690,20 @@ class FilesWriter(Writer):
         self._files.discard()
 
 
-def in_place_target(array: StoredArray, how: InPlaceWrite) -> TargetArray:
-    """Return an existing array as an array that is written in place."""
+def in_place_target(array: StoredArray, write: InPlaceWrite) -> TargetArray:
+    """Return an existing array as the target of an in-place write."""
     name, layout, grid = array.name, array.layout, array.grid
     if not array.store.is_local or array.naming is None or isinstance(layout, BoxCodec) or grid.file is None:
-        raise UnsupportedError(f"{name}: arrays stored like this are read-only")
-    if array.fill or array.channels is not None:
-        raise UnsupportedError(f"{name}: missing chunks read as {array.fill}: such arrays are read-only")
-    if not array.extent.contains(how.box):
-        raise BoundsError(f"{name}: box {how.box} reaches outside {array.extent}")
+        raise UnsupportedError(f"{name}: only local arrays whose files contain boxes of chunks can be written in place")
+    if array.fill:
+        raise UnsupportedError(f"{name}: missing chunks read as {array.fill}; only arrays with fill value 0 can be written in place")
+    if array.channels is not None:
+        raise UnsupportedError(f"{name}: the layer shows {array.num_channels} of the array's {grid.size[0]} channels; such layers are read-only")
+    if not array.extent.contains(write.box):
+        raise BoundsError(f"{name}: box {write.box} reaches outside {array.extent}")
     unit = grid.file[1:] if layout.is_sharded else grid.unit
-    there = replace(array.at(array.store.at(how.folder)), grid=replace(grid, unit=unit), part=how.box)
-    return TargetArray(there, there.store.at(how.parts), merges=how.merges, is_in_place=True)
+    target = replace(array.at(array.store.at(write.folder)), grid=replace(grid, unit=unit), part=write.box)
+    return TargetArray(target, target.store.at(write.parts), merges=write.merges, is_in_place=True)
 
 
 def _batches(count: int, nbytes: int) -> Iterator[slice]:

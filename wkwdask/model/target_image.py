@@ -27,7 +27,7 @@ class Destination:
     url: str
     """Image, or one of its levels."""
     layer: str | None = None
-    """Name of the image if the URL is that of a container of several."""
+    """Name of the image if the URL names a container of several."""
     mag: Mag | None = None
     """Mag, if the URL does not state it."""
     all_mags: tuple[Mag, ...] = ()
@@ -43,7 +43,7 @@ class Destination:
     source_voxel_size_nm: Lengths | None = None
     """The same from the source, for a new image."""
     names_image: bool = False
-    """Whether the URL is that of an image; else it can be that of a level."""
+    """Whether the URL names an image; if not, it may name a level."""
     needs_container: bool = True
     """Whether a level must belong to a dataset or container."""
     is_empty_folder: bool = False

@@ -1,4 +1,4 @@
-"""Protocol of volumes: what graphs and jobs need to read one of any format.
+"""Protocol of volumes: the interface through which graphs and jobs read any format.
 
 A chunk is the smallest encoded box of voxels, a shard is one stored file or object.
 """

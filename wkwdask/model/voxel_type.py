@@ -70,14 +70,14 @@ def by_dtype(dtype: Any) -> VoxelType:
     >>> by_dtype(">u2").wkw_code
     2
     """
-    given = np.dtype(dtype)
-    found = _BY_DTYPE.get(given.newbyteorder("<"))
-    if found is None:
-        hint = _CASTS.get(given.name)
-        names = ", ".join(voxel_type.dtype.name for voxel_type in VOXEL_TYPES)
+    numpy_type = np.dtype(dtype)
+    voxel_type = _BY_DTYPE.get(numpy_type.newbyteorder("<"))
+    if voxel_type is None:
+        hint = _CASTS.get(numpy_type.name)
+        names = ", ".join(each.dtype.name for each in VOXEL_TYPES)
         advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
-        raise TypeError(f"WKW has no voxel type for {given.name}; it stores {names}: {advice}")
-    return found
+        raise TypeError(f"WKW has no voxel type for {numpy_type.name}; it stores {names}: {advice}")
+    return voxel_type
 
 
 def guess_category(dtype: np.dtype[Any], num_channels: int) -> str:

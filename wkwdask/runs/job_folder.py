@@ -173,7 +173,7 @@ class JobFolder:
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
-                        "targets": list(map(self._paths(self.root).written, self.targets)),
+                        "targets": list(map(self._paths(self.root).format_path, self.targets)),
                         "existing": existing,
                         "settings": settings,
                         "plan": plan,

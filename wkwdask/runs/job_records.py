@@ -164,7 +164,7 @@ def read_plan(root: str) -> dict[str, Any] | None:
         return None
     with reading(path, "record"):
         for target in record["targets"]:
-            RecordPaths(root).read(target)
+            RecordPaths(root).parse_path(target)
         for name, kinds in _PLAN_VALUES.items():
             if not isinstance(record.setdefault(name, None), kinds):
                 raise TypeError(f"{name} is {record[name]!r}")
@@ -185,7 +185,7 @@ def targets_of(root: str) -> list[str]:
     """List the mags that a job writes, in any folder."""
     record, paths = read_plan(root), RecordPaths(root)
     # Publication deletes the plan before the publish record, which names the same mags.
-    return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))
+    return published_folders(paths) if record is None else list(map(paths.parse_path, record["targets"]))
 
 
 def holds_only_jobs(folder: str) -> bool:

@@ -163,7 +163,7 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         for level, target in enumerate(targets):
             shards = int(one.levels[level].occupied_shards(target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
-            files = target.most_files(shards, math.ceil(chunks * occupied.mean()))
+            files = target.max_files(shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
             if shards and not one.writes_whole_shards(level, target.shard_shape):
@@ -369,7 +369,7 @@ def _of_job(job: Import | Rechunk) -> ConvertedMag:
     voxel_nbytes = int(plan.box.volume * source.num_channels * source.dtype.itemsize * share)
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
     chunks = count_cells(plan.box, target.chunk_shape)
-    files = target.most_files(shards, math.ceil(chunks * share))
+    files = target.max_files(shards, math.ceil(chunks * share))
     copies = not isinstance(job, Import) and not job.decodes  # spliced chunks are not encoded, so the sample only estimates the size
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
     ratio, seconds_per_byte = _sampled(source, plan, target, occupied)

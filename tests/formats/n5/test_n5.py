@@ -53,7 +53,7 @@ def test_open(container):
         wkwdask.open(container / "em", bounding_box=(0, 17, 45, 4, 5, 6))
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.open(container)
-    with pytest.raises(ValueError, match="chunk_size= is for precomputed volumes"):
+    with pytest.raises(ValueError, match="chunk_size= applies to precomputed volumes only"):
         wkwdask.open(container / "em", chunk_size=(8, 8, 8))
 
 

@@ -180,7 +180,7 @@ def test_unknown_compressions():
         parse_compression({"compression": {"type": "jpeg"}}, "f", Problems())
     problems = Problems()
     parse_compression({"compression": {"level": 5}}, "f", problems)
-    assert problems.found == ['compression: expected an object with a "type", found {"level": 5}']
+    assert problems.messages == ['compression: expected an object with a "type", found {"level": 5}']
     with pytest.raises(ValueError, match="must be one of raw, gzip"):
         make_compression("lz4")
     with pytest.raises(ValueError, match=r"level of bzip2 must be in 1..9, got 0"):

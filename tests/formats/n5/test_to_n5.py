@@ -155,13 +155,13 @@ def test_other_data_is_left_alone(tmp_path):
     before = contents(tmp_path)
     with pytest.raises(ExistsError, match="lies inside the N5 dataset"):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0" / "more", existing="overwrite")
-    with pytest.raises(ExistsError, match="something else than one"):
+    with pytest.raises(ExistsError, match="other files than one"):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em", existing="overwrite")
-    with pytest.raises(ExistsError, match="something else than one"):
+    with pytest.raises(ExistsError, match="other files than one"):
         wkwdask.to_wkw(voxels(), tmp_path / "c.n5" / "em", existing="overwrite")
     assert contents(tmp_path) == before
     (tmp_path / "c.n5" / "em" / "s0" / "thesis.docx").write_text("years")
-    with pytest.raises(ExistsError, match="something else than one N5 dataset"):
+    with pytest.raises(ExistsError, match="other files than one N5 dataset"):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0", existing="overwrite")
 
 

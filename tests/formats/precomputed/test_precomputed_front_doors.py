@@ -103,7 +103,7 @@ def test_what_is_one(tmp_path, volumes):
     """A folder with WKW in it, or an info of something else, is no precomputed volume."""
     with pytest.raises(MissingError, match="no dataset"):
         wkwdask.open(volumes)
-    with pytest.raises(ValueError, match="chunk_size= is for precomputed volumes"):
+    with pytest.raises(ValueError, match="chunk_size= applies to precomputed volumes only"):
         wkwdask.open(volumes, chunk_size=(8, 8, 8))
     (tmp_path / "info").write_text('{"@type": "neuroglancer_skeletons"}')
     with pytest.raises(MissingError, match="no dataset"):

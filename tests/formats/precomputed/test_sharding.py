@@ -189,7 +189,7 @@ def test_json():
     entry["data_encoding"] = None
     entry["shard_bits"] = 15.0
     assert parse_sharding(entry, "s", problems) == Sharding(9, 6, 15, "murmurhash3_x86_128")
-    assert problems.found == []
+    assert problems.messages == []
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_json():
 def test_wrong_json(change, message):
     problems = Problems()
     assert parse_sharding({**format_sharding(Sharding(0, 3, 0)), **change}, "s", problems) is None
-    assert problems.found == [message]
+    assert problems.messages == [message]
 
 
 SIZES = [

@@ -139,7 +139,7 @@ def test_other_data_is_left_alone(tmp_path, dataset):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     zarr.create_array(str(tmp_path / "array"), shape=(3,), dtype="uint8")
-    for target, message in (("notes", "holds something else than an image"), ("array", "is a Zarr array"), (dataset, "holds WKW data")):
+    for target, message in (("notes", "contains other files than an image"), ("array", "is a Zarr array"), (dataset, "holds WKW data")):
         with pytest.raises(ExistsError, match=message):
             wkwdask.to_zarr(voxels(), tmp_path / target, **OPTIONS)
     wkwdask.to_zarr(voxels(), f"zarr://{tmp_path}/a", **OPTIONS)
@@ -152,7 +152,7 @@ def test_other_data_is_left_alone(tmp_path, dataset):
     with pytest.raises(ValueError, match="the axes of the image are"):
         wkwdask.to_zarr(voxels((2, 4, 4, 4)), tmp_path / "a", mag=2, **OPTIONS)
     (tmp_path / "a" / "1" / "notes").write_text("mine")
-    with pytest.raises(ExistsError, match=r"holds something else than one Zarr array \(.*notes\)"):
+    with pytest.raises(ExistsError, match=r"contains other files than one Zarr array \(.*notes\)"):
         wkwdask.to_zarr(voxels(), tmp_path / "a", existing="overwrite", **OPTIONS)
     (tmp_path / "a" / "1" / "notes").unlink()
     wkwdask.to_zarr(voxels(seed=2), tmp_path / "a", existing="overwrite", **OPTIONS)

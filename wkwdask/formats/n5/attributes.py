@@ -77,8 +77,8 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
     dtype = np.dtype(name if name in DTYPES else "uint8")
     if block_size and math.prod(block_size) * dtype.itemsize > MAX_BLOCK_NBYTES:
         problems.add("blockSize", f"blocks of at most {MAX_BLOCK_NBYTES} bytes", list(block_size))
-    if problems.found:
-        raise CorruptError(f"{source}: " + "; ".join(problems.found))
+    if problems.messages:
+        raise CorruptError(f"{source}: " + "; ".join(problems.messages))
     if document.get("isLabelMultiset") is True:
         raise UnsupportedError(f"{source}: isLabelMultiset: several labels per voxel are not supported")
     return N5Dataset(dimensions, block_size, dtype, compression, document)

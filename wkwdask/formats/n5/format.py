@@ -47,7 +47,7 @@ class N5Format(ArrayFormat):
         return target_beside(image)
 
     def why_not_replaceable(self, folder: str) -> str:
-        return "holds something else than one N5 dataset, and is not replaced; move it away"
+        return "contains other files than one N5 dataset and is not replaced; move it away"
 
     def container_around(self, folder: str) -> str | None:
         """Return the nearest folder that has a version of N5 or the suffix ``.n5``, or None."""

@@ -37,8 +37,8 @@ class ScaleIdentity(FileIdentity):
     dtype: np.dtype[Any]
     num_channels: int
 
-    what: ClassVar[str] = "scale"
-    whole: ClassVar[str] = "volume"
+    noun: ClassVar[str] = "scale"
+    whole_noun: ClassVar[str] = "volume"
 
     @property
     def records(self) -> Store:

@@ -114,7 +114,7 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
     redirect = document.get("redirect")
     if isinstance(redirect, str) and not _can_be_path(redirect):
         problems.add("redirect", "a path or URL", redirect)
-    if isinstance(redirect, str) and redirect and not problems.found:
+    if isinstance(redirect, str) and redirect and not problems.messages:
         return VolumeInfo("image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect)
     name, num_channels = document.get("data_type"), document.get("num_channels")
     voxel_type = by_precomputed_name(name) if isinstance(name, str) else None
@@ -136,8 +136,8 @@ def parse_info(content: str | bytes, source: str) -> VolumeInfo:
             scales.append(scale)
         else:
             unusable.append(scale)
-    if problems.found:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(scale.problem.removeprefix(f"{source}: ") for scale in unusable)]))
+    if problems.messages:
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.messages), *(scale.problem.removeprefix(f"{source}: ") for scale in unusable)]))
     kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
     return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(unusable))
 
@@ -150,7 +150,7 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
     path, problems, missing = f"scales[{index}]", Problems(), Problems()
     if not isinstance(entry, dict):
         problems.add(path, "an object", entry)
-        return UnusableScale(index, path, f"{source}: {problems.found[0]}", entry=entry)
+        return UnusableScale(index, path, f"{source}: {problems.messages[0]}", entry=entry)
     key = entry.get("key")
     if not isinstance(key, str) or not _can_be_path(key):
         problems.add(f"{path}.key", "a folder", key)
@@ -168,12 +168,12 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Un
         name = "compressed_segmentation_block_size"
         block_size = _triple(entry.get(name), f"{path}.{name}", 1, problems)
     sharding = None if entry.get("sharding") is None else parse_sharding(entry["sharding"], f"{path}.sharding", problems)
-    if not problems.found:
+    if not problems.messages:
         _check_chunks(size, chunk_sizes, sharding, voxel_nbytes, path, problems)
-    if problems.found or missing.found:
+    if problems.messages or missing.messages:
         name = key if isinstance(key, str) and _can_be_path(key) else path
-        text = f"{source}: " + "; ".join(problems.found + missing.found)
-        return UnusableScale(index, name, text, resolution, not problems.found, entry)
+        text = f"{source}: " + "; ".join(problems.messages + missing.messages)
+        return UnusableScale(index, name, text, resolution, not problems.messages, entry)
     assert isinstance(key, str)
     assert resolution is not None
     options = {name: entry[name] for name in ENCODER_OPTIONS if name in entry}

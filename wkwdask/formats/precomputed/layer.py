@@ -145,12 +145,12 @@ def is_volume(path: str) -> bool:
 
 
 def is_mag_or_dataset(path: str) -> bool:
-    """Check whether a folder is a WKW mag, or a dataset with its JSON."""
+    """Return whether a folder is a WKW mag, or a dataset with a JSON."""
     return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
 
 def contains_wkw(path: str) -> bool:
-    """Check whether a folder is a WKW dataset, layer or mag."""
+    """Return whether a folder is a WKW dataset, layer or mag; a layer has only its mags to check."""
     if is_mag_or_dataset(path):
         return True
     try:

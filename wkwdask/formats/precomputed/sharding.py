@@ -263,7 +263,7 @@ def _mixed(values: Column) -> Column:
 
 
 def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None:
-    before = len(problems.found)
+    before = len(problems.messages)
     if not isinstance(value, dict):
         problems.add(path, "an object", value)
         return None
@@ -277,7 +277,7 @@ def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None
         _choice("raw" if value.get(name) is None else value[name], DATA_ENCODINGS, f"{path}.{name}", problems)
         for name in ("minishard_index_encoding", "data_encoding")
     )
-    return None if len(problems.found) > before else Sharding(preshift, minishard, shard, function, index, data)
+    return None if len(problems.messages) > before else Sharding(preshift, minishard, shard, function, index, data)
 
 
 def _bits(entry: dict[str, Any], name: str, limit: int, path: str, problems: Problems) -> int:

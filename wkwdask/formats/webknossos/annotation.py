@@ -66,7 +66,7 @@ class AnnotationMag:
     state: tuple[int, int]
     """Size and modification time of the archive when it was opened."""
     largest_layer_id: int = 0
-    """Largest id of the layer; larger ids are new and shifted by ``id_offset``."""
+    """Largest id of the layer; larger ids are new and are raised by ``id_offset``."""
     id_offset: int = 0
     """Offset added to new ids, so that ids of several annotations do not collide."""
 
@@ -91,18 +91,18 @@ class AnnotationMag:
         high = [-(-b // step) for b in box.bottomright]
         first, last = np.searchsorted(blocks[:, 2], (low[2], high[2]))
         near = blocks[first:last]
-        found: npt.NDArray[np.int64] = near[((near >= low) & (near < high)).all(axis=1)]
-        return found
+        touching: npt.NDArray[np.int64] = near[((near >= low) & (near < high)).all(axis=1)]
+        return touching
 
     def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Decode one stored block."""
         name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
         # LZ4 adds little to incompressible data. A file of more than twice the block is broken, and is not read into memory as a whole.
-        most = 2 * self.header.block_nbytes + self.header.smallest_data_offset
-        raw = self._open().read(name, most)
+        max_nbytes = 2 * self.header.block_nbytes + self.header.smallest_data_offset
+        raw = self._open().read(name, max_nbytes)
         source = f"{self.file.name}:{name}"
-        if len(raw) > most:
-            raise CorruptError(f"{source}: more than {most} bytes, expected one block of {self.header.block_nbytes} bytes")
+        if len(raw) > max_nbytes:
+            raise CorruptError(f"{source}: more than {max_nbytes} bytes, expected one block of {self.header.block_nbytes} bytes")
         self.header.check_same_mag(parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source)
         voxels = decode_file(raw, source).astype(dtype, copy=False)
         return np.where(voxels > self.largest_layer_id, voxels + dtype.type(self.id_offset), voxels) if self.id_offset else voxels
@@ -122,7 +122,7 @@ class VolumeLayer:
     def __str__(self) -> str:
         file = basename(self.member)
         label = file if self.name is None else f"{self.name} ({file})"
-        return label if self.fallback is None else f"{label}, made on layer {self.fallback}"
+        return label if self.fallback is None else f"{label}, drawn on layer {self.fallback}"
 
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
@@ -153,30 +153,33 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
     note = ""
     if len(inner) > 1 or (inner and volume_layer is not None):
         layers = _volume_layers(opened, names, inner, file)
-        chosen = _chosen(layers, fallback, volume_layer, file)
+        chosen = _choose_layer(layers, fallback, volume_layer, file)
         inner = [chosen.member]
         others = "; ".join(str(layer) for layer in layers if layer is not chosen)
         note = f"{file.path}: used volume layer {chosen}; left out {others}" if others else ""
     if not inner:
         what = "the volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
         raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
-    found = ArchiveFile(f"{file.path}/{inner[0]}") if files.isdir(file.path) else ArchiveFile(file.path, inner[0])
-    if not any(_BLOCK.fullmatch(name) for name in found.open().names()) and any(True for _ in found.open().names()):
-        raise UnsupportedError(f"{found.name}: the data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
-    return found, note
+    data = ArchiveFile(f"{file.path}/{inner[0]}") if files.isdir(file.path) else ArchiveFile(file.path, inner[0])
+    if not any(_BLOCK.fullmatch(name) for name in data.open().names()) and any(True for _ in data.open().names()):
+        raise UnsupportedError(f"{data.name}: expected WKW data such as 1/z0/y0/x0.wkw, found other files; export the annotation as WKW")
+    return data, note
 
 
-def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
+def _choose_layer(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
     """Choose one of several volume layers."""
-    found = [layer for layer in layers if (layer.fallback == fallback if volume_layer is None else volume_layer in (layer.name, basename(layer.member)))]
-    if len(found) == 1:
-        return found[0]
+    if volume_layer is None:
+        matching = [layer for layer in layers if layer.fallback == fallback]
+    else:
+        matching = [layer for layer in layers if volume_layer in (layer.name, basename(layer.member))]
+    if len(matching) == 1:
+        return matching[0]
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
-        raise ValueError(f"{file.path}: several volume annotations, {len(found)} of them made on layer {fallback}; name one with volume_layer=: {listed}")
-    if not found:
+        raise ValueError(f"{file.path}: several volume annotations, {len(matching)} of them drawn on layer {fallback}; name one with volume_layer=: {listed}")
+    if not matching:
         raise MissingError(f"{file.path}: no volume layer {volume_layer!r}; there are {listed}")
-    raise ValueError(f"{file.path}: {len(found)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
+    raise ValueError(f"{file.path}: {len(matching)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
 
 
 def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], file: ArchiveFile) -> list[VolumeLayer]:
@@ -187,22 +190,22 @@ def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], fil
             with reading(f"{file.name}:{name}", "NML"):
                 root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
             described.update({volume.get("location"): volume for volume in root.iter("volume")})
-    found = [(member, described.get(basename(member))) for member in inner]
-    return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
+    volumes = [(member, described.get(basename(member))) for member in inner]
+    return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in volumes]
 
 
 def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _StoredMag]:
     """List the mags and their blocks; the list of a zip file is cached with the open file."""
     if isinstance(opened, Folder):
-        return _listed(file, opened.names())
+        return _list_mags(file, opened.names())
     if opened.index is None:
-        opened.index = _listed(file, opened.names())
+        opened.index = _list_mags(file, opened.names())
     index: dict[str, _StoredMag] = opened.index
     return index
 
 
-def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _StoredMag]:
-    found: dict[str, list[tuple[int, int, int]]] = {}
+def _list_mags(file: ArchiveFile, names: Iterator[str]) -> dict[str, _StoredMag]:
+    stored: dict[str, list[tuple[int, int, int]]] = {}
     mags: dict[str, Mag] = {}
     for name in names:
         match = _BLOCK.fullmatch(name)
@@ -212,23 +215,23 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _StoredMag]:
         if folder not in mags:
             with reading(f"{file.name}:{name}", "annotation"):
                 mags[folder] = Mag.parse(match["mag"])
-        blocks = found.setdefault(folder, [])
+        blocks = stored.setdefault(folder, [])
         if match["x"] is not None:
             blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))
     if len(set(mags.values())) != len(mags):
-        raise FormatError(f"{file.name}: holds a mag twice: {', '.join(sorted(mags))}")
-    return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in found.items()}
+        raise FormatError(f"{file.name}: contains a mag twice: {', '.join(sorted(mags))}")
+    return {folder: (mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in stored.items()}
 
 
 def find_mag(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
     """Return one mag of an annotation, or None if the annotation has no blocks at all."""
-    found = next((mag for mag in mags if mag.mag == wanted), None)
-    if found is None and mags:
+    matching = next((mag for mag in mags if mag.mag == wanted), None)
+    if matching is None and mags:
         raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are blocks of {', '.join(str(mag.mag) for mag in mags)}")
-    return found
+    return matching
 
 
-_FARTHEST = 2**53  # larger coordinates are not exact in float64
+_MAX_COORDINATE = 2**53  # larger coordinates are not exact in float64
 
 
 def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -248,11 +251,11 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
                 element.clear()
     if root is None or root.tag != "things":
         raise FormatError(f"{path}: the root element is <{'' if root is None else root.tag}>, expected <things> of an NML")
-    places = np.array(positions, np.float64).reshape(-1, 3)
-    far = np.flatnonzero(~(np.abs(places) < _FARTHEST).all(axis=1))  # also true for nan
+    voxels = np.array(positions, np.float64).reshape(-1, 3)
+    far = np.flatnonzero(~(np.abs(voxels) < _MAX_COORDINATE).all(axis=1))  # also true for nan
     if len(far):
-        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in places[far[0]])}, outside of any volume")
-    return np.array(trees, np.int64), np.floor(places).astype(np.int64)
+        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in voxels[far[0]])}, outside of any volume")
+    return np.array(trees, np.int64), np.floor(voxels).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +332,7 @@ class MergedVolume:
     def annotated_cells(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Mark the cells of a grid, within a box, that contain voxels of annotated blocks."""
         ranges = cell_range(box, cell_shape)
-        found = cell_map(box, cell_shape, self.name)
+        marked = cell_map(box, cell_shape, self.name)
         for annotation in self.annotations:
             step = annotation.header.block_len
             # Cells and blocks nest. Visit the larger of the two, so that many blocks in one cell count once.
@@ -337,8 +340,8 @@ class MergedVolume:
                 edges = np.maximum(cell_shape, step)
                 first = [max(t, n * edge) // c - r.start for t, n, edge, c, r in zip(box.topleft, row, edges, cell_shape, ranges, strict=True)]
                 last = [-(-min(b, (n + 1) * edge) // c) - r.start for b, n, edge, c, r in zip(box.bottomright, row, edges, cell_shape, ranges, strict=True)]
-                found[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
-        return found
+                marked[tuple(slice(a, b) for a, b in zip(first, last, strict=True))] = True
+        return marked
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
         return union_cells(self.base.cropped(self.box).occupied(cell_shape), self.annotated_cells(self.box, cell_shape))

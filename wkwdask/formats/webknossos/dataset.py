@@ -60,8 +60,8 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
 
 def _document(folder: str) -> dict[str, Any] | None:
-    found = read_datasource(folder)
-    return None if found is None else found.document
+    datasource = read_datasource(folder)
+    return None if datasource is None else datasource.document
 
 
 def check_datasource_writable(folder: str) -> None:
@@ -112,17 +112,17 @@ def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
 def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
     """Yield the mags: those that the JSON lists, or else the subfolders that contain a mag."""
     if layer.record is not None:
-        for entry in layer.record.mags:
-            yield _level(layer_folder, name, layer, entry.mag, _listed_folder(layer_folder, layer.dataset_folder, entry.mag, entry.path))
+        for listed in layer.record.mags:
+            yield _level(layer_folder, name, layer, listed.mag, _listed_folder(layer_folder, layer.dataset_folder, listed.mag, listed.path))
         return
-    found = {}
+    folders = {}
     with files.scandir(layer_folder) as entries:
-        for one in entries:
-            mag = mag_from_name(one.name)
-            if mag is not None and files.isfile(f"{one.path}/{HEADER_NAME}"):
-                found[mag] = one.path
-    for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors)):
-        yield _level(layer_folder, name, layer, mag, found[mag])
+        for entry in entries:
+            mag = mag_from_name(entry.name)
+            if mag is not None and files.isfile(f"{entry.path}/{HEADER_NAME}"):
+                folders[mag] = entry.path
+    for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
+        yield _level(layer_folder, name, layer, mag, folders[mag])
 
 
 def mag_from_name(name: str) -> Mag | None:
@@ -138,7 +138,7 @@ def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: 
 
 
 def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
-    """Return the folder of a mag that the JSON lists: its path, or else the existing one of the two conventional names (``2`` and ``2-2-2``)."""
+    """Return the folder of a mag that the JSON lists: its path, or else the folder with a conventional name (``2`` or ``2-2-2``)."""
     if path is not None:
         # A remote mag keeps its URL and raises when it is opened, so that the local mags stay readable.
         return path if is_remote(path) else local_path(path if "://" in path else join(str(dataset_folder), path))
@@ -163,7 +163,7 @@ def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> ResolvedUrl:
     """Resolve a path to a dataset, a layer or one mag."""
-    located = _located(local_path(url))
+    located = _locate(local_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
@@ -193,7 +193,7 @@ def with_external(layer: Image) -> Image:
     return replace(layer, container=replace(layer.container, allow_external=True))
 
 
-def _located(path: str) -> ResolvedUrl:
+def _locate(path: str) -> ResolvedUrl:
     datasource = read_datasource(path)
     if datasource is not None and (datasource.layers or datasource.invalid_layers):
         layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
@@ -239,9 +239,9 @@ def _layer_above(path: str) -> Image:
     """Return the layer of a folder, with its record if a JSON in the folder or above it lists it."""
     for folder in (path, dirname(path)):
         datasource = read_datasource(folder)
-        found = layer_in(folder, datasource, path) if datasource is not None else None
-        if found is not None:
-            return found
+        layer = layer_in(folder, datasource, path) if datasource is not None else None
+        if layer is not None:
+            return layer
     return make_layer(path, basename(path))
 
 
@@ -256,30 +256,30 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def metadata_paths(found: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
-    """List the metadata files that were searched to resolve a path, missing ones included: a change of any may resolve it differently."""
-    layer_folder = found.path if found.mag is None else dirname(found.path)
+def metadata_paths(resolved: ResolvedUrl, layer: Image, volume: StoredArray) -> list[str]:
+    """Return the metadata files, existing or missing, that determine how a path is resolved."""
+    layer_folder = resolved.path if resolved.mag is None else dirname(resolved.path)
     folders = [layer_folder, dirname(layer_folder), layer.container.dataset_folder or layer_folder]
     return [f"{volume.name}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
 
 
-FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
+ARRAY_FORMATS = {"zarr3": "zarr", "zarr": "zarr", "n5": "n5"}
 """Formats that are opened as arrays, by their name in the JSON (``dataFormat``)."""
 
 
 def is_arrays_layer(layer: Image) -> bool:
-    """Check whether the JSON lists a layer as Zarr or N5."""
-    return layer.container is not None and layer.container.data_format in FORMATS
+    """Return whether the JSON lists a layer as Zarr or N5."""
+    return layer.container is not None and layer.container.data_format in ARRAY_FORMATS
 
 
 def open_arrays(layer: Image, only: Mag | None = None) -> Image:
     """Open the arrays of a layer stored as Zarr or N5."""
     record: LayerRecord = layer.container.record
-    stored, levels = FORMATS[record.data_format], []
+    stored, levels = ARRAY_FORMATS[record.data_format], []
     for mag, folder in layer.mags.items():
         size = None if layer.voxel_size_nm is None else lengths_in(mag, layer.voxel_size_nm)
         source = f"{layer.container.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
-        item = _entry_of(record, mag)
+        item = _mag_entry(record, mag)
         try:
             volume = (open_zarr_volume if stored == "zarr" else open_n5_volume)(folder, partial(_axes, record, item, source))
             volume = replace(volume, mag=mag, lengths_nm=size, channels=_channels(record, item, volume.num_channels, source))
@@ -289,7 +289,7 @@ def open_arrays(layer: Image, only: Mag | None = None) -> Image:
     return array_image(stored, layer.folder, layer.name, levels, None if only is None else only.name, record.category)
 
 
-def _entry_of(record: LayerRecord, mag: Mag) -> dict[str, Any]:
+def _mag_entry(record: LayerRecord, mag: Mag) -> dict[str, Any]:
     """Return the entry of a mag in the JSON, or an empty dict."""
     items = record.entry.get("mags")
     return next((item for item in items if Mag.parse(item["mag"]) == mag), {}) if isinstance(items, list) else {}
@@ -315,11 +315,11 @@ def _axes(record: LayerRecord, item: dict[str, Any], source: str, shape: Sequenc
             places.setdefault(str(axis.get("name")), int(axis["index"]))
     if len(set(places.values())) != len(places) or not all(0 <= index < len(shape) for index in places.values()):
         raise CorruptError(f"{source}: axisOrder: expected the index of one of {len(shape)} dimensions for each axis, found {json.dumps(order)[:80]}")
-    found = {index: letter for letter, index in places.items()}
-    rest = [index for index in range(len(shape)) if index not in found]
+    letters = {index: letter for letter, index in places.items()}
+    rest = [index for index in range(len(shape)) if index not in letters]
     if rest and "c" not in places:
-        found[rest[0]] = "c"
-    return axes_of(shape, [found.get(index, "-") for index in range(len(shape))], source)
+        letters[rest[0]] = "c"
+    return axes_of(shape, [letters.get(index, "-") for index in range(len(shape))], source)
 
 
 def _channels(record: LayerRecord, item: dict[str, Any], stored: int, source: str) -> tuple[int, int]:

@@ -62,7 +62,7 @@ class LayerRecord:
     mags: tuple[MagRecord, ...]
     """All mags, finest first."""
     attributes: dict[str, Any]
-    """Fields that stay true for a copy of the layer: the largest id, view settings and the like."""
+    """Fields that a copy of the layer keeps, for example the largest id and view settings."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False)
     """The complete entry in the JSON."""
 
@@ -86,7 +86,7 @@ class DataSource:
     """Long name of the unit of the voxel size."""
 
     def layer(self, name: str) -> LayerRecord | None:
-        """Return the layer of a name, or None; raise the error of an invalid one."""
+        """Return the layer with a name, None if there is none; raises CorruptError if it is invalid."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -103,21 +103,21 @@ def parse_datasource(content: str | bytes, source: str) -> DataSource:
     """
     document = parse_object(content, source)
     problems = Problems()
-    voxel_size = _voxel_size(document.get("scale"), problems)
+    voxel_size = _parse_voxel_size(document.get("scale"), problems)
     entries = document.get("dataLayers", [])
     if not isinstance(entries, list):
         problems.add("dataLayers", "a list", entries)
         entries = []
     layers, invalid = [], []
     for index, entry in enumerate(entries):
-        wrong, path = Problems(), f"dataLayers[{index}]"
-        layer = _layer(entry, path, wrong)
+        layer_problems, path = Problems(), f"dataLayers[{index}]"
+        layer = _parse_layer(entry, path, layer_problems)
         if layer is not None:
             layers.append(layer)
         else:
-            invalid.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
-    if problems.found:
-        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(layer.problem.removeprefix(f"{source}: ") for layer in invalid)]))
+            invalid.append(InvalidLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(layer_problems.messages), entry))
+    if problems.messages:
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.messages), *(layer.problem.removeprefix(f"{source}: ") for layer in invalid)]))
     identity = document.get("id")
     name = identity.get("name", "") if isinstance(identity, dict) else ""
     if voxel_size is None:
@@ -173,7 +173,7 @@ def format_segment_id(value: int) -> int | dict[str, str]:
     return value if value <= _JAVASCRIPT_INTEGER else {"customJsonEncoding": "bigint", "value": str(value)}
 
 
-def _voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
+def _parse_voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
     """Parse voxel size and unit (long name)."""
     if value is None:
         return None
@@ -192,8 +192,8 @@ def _in_nm(size: tuple[float, float, float], unit: str) -> tuple[float, float, f
     return x, y, z
 
 
-def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
-    before = len(problems.found)
+def _parse_layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
+    before = len(problems.messages)
     if not isinstance(entry, dict):
         problems.add(path, "an object", entry)
         return None
@@ -205,13 +205,13 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
     category = entry.get("category", "color")
     if category not in ("color", "segmentation"):
         problems.add(f"{path}.category", '"color" or "segmentation"', category)
-    box = _box(entry.get("boundingBox"), f"{path}.boundingBox", problems)
+    box = _parse_box(entry.get("boundingBox"), f"{path}.boundingBox", problems)
     channels = entry.get("numChannels") or _CHANNELS.get(str(entry.get("elementClass")), 1)
     if not isinstance(channels, int) or channels < 1:
         problems.add(f"{path}.numChannels", "a positive number", channels)
-    mags = tuple(_mags(entry, path, problems))
+    mags = tuple(_parse_mags(entry, path, problems))
     _check_attachments(entry.get("attachments"), f"{path}.attachments", problems)
-    if len(problems.found) > before or box is None:
+    if len(problems.messages) > before or box is None:
         return None
     return LayerRecord(
         str(name), category, box, str(entry.get("elementClass", "")), channels, str(entry.get("dataFormat", "wkw")),
@@ -221,7 +221,7 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Check whether a layer name is also a valid folder name, because folders of layers are found by name."""
+    """Return whether a layer name is also a valid folder name, because folders of layers are found by name."""
     return name not in ("", ".", "..") and "/" not in name and not _NO_PATH.search(name)
 
 
@@ -232,7 +232,7 @@ def _check_attachments(groups: Any, path: str, problems: Problems) -> None:
                 problems.add(f"{path}.{kind}", "a path", item["path"])
 
 
-def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
+def _parse_box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     try:
         box = BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
     except (KeyError, TypeError, ValueError):
@@ -244,7 +244,7 @@ def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     return box
 
 
-def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:
+def _parse_mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:
     key, mag_key = _mag_keys(entry)
     items = entry.get(key, [])
     if not isinstance(items, list):
@@ -275,13 +275,13 @@ def valid_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
     if not isinstance(document, dict):
         return {}, [], []
     head = {key: value for key, value in document.items() if key != "dataLayers"}
-    if _voxel_size(head.get("scale"), Problems()) is None:
+    if _parse_voxel_size(head.get("scale"), Problems()) is None:
         head.pop("scale", None)
     entries = document.get("dataLayers")
     layers: list[dict[str, Any]] = []
     others: list[Any] = []
     for entry in entries if isinstance(entries, list) else []:
-        (others if _layer(entry, "", Problems()) is None else layers).append(entry)
+        (others if _parse_layer(entry, "", Problems()) is None else layers).append(entry)
     return head, layers, others
 
 

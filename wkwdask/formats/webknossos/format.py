@@ -54,7 +54,7 @@ _MAX_LISTED = 5  # names in a note
 
 
 class WebknossosFormat(ArrayFormat):
-    """A dataset with a JSON, a layer or a mag."""
+    """Format of datasets with a JSON, of their layers, and of mags."""
 
     name = "webknossos"
     options = WkwOptions
@@ -62,11 +62,11 @@ class WebknossosFormat(ArrayFormat):
     image_files = (FILE_NAME,)
 
     def recognise(self, path: str) -> bool:
-        """Check whether a folder is a dataset with a JSON, or a mag. A layer has no file of its own to check."""
+        """Return whether a folder is a dataset with a JSON, or a mag; no file identifies a layer."""
         return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
 
     def guess_can_open(self, url: object) -> bool:
-        """Check whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
+        """Return whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
         if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
             return False
         path = local_path(url)
@@ -82,7 +82,7 @@ class WebknossosFormat(ArrayFormat):
             return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def claims(self, path: str) -> bool:
-        """Check whether the JSON of a dataset lists a folder as a layer in another format, or as a mag of one."""
+        """Return whether the JSON of a dataset lists a folder as a layer in another format, or as a mag of one."""
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:
@@ -102,7 +102,7 @@ class WebknossosFormat(ArrayFormat):
     def level_copies(
         self, url: Url, target: Url | None, layers: Sequence[str] | None, levels: Sequence[Mag | str] | None, *, allow_external: bool = False
     ) -> list[LevelCopy]:
-        """List the selected mags with their targets: a dataset is copied to a dataset, a layer to a layer, a mag to a mag."""
+        """Return the selected mags with their destinations: a dataset is copied to a dataset, a layer to a layer, a mag to a mag."""
         located = locate(url, allow_external=allow_external)
         mags = None if levels is None else list(map(Mag.parse, levels))
         root = None if target is None else local_path(target)
@@ -110,10 +110,14 @@ class WebknossosFormat(ArrayFormat):
             raise ValueError(f"{root}: is the source; pass another target (rechunk and compress work in place without a target)")
         if layers is None and located.invalid_layers:
             located.invalid_layers[0].raise_error()
+
+        def destination(layer: Image, mag: Mag) -> Destination | None:
+            return None if root is None else Destination(_target_folder(root, located, layer, mag), image=layer, needs_container=False)
+
         level_copies = [
-            LevelCopy(layer, layer.find(mag), None if root is None else Destination(_place_in(root, located, layer, mag), image=layer, needs_container=False))
+            LevelCopy(layer, layer.find(mag), destination(layer, mag))
             for layer in (located.layers if layers is None else map(located.choose_listed, layers))
-            for mag in _chosen_mags(located, layer, mags)
+            for mag in _select_mags(located, layer, mags)
         ]
         if not level_copies:
             raise MissingError(f"{located.path}: no mags found")
@@ -148,9 +152,9 @@ class WebknossosFormat(ArrayFormat):
     def work_folder(self, image: Image, folders: Sequence[str]) -> str:
         return work_folder(image, folders)
 
-    def in_place_target(self, volume: StoredArray, how: InPlaceWrite) -> TargetArray:
-        level = DEFAULT_LEVEL if how.level is None else how.level
-        return replace(wkw_target(how.folder, header_of(volume), level, how.box, how.parts), is_in_place=True, merges=how.merges)
+    def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
+        level = DEFAULT_LEVEL if write.level is None else write.level
+        return replace(wkw_target(write.folder, header_of(volume), level, write.box, write.parts), is_in_place=True, merges=write.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:
         check_files_inside(image, folder, shards)
@@ -166,7 +170,7 @@ class WebknossosFormat(ArrayFormat):
         return volume.cropped(filled_box(volume) if is_mostly_outside else volume.box.union(stored))
 
     def is_uniform(self, volume: StoredArray) -> bool:
-        """Check whether all files have the block type of the header; files of other software may differ."""
+        """Return whether all files have the block type of the header; files of other software may differ."""
         header = header_of(volume)
         for x, y, z in volume.stored_states()[:, :3].tolist():
             file = open_if_stored(volume.shard_path((x, y, z)), header)
@@ -175,7 +179,7 @@ class WebknossosFormat(ArrayFormat):
         return True
 
     def category_of(self, image: Image, volume: Volume) -> str | None:
-        """Return the category in the JSON; it is not guessed for a layer without one."""
+        """Return the category in the JSON; without a JSON it is not guessed."""
         return image.category
 
     def is_level_folder(self, folder: str) -> bool:
@@ -186,7 +190,7 @@ class WebknossosFormat(ArrayFormat):
         return path if files.exists(path) else None
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"holds something else than one mag{stray_in(folder)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
+        return f"contains other files than one mag{stray_in(folder)} and is not replaced; name the folder of a mag, such as DATASET/LAYER/1"
 
     def container_around(self, folder: str) -> str | None:
         return next((path for path in (folder, dirname(folder)) if files.isfile(f"{path}/{FILE_NAME}")), None)
@@ -195,8 +199,8 @@ class WebknossosFormat(ArrayFormat):
         del pyramid
         return inspect_dataset(url, layers, mags)
 
-    def document_repair(self, scope: Any, found: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
-        return JsonRepair(scope, found, options)
+    def document_repair(self, scope: Any, findings: Mapping[str, Findings], options: RepairOptions) -> JsonRepair:
+        return JsonRepair(scope, findings, options)
 
     def find_removable(self, url: Url, *, allow_external: bool) -> ResolvedUrl:
         return locate(url, allow_external=allow_external)
@@ -206,7 +210,7 @@ class WebknossosFormat(ArrayFormat):
         return "" if stored == "wkw" else f"the layer is stored as {stored}, only mags of wkw are removed"
 
     def check_removable(self, image: Image, folder: str) -> str:
-        """Raise UnsupportedError for a mag that is outside of the dataset or listed by another layer; return its real folder otherwise."""
+        """Return the real folder of a mag; raises UnsupportedError if it lies outside of the dataset or another layer lists it."""
         dataset = image.container.dataset_folder
         if dataset is not None:
             check_datasource_writable(dataset)
@@ -222,7 +226,7 @@ class WebknossosFormat(ArrayFormat):
         return real
 
     def why_not_level(self, folder: str) -> str:
-        return f"is not a mag, or holds other files too{stray_in(folder)}"
+        return f"is not a mag, or contains other files too{stray_in(folder)}"
 
     def removal_edit(self, image: Image, levels: Sequence[Level]) -> MetadataEdit | None:
         """Return the edit that removes mags from the JSON, and a layer with its last mag."""
@@ -245,7 +249,7 @@ class WebknossosFormat(ArrayFormat):
 FORMAT = WebknossosFormat()
 
 
-def _chosen_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
+def _select_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
     existing = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
     missing = [mag for mag in mags or () if mag not in existing]
     if missing:
@@ -253,7 +257,7 @@ def _chosen_mags(located: ResolvedUrl, layer: Image, mags: Sequence[Mag] | None)
     return existing if mags is None else [mag for mag in existing if mag in mags]
 
 
-def _place_in(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> str:
+def _target_folder(root: str, located: ResolvedUrl, layer: Image, mag: Mag) -> str:
     if located.mag is not None:
         _check_name(root, located, mag)
         return root
@@ -270,9 +274,10 @@ def _check_name(folder: str, located: ResolvedUrl, mag: Mag) -> None:
 def _other_voxel_sizes(level_copies: Sequence[LevelCopy]) -> Iterator[str]:
     """Yield notes on target datasets with another voxel size."""
     for folder in {dirname(dirname(level_copy.destination.url)) for level_copy in level_copies if level_copy.destination is not None}:
-        there, here = read_datasource(folder), level_copies[0].image.container.datasource
-        if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
-            yield f"voxels of {folder} are {there.voxel_size_nm} nm, the copied ones {here.voxel_size_nm} nm"
+        target, source = read_datasource(folder), level_copies[0].image.container.datasource
+        sizes = [None if datasource is None else datasource.voxel_size_nm for datasource in (target, source)]
+        if None not in sizes and sizes[0] != sizes[1]:
+            yield f"voxels of {folder} are {sizes[0]} nm, the copied ones {sizes[1]} nm"
 
 
 def _not_copied(located: ResolvedUrl, copied: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:

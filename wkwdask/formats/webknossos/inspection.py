@@ -119,12 +119,12 @@ class MagScope(LevelScope):
         return replace(wkw_target(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:
-        found = {}
+        by_shard = {}
         for path, file_faults in faults.items():
             match = _DATA_FILE.fullmatch(path[len(self.folder) + 1 :]) if path.startswith(f"{self.folder}/") else None
             if match is not None:
-                found[int(match[3]), int(match[2]), int(match[1])] = list(file_faults)
-        return found
+                by_shard[int(match[3]), int(match[2]), int(match[1])] = list(file_faults)
+        return by_shard
 
     def paths_of(self, shard: Vec3) -> list[str]:
         return [file_path(self.folder, shard)]
@@ -159,31 +159,31 @@ class LayerScope(inspection.LayerScope):
     record: LayerRecord | None = None
     """Record of the layer; None if the JSON does not list it."""
 
-    def nonzero_outside(self, found: Mapping[str, Findings]) -> BoundingBox | None:
+    def nonzero_outside(self, findings: Mapping[str, Findings]) -> BoundingBox | None:
         """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1]; None without any."""
         # Only the finest mag counts: voxels of coarser mags extend beyond the box by rounding.
-        outside = found.get(self.mags[0].key, Findings()).outside if self.mags else None
+        outside = findings.get(self.mags[0].key, Findings()).outside if self.mags else None
         return None if outside is None else outside.in_mag(MAG_1)
 
-    def box_from_files(self, found: Mapping[str, Findings]) -> BoundingBox:
-        """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance, grown around all nonzero voxels."""
+    def box_from_files(self, findings: Mapping[str, Findings]) -> BoundingBox:
+        """Return the box of an unlisted layer [voxels of mag 1]: the box in the provenance, extended to all nonzero voxels."""
         readable: list[MagScope] = [scope for scope in self.mags if scope.header is not None]
         recorded_box = read_recorded_box(readable)
         if recorded_box is None:
             return readable[0].volume().box.in_mag(MAG_1)
-        outside = (found.get(scope.key, Findings()).outside for scope in readable)
+        outside = (findings.get(scope.key, Findings()).outside for scope in readable)
         return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), recorded_box)
 
-    def faults(self, json_path: str, found: Mapping[str, Findings]) -> Iterator[Fault]:
+    def faults(self, json_path: str, findings: Mapping[str, Findings]) -> Iterator[Fault]:
         """Compare largest id and box in the JSON with the contents of the files."""
         if self.record is None:
             return
-        values = (found.get(scope.key, Findings()).largest for scope in self.mags)
+        values = (findings.get(scope.key, Findings()).largest for scope in self.mags)
         largest = max((n for n in values if n is not None), default=None)
         stated = largest_segment_id(self.record.attributes)
         if largest is not None and stated is not None and stated < largest:
             yield Fault("json.largest_id", json_path, f"layer {self.name}: largestSegmentId {stated}", str(largest))
-        outside = self.nonzero_outside(found)
+        outside = self.nonzero_outside(findings)
         if outside is not None:
             box = self.record.bounding_box
             yield Fault("json.box_smaller", json_path, f"layer {self.name}: box {box}", f"nonzero voxels in {outside}")
@@ -213,20 +213,20 @@ class Scope(inspection.Scope):
         if not copies:
             yield None
 
-    def conclude(self, found: Mapping[str, Findings]) -> Iterator[Fault]:
+    def conclude(self, findings: Mapping[str, Findings]) -> Iterator[Fault]:
         for layer in self.layers:
-            yield from layer.faults(self.json_path, found)
+            yield from layer.faults(self.json_path, findings)
 
 
 def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
     """Collect the layers and mags of a path, with all faults that show without reading data files beyond their headers."""
     path = local_path(url)
     faults: list[Fault] = []
-    found, dataset, datasource, only = _find(path, faults)
-    chosen = [layer for layer in found if layers is None or layer.name in layers]
-    missing = set(layers or ()) - {layer.name for layer in found}
+    known, dataset, datasource, only = _find(path, faults)
+    chosen = [layer for layer in known if layers is None or layer.name in layers]
+    missing = set(layers or ()) - {layer.name for layer in known}
     if missing:
-        raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in found) or 'none'}")
+        raise MissingError(f"{path}: no layer {sorted(missing)[0]!r}; there are {', '.join(layer.name for layer in known) or 'none'}")
     selected = mags if only is None else [only]
     folders = [(path, False)] if dataset == path else []
     folders += [(layer.folder, True) for layer in chosen if selected is None and layer.container.data_format == "wkw" and files.isdir(layer.folder)]
@@ -247,17 +247,17 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, Data
         return _layers_in(path, None), path, None, None
     if datasource is not None:
         faults += [Fault("json.broken", f"{path}/{FILE_NAME}", invalid.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for invalid in datasource.invalid_layers]
-        known = [listed_layer(path, datasource, record) for record in datasource.layers]
-        listed = {files.realpath(layer.folder) for layer in known}
-        listed |= {files.realpath(dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
-        fresh = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in listed]
+        listed = [listed_layer(path, datasource, record) for record in datasource.layers]
+        listed_folders = {files.realpath(layer.folder) for layer in listed}
+        listed_folders |= {files.realpath(dirname(folder)) for layer in listed for folder in layer.mags.values() if not is_remote(folder)}
+        unlisted = [layer for layer in _layers_in(path, datasource) if files.realpath(layer.folder) not in listed_folders]
         names = {invalid.name for invalid in datasource.invalid_layers}
         faults += [
             Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
-            for layer in fresh
+            for layer in unlisted
             if layer.name not in names
         ]
-        return known + fresh, path, datasource, None
+        return listed + unlisted, path, datasource, None
     if looks_like_mag(path):
         return _find_mag(path)
     if not any(True for _ in _mag_folders(path)):
@@ -285,12 +285,12 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 
 def looks_like_mag(folder: str) -> bool:
-    """Check whether a folder holds a mag, even one without header or without files."""
+    """Return whether a folder is that of a mag, even of one without header or without files."""
     return files.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
-    """Yield the folders of a layer that are named like a mag and hold one."""
+    """Yield the folders of a layer that are named like a mag and look like one."""
     try:
         with files.scandir(layer_folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
@@ -393,8 +393,8 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
         if files.exists(path) and not files.isfile(path):  # reading a pipe would block
             raise OSError("not a file")
         with files.open_stream(path) as file:
-            header, found = check_mag_header(file.read(1 << 16), path)
-            faults += found
+            header, header_faults = check_mag_header(file.read(1 << 16), path)
+            faults += header_faults
     except FileNotFoundError:
         faults.append(Fault("header.missing", path, "no such file"))
     except OSError as error:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 class JsonRepair(DocumentRepair):
     """Planned changes of the JSON of a dataset."""
 
-    def __init__(self, scope: Scope, found: Mapping[str, Findings], options: RepairOptions) -> None:
+    def __init__(self, scope: Scope, findings: Mapping[str, Findings], options: RepairOptions) -> None:
         super().__init__()
         self._scope = scope
-        self._found = found
+        self._findings = findings
         self._options = options
         self._changes: list[Callable[[Document], Document]] = []
         self._new: Document | None = None
@@ -131,7 +131,7 @@ class JsonRepair(DocumentRepair):
         self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
 
     def _plan_box(self, layer: LayerScope, fault: Fault) -> None:
-        outside = layer.nonzero_outside(self._found)
+        outside = layer.nonzero_outside(self._findings)
         if outside is None or layer.record is None:
             return
         box = layer.record.bounding_box.union(outside)
@@ -172,7 +172,7 @@ class JsonRepair(DocumentRepair):
         elements, category = element_class(header.dtype, header.num_channels), guess_category(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": category, **before}]}
-        document = with_layer(document, layer.name, NewLayer(category, layer.box_from_files(self._found), elements, header.num_channels))
+        document = with_layer(document, layer.name, NewLayer(category, layer.box_from_files(self._findings), elements, header.num_channels))
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 

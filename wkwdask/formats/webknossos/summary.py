@@ -47,7 +47,7 @@ class MagSummary:
     problem: str = ""
     """Reason why the mag cannot be opened, or empty."""
     elsewhere: str | None = None
-    """Real path of a folder outside of the dataset; None if it is inside."""
+    """Real path of the folder if it lies outside of the dataset, else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class DatasetSummary:
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Summarise a dataset, layer or mag. Only headers are read, but all files are counted."""
+    """Summarise a dataset, layer or mag: headers are read, and all files are counted."""
     located = locate(url)
     sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources and located.invalid_layers:

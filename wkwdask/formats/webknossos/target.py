@@ -1,4 +1,4 @@
-"""Targets of new mags: their folders, headers, and the edit of the JSON that lists them."""
+"""Targets of new mags: their folders and headers, and the edit that lists them in the JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MagTarget:
     """Folder of the mag, with symbolic links that leave the dataset resolved."""
     mag: Mag
     layer: Image
-    """Layer of the mag, with its record if the JSON of the dataset lists it."""
+    """Layer of the mag, with its record if the JSON lists it."""
     destination: Destination
     """Destination and options given by the user."""
     user_folder: str = ""
@@ -89,7 +89,7 @@ class MagTarget:
         else:
             before = header_of(like)
             header = derived_header(before, options, spec, before.file_len)
-        size = self._size_of_new_dataset()
+        size = self._voxel_size_of_new_dataset()
         edit = (self if size is None else self._in_new_dataset(size))._edit(header, spec.box, size)
         keeps = self.destination.keeps_files and _is_hidden_outside(edit, spec.box)
         target = replace(_target(self.folder, header, options, spec.box), keeps_files=keeps)
@@ -111,7 +111,7 @@ class MagTarget:
         has_others = any(entry.mag != self.mag for entry in listed)
         if has_others and (record.element_class, record.num_channels) != (elements, header.num_channels):
             raise ValueError(
-                f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
+                f"{layer.folder}: the layer stores {type_text(record.element_class, record.num_channels)}, "
                 f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
             )
         # The box of the layer changes only if the new mag extends beyond it: other mags stay visible where they have voxels.
@@ -130,11 +130,11 @@ class MagTarget:
             layer_box = record.bounding_box.union(layer_box)
         return replace(edit, new_layer=NewLayer(category, layer_box, elements, header.num_channels), attributes=attributes)
 
-    def _size_of_new_dataset(self) -> Lengths | None:
+    def _voxel_size_of_new_dataset(self) -> Lengths | None:
         """Return the voxel size of a dataset to create [nm]; None for an existing one, whose voxel size must agree."""
         destination = self.destination
         if not destination.needs_container and destination.voxel_size_nm is None:
-            return None if destination.coordinate_voxel_size_nm is None else self._size_of_array(destination.coordinate_voxel_size_nm)
+            return None if destination.coordinate_voxel_size_nm is None else self._voxel_size_from_coordinates(destination.coordinate_voxel_size_nm)
         if not destination.needs_container and not self._is_named_as_mag:
             raise ValueError(f"{self.folder}: voxel_size= creates a dataset, whose mags are folders such as {self.folder}/LAYER/1: pass one of them")
         # An explicit voxel size must match an existing dataset. Without one, a new dataset takes that of the source.
@@ -151,16 +151,16 @@ class MagTarget:
             raise ValueError(f"{dataset}: a new dataset needs a voxel size, and the source has none: pass voxel_size=, such as (4, 4, 35) in nm")
         return size
 
-    def _size_of_array(self, size: Lengths) -> Lengths | None:
-        """Return the voxel size of a dataset to create for an array with coordinates; None if it is not created."""
+    def _voxel_size_from_coordinates(self, size: Lengths) -> Lengths | None:
+        """Return the voxel size of a dataset to create for an array with coordinates; None if none is created."""
         datasource = self.layer.container.datasource
         if datasource is None:
             return size if self.destination.is_empty_folder and self._is_named_as_mag else None
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
-            here, there = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
+            in_dataset, in_array = (", ".join(f"{length:g}" for length in lengths_in(self.mag, lengths)) for lengths in (known, size))
             raise ValueError(
-                f"{self.folder}: voxels of mag {self.mag} are {here} nm in the dataset, but {there} nm in the array's coordinates; "
+                f"{self.folder}: voxels of mag {self.mag} are {in_dataset} nm in the dataset, but {in_array} nm in the array's coordinates; "
                 "write to the mag with this voxel size, or pass offset="
             )
         return None
@@ -241,7 +241,7 @@ class LayerTarget:
 
 
 def _is_hidden_outside(edit: LayerEdit | None, box: BoundingBox) -> bool:
-    """Check whether a layer's box will be inside of another box: then voxels outside of it stay hidden, and whole files can be kept."""
+    """Return whether the layer's box will lie inside a box: then voxels outside of that box stay hidden, and whole files can be kept."""
     if edit is None:
         return False
     if edit.new_layer is not None:

@@ -55,7 +55,7 @@ class MagIdentity:
         return replace(self, store=store)
 
     def check(self, *, has_absent: bool) -> None:
-        """Raise if the mag was replaced or is out of reach: then an absent file does not mean zeros."""
+        """Raise ReplacedError or MissingError if the mag was replaced or is missing: then an absent file does not mean zeros."""
         if has_absent and self._mtime_ns() != self.state[1] and self.state[1]:
             raise ReplacedError(f"{self.store.url}: was replaced since it was opened; open it again")
 
@@ -75,7 +75,7 @@ class MagIdentity:
 
 
 def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> StoredArray:
-    """Open a mag."""
+    """Open a mag with a bounding box, by default that of its record or the extent of its files."""
     header = read_header(folder)
     status = files.stat(f"{folder}/{HEADER_NAME}")
     extent = box.in_mag(mag) if box is not None else mag_extent(folder, header, mag)
@@ -98,7 +98,7 @@ def wkw_target(folder: str, header: WkwHeader, level: int, box: BoundingBox, par
 
 
 def filled_box(array: StoredArray) -> BoundingBox:
-    """Return the box of a mag, grown around all blocks outside of it that are not stored as a block of zeros."""
+    """Return the box of a mag, extended to all blocks that are not stored as blocks of zeros."""
     header, filled = header_of(array), array.box
     for index in list_files(array.folder):
         corner = [n * header.file_len for n in index]

@@ -63,10 +63,10 @@ def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
     return encoded
 
 
-def decoded_nbytes(raw: bytes, most: int) -> int:
-    """Return the decoded size of an LZ4 block, or -1 if it is invalid or larger than ``most``."""
+def decoded_nbytes(raw: bytes, max_nbytes: int) -> int:
+    """Return the decoded size of an LZ4 block, or -1 if it is invalid or larger than ``max_nbytes``."""
     try:
-        return len(lz4.block.decompress(raw, uncompressed_size=most))
+        return len(lz4.block.decompress(raw, uncompressed_size=max_nbytes))
     except lz4.block.LZ4BlockError:
         return -1
 
@@ -81,7 +81,7 @@ ENTRY_NBYTES = 8
 
 
 def table_range(first: int, count: int) -> tuple[int, int]:
-    """Return offset and size of the bytes that :func:`parse_jump_table` needs for ``count`` blocks from ``first`` on."""
+    """Return offset and size of the bytes that :func:`parse_jump_table` needs for ``count`` blocks starting at ``first``."""
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-GOOD, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
+VALID, IN_TABLE, DECREASING, PAST_END, EMPTY = range(5)
 """Verdicts on the boundaries of a block."""
 
 _TABLE_KINDS = {IN_TABLE: "table.inside", DECREASING: "table.falls", PAST_END: "table.beyond", EMPTY: "table.empty_block"}
@@ -62,14 +62,14 @@ def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str)
     header, faults = _check_header(raw, path, "file")
     if header is None:
         return None, faults
-    for offset, kind, mine, theirs in (
+    for offset, kind, expected, found in (
         (4, "file.block_len", mag_header.block_len, header.block_len),
         (4, "file.file_len", mag_header.file_len, header.file_len),
         (6, "file.voxel_type", mag_header.dtype.name, header.dtype.name),
         (7, "file.channels", mag_header.num_channels, header.num_channels),
     ):
-        if mine != theirs:
-            faults.append(Fault(kind, path, str(theirs), f"{mine} as in header.wkw", offset=offset))
+        if expected != found:
+            faults.append(Fault(kind, path, str(found), f"{expected} as in header.wkw", offset=offset))
     if header.data_offset < header.smallest_data_offset:
         faults.append(Fault("file.data_offset", path, f"data offset {header.data_offset}", str(header.smallest_data_offset), offset=8))
     if faults:
@@ -121,7 +121,7 @@ def classify_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: i
     starts, ends = bounds[:-1], bounds[1:]
     first = header.smallest_data_offset
     conditions = ((starts < first) | (ends < first), ends < starts, ends > nbytes, ends == starts)
-    return np.select(conditions, [IN_TABLE, DECREASING, PAST_END, EMPTY], GOOD).astype(np.uint8)
+    return np.select(conditions, [IN_TABLE, DECREASING, PAST_END, EMPTY], VALID).astype(np.uint8)
 
 
 def table_fault(code: int, verdict: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
@@ -147,19 +147,20 @@ class WkwCheck:
     box: BoundingBox | None
     """Box of the layer [voxels of the mag]; None if unknown."""
     decode: bool
+    """Whether blocks are decoded."""
     find_largest: bool = False
-    """Whether to find the largest value."""
+    """Whether the largest value is determined."""
     recorded_box: BoundingBox | None = None
-    """Replaces an unknown ``box`` in the search for nonzero voxels outside of it [voxels of the mag]."""
+    """Box in the provenance [voxels of the mag]; it replaces an unknown ``box`` in the search for nonzero voxels outside."""
 
     def check_files(self, files: Sequence[tuple[Vec3, int]]) -> Findings:
         """Check several files, each given with its size when it was written (0 if unknown)."""
         total = Findings()
         for shard, expected in files:
-            found = self.check_shard(shard)
-            total += found
-            if expected and found.nbytes != expected and found.files and all(fault.severity == NOTE for fault in found.faults):
-                what = f"{found.nbytes} bytes", f"{expected} when it was written"
+            findings = self.check_shard(shard)
+            total += findings
+            if expected and findings.nbytes != expected and findings.files and all(fault.severity == NOTE for fault in findings.faults):
+                what = f"{findings.nbytes} bytes", f"{expected} when it was written"
                 total += Findings((Fault("file.size_changed", file_path(self.folder, shard), *what),))
         return total
 
@@ -167,7 +168,7 @@ class WkwCheck:
         """Check one file. A missing file is no fault, because another job may be writing the mag."""
         path = file_path(self.folder, shard)
         try:
-            fault = _no_file(path)
+            fault = _special_file_fault(path)
             if fault is not None:
                 return Findings((fault,), 1)
             file = files.open_file(path)
@@ -216,16 +217,16 @@ class DamagedFile:
 
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
         self._path = file_path(check.folder, shard)
-        self._sound = check.intact_blocks(shard)
+        self._intact = check.intact_blocks(shard)
         self._corner = tuple(n * check.header.file_len for n in shard)
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
         """Read a block, shape (c, x, y, z), given its index in the mag; None if it is broken."""
-        header, inside = self._sound.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
-        if header is None or not self._sound.num_intact:
+        header, inside = self._intact.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
+        if header is None or not self._intact.num_intact:
             return None
         code = int(morton.encode([inside])[0])
-        start, end = self._sound.bounds[code].tolist()
+        start, end = self._intact.bounds[code].tolist()
         if not end:
             return None
         with files.open_stream(self._path) as file:
@@ -233,8 +234,8 @@ class DamagedFile:
             return decode_block(file.read(end - start), header, self._path, code, start)
 
 
-def _no_file(path: str) -> Fault | None:
-    """Return a fault if the path is not a regular file."""
+def _special_file_fault(path: str) -> Fault | None:
+    """Return a fault if the path is not a regular file or a link to one, else None."""
     mode = files.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         try:
@@ -282,13 +283,13 @@ class _FileCheck:
             self._faults.add(Fault("table.truncated", self._path, f"{self._nbytes} bytes", f"{header.smallest_data_offset} for header and jump table"))
             return
         end = self._end(header)
-        self._check_places(header, end)
+        self._check_bounds(header, end)
         if header.smallest_data_offset <= end < self._nbytes:
             self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
         if self._check.decode and not self._nonzero and not self._faults:
             self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, all voxels are zero"))
 
-    def _check_places(self, header: WkwHeader, end: int) -> None:
+    def _check_bounds(self, header: WkwHeader, end: int) -> None:
         """Check the boundaries of every block, and decode blocks whose boundaries are valid."""
         count = header.blocks_per_file
         if not header.is_compressed:  # only blocks that end within the file
@@ -301,12 +302,12 @@ class _FileCheck:
                 beyond = np.flatnonzero(verdicts == PAST_END)
                 first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
                 lost += len(beyond)
-            for at in np.flatnonzero((verdicts != GOOD) & ((verdicts != PAST_END) | (end <= self._nbytes))).tolist():
+            for at in np.flatnonzero((verdicts != VALID) & ((verdicts != PAST_END) | (end <= self._nbytes))).tolist():
                 fault = table_fault(first + at, int(verdicts[at]), bounds, at, self._nbytes, self._path)
                 if self._faults.count(fault.kind):
                     self._faults.append_counted(replace(fault, voxel=self._voxel(first + at)))
             if self._check.decode:
-                self._decode_good(header, first, bounds.astype(np.int64), verdicts == GOOD)
+                self._decode_valid(header, first, bounds.astype(np.int64), verdicts == VALID)
         if lost:
             found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end past the end of the file"
             self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
@@ -332,15 +333,15 @@ class _FileCheck:
             else:
                 yield first, (header.data_offset + np.arange(first, first + count + 1) * header.block_nbytes).astype(np.uint64)
 
-    def _decode_good(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_good: npt.NDArray[np.bool_]) -> None:
+    def _decode_valid(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
         # LZ4 never exceeds its bound: a longer entry is a wrong boundary, and must not allocate its size.
-        too_long = is_good & (sizes > 2 * compress_bound(header.block_nbytes))
+        too_long = is_valid & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
             self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
-        good = np.flatnonzero(is_good & ~too_long)
-        for run in np.split(good, np.flatnonzero(np.diff(good) != 1) + 1):
+        decodable = np.flatnonzero(is_valid & ~too_long)
+        for run in np.split(decodable, np.flatnonzero(np.diff(decodable) != 1) + 1):
             for batch in _batches(run, sizes[run], header.block_nbytes):
                 self._decode_batch(header, first + batch, bounds[batch], sizes[batch])
 
@@ -353,7 +354,7 @@ class _FileCheck:
         table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]
         table[:, Z] = np.arange(count) * edge
         out = np.empty((header.num_channels, edge, edge, edge * count), header.dtype.newbyteorder("="), order="F")
-        is_good = np.ones(count, np.bool_)
+        is_valid = np.ones(count, np.bool_)
         first = 0
         while first < count:  # a call stops at the first broken block: note it, zero it, and continue behind it
             decoded = decode_into(memory, table[first:], out, block_len=edge, num_channels=header.num_channels, block_type=header.block_type)
@@ -361,13 +362,13 @@ class _FileCheck:
             if decoded.broken < 0:
                 break
             at = first + decoded.broken
-            is_good[at] = False
+            is_valid[at] = False
             out[..., at * edge : (at + 1) * edge] = 0
             self._add_broken(header, table[at], decoded.broken_nbytes, memory)
             first = at + 1
-        self._blocks += int(is_good.sum())
+        self._blocks += int(is_valid.sum())
         if self.intact_bounds is not None:
-            self.intact_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
+            self.intact_bounds[codes[is_valid]] = np.stack([starts, starts + sizes], axis=1)[is_valid]
         if self._check.find_largest:
             self._largest = max(int(out.max()), self._largest or 0)
         self._find_outside(out, table, edge)

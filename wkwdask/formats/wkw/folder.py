@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HEADER_NAME = "header.wkw"
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # Our records and temporary files, temporary files of the reference library and of the Scala library, files removed while open on NFS, and desktop files.
-_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
+_LEFTOVER = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 def file_path(folder: str, index: Vec3) -> str:
@@ -71,12 +71,12 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
 
 
 def is_mag(folder: str) -> bool:
-    """Check whether a folder holds one mag and nothing else (a header, data files, records, leftovers), and may be replaced."""
+    """Return whether a folder contains one mag and nothing else (header, data files, records, leftovers), so that it may be replaced."""
     return files.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
 
 
 def stray_in(folder: str) -> str:
-    """Return a path in a folder that is not part of a mag, in parentheses for an error message, or an empty string."""
+    """Return the path of a file that is not part of a mag, in parentheses for an error, or an empty text."""
     stray = next(_strays(folder), None)
     return "" if stray is None else f" ({stray})"
 
@@ -102,14 +102,14 @@ def _unexpected(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = 
             for entry in entries:
                 is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
                 expected = entry.name in names or (pattern.fullmatch(entry.name) is not None and is_right_kind)
-                if not expected and not _LEFT_BY_SOFTWARE.fullmatch(entry.name):
+                if not expected and not _LEFTOVER.fullmatch(entry.name):
                     yield entry.path
     except (FileNotFoundError, NotADirectoryError):
         return
 
 
 def mag_extent(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Return the box of a mag that no dataset lists: the box of its record, grown around files outside of it, or the extent of its files."""
+    """Return the box of a mag that no dataset lists: the box of its record, extended to files outside of it, or else the extent of its files."""
     extent, recorded = files_extent(folder, header, mag), read_box(folder, mag)
     if recorded is None:
         return extent
@@ -182,7 +182,7 @@ def _folder_fault(path: str) -> Fault | None:
 
 
 def _name_fault(entry: StoredEntry, depth: int) -> Fault | None:
-    """Return the fault of an unexpected name, or None if the name is a known record or view."""
+    """Return the fault of an unexpected name, None for a record or a Zarr view."""
     if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
         return None
     if depth == 0 and entry.name == QUARANTINE_NAME:

@@ -118,14 +118,14 @@ class WkwHeader:
 
         The block type may differ: each file is decoded by its own header, as the reference library does.
         """
-        for offset, what, mine, theirs in (
+        for offset, what, expected, found in (
             (4, "block_len", self.block_len, other.block_len),
             (4, "file_len", self.file_len, other.file_len),
             (6, "voxel type", self.dtype.name, other.dtype.name),
             (7, "number of channels", self.num_channels, other.num_channels),
         ):
-            if mine != theirs:
-                raise CorruptError(f"{source}: byte {offset}: {what} is {theirs}, but the mag's header.wkw says {mine}")
+            if expected != found:
+                raise CorruptError(f"{source}: byte {offset}: {what} is {found}, but the mag's header.wkw says {expected}")
 
 
 def make_header(
@@ -188,12 +188,12 @@ def format_header(header: WkwHeader) -> bytes:
 
 def _check_lz4_limit(header: WkwHeader, source: str) -> None:
     if header.is_compressed and header.block_nbytes > MAX_LZ4_NBYTES:
-        raise UnsupportedError(f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 holds at most {MAX_LZ4_NBYTES}")
+        raise UnsupportedError(f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 supports at most {MAX_LZ4_NBYTES}")
 
 
 _BLOCK_LEN = 32
 # WEBKNOSSOS exports annotations as files of one block. A new mag with as many files would cost far more than its voxels,
-# but much larger files would hold mostly zeros where labels are scattered.
+# but much larger files would contain mostly zeros where labels are scattered.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 
 
@@ -209,23 +209,24 @@ def new_header(spec: LevelSpec, options: WkwOptions) -> WkwHeader:
 
 
 def rewritten_header(before: WkwHeader, options: WkwOptions, box: BoundingBox, *, is_part: bool, name: str) -> WkwHeader:
-    """Create the header for the same voxels stored with other options; options that are not given keep their value.
+    """Create the header for the voxels of a mag with header ``before``, stored with other options; options that are not given keep their value.
 
-    For a part of a mag (``is_part``), the file length is chosen to suit its box.
+    For a part of the mag (``is_part``), the file length is chosen to suit its box. ``name`` names the mag in errors.
     """
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:
         raise ValueError(f"level applies to lz4hc only, but {name} will be stored as {block_type.label}; leave level= out")
     block_len = options.block_len_or(before.block_len)
-    given = options.file_len_of(block_len)
-    file_len = before.file_len if given is None and not is_part else given
+    file_len = options.file_len_of(block_len)
+    if file_len is None and not is_part:
+        file_len = before.file_len
     if (block_len, file_len) == (before.block_len, before.file_len):
         return before.with_block_type(block_type)
     return _with_lengths(before, (block_len, file_len), block_type, box, before.file_len)
 
 
 def derived_header(before: WkwHeader, options: WkwOptions, spec: LevelSpec, largest: int) -> WkwHeader:
-    """Create the header of a mag computed from another one; options that are not given are inherited, but raw becomes LZ4HC."""
+    """Create the header of a mag computed from a mag with header ``before``; options that are not given are inherited, but raw becomes LZ4HC."""
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)

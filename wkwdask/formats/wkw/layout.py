@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def is_wkw(array: Any) -> bool:
-    """Check whether a volume is a mag stored as WKW."""
+    """Return whether a volume is a mag stored as WKW."""
     return isinstance(array, StoredArray) and isinstance(array.layout, WkwFiles)
 
 
@@ -135,7 +135,7 @@ class WkwFiles(Shards, BoxCodec):
         return self._opened(file).header.is_compressed == self.header.is_compressed
 
     def without_zeros(self, file: StoredFile, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Drop all blocks if every one of them is stored as the encoder stores zeros."""
+        """Omit all blocks if every block is stored like a block of zeros."""
         stored, zero = self._opened(file), self.zero
         starts, ends = places[np.argsort(places[:, 0], kind="stable"), :2].T
         # Only runs of adjacent blocks are compared in one read, so cut where the next block does not start at the end of the last.
@@ -172,7 +172,7 @@ class WkwFiles(Shards, BoxCodec):
         return _NewFile(self.header, self.zero, buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Check whether header and jump table are valid."""
+        """Return whether header and jump table are valid."""
         try:
             self._opened(file).all_bounds()
         except FormatError:
@@ -186,9 +186,9 @@ class WkwFiles(Shards, BoxCodec):
 
 
 class _NewFile:
-    """A new data file, written in Morton order; blocks that are never appended are stored as zeros.
+    """New data file, written in Morton order; blocks that are never appended are stored as zeros.
 
-    Header and jump table are written last, because they hold the sizes of all blocks::
+    Header and jump table are written last, because they contain the sizes of all blocks::
 
         | header, jump table | block 0 | zeros | zeros | block 3 | ...
                                append    _fill           append
@@ -201,7 +201,7 @@ class _NewFile:
         self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Fill up with zeros to the first block, and return how many of the blocks are consecutive from there."""
+        """Write zeros up to the first block, and return how many of the blocks follow it without a gap."""
         self._fill(int(codes[0]))
         ends = np.flatnonzero(np.diff(codes) != 1)
         return int(ends[0]) + 1 if len(ends) else len(codes)
@@ -217,7 +217,7 @@ class _NewFile:
         self._sizes[self._next - len(codes) : self._next] = sizes
 
     def finish(self) -> bytes:
-        """Fill up with zeros to the end of the file, and return header and jump table."""
+        """Write zeros up to the end of the file, and return header and jump table."""
         self._fill(self._header.blocks_per_file)
         return format_file_head(self._header, self._sizes)
 

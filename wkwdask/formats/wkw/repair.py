@@ -1,6 +1,6 @@
-"""Repair one data file: copy every decodable block byte for byte behind a new header and jump table.
+"""Repair of one data file: copy every decodable block byte for byte behind a new header and jump table.
 
-A broken block is replaced by the intact one of a spare copy, if there is one, or else by zeros::
+A broken block is replaced by that of a spare file if it is intact there, or else by zeros::
 
     broken file   | head | 0 | 1 | X | 3 |
     spare file                 | 2 |
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 def repair_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
-    """Rewrite a file from its decodable blocks, replace it atomically, and return size and modification time [ns]."""
+    """Rewrite a file from its decodable blocks, replace it atomically, and return its size and modification time [ns].
+
+    ``header`` replaces a broken header of the file. With ``salvage``, blocks that are broken in both files become zeros.
+    """
     path = files.realpath(file_path(check.folder, shard))
     blocks = check.intact_blocks(shard, header)
     num_blocks = len(blocks.bounds)
@@ -98,7 +101,7 @@ def _with_spare(blocks: IntactBlocks, spare: WkwCheck | None, shard: Vec3) -> tu
 
 
 def _runs(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-    """Join blocks that are consecutive in one file; yield origin, start [bytes], size [bytes] and number of blocks."""
+    """Yield runs of blocks that are consecutive in one file: origin, start [bytes], size [bytes] and number of blocks."""
     continues = (source[1:] == source[:-1]) & (bounds[1:, 0] == bounds[:-1, 1])
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [len(bounds)]]).tolist()
     for first, end in pairwise(starts):
@@ -127,7 +130,7 @@ class WkwRepair:
 
     def probe(self, shard: Vec3, kinds: frozenset[str]) -> tuple[WkwHeader | None, int]:
         if kinds & (_DAMAGED_HEADERS | _OTHER_HEADERS):
-            for header in self._headers(shard):
+            for header in self._candidate_headers(shard):
                 blocks = self.check.intact_blocks(shard, header)
                 if blocks.is_whole:
                     return header, blocks.num_intact
@@ -142,10 +145,10 @@ class WkwRepair:
             raise CorruptError(f"still broken after the repair: {remaining[0]}")
         return state
 
-    def _headers(self, shard: Vec3) -> Iterator[WkwHeader]:
+    def _candidate_headers(self, shard: Vec3) -> Iterator[WkwHeader]:
         """Yield candidate headers under which a wrong guess cannot parse."""
-        # LZ4 blocks of one header fail to decode under another one that has other block sizes or counts, so each candidate proves itself. Raw blocks
-        # always decode: there, only the size of the file tells the headers apart.
+        # LZ4 blocks fail to decode under a header with another size or number of blocks, so that decoding rejects a wrong candidate. Raw blocks always
+        # decode: there, only the size of the file distinguishes the headers.
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, shard))
         nbytes = files.getsize(file_path(self.check.folder, shard))
@@ -156,12 +159,12 @@ class WkwRepair:
 
 
 def _is_incompatible(own: WkwHeader, header: WkwHeader) -> bool:
-    """Check whether blocks that decode under one header cannot decode under the other."""
+    """Return whether blocks that decode under one header cannot decode under the other."""
     return (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
 
 
 def _fits_only(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
-    """Check whether a raw file has exactly the size that the mag's header implies, and not the size that its own header implies."""
+    """Return whether a raw file has exactly the size that the mag's header implies, and not the size that its own header implies."""
     return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
 
 

@@ -48,14 +48,13 @@ class WkwSplicer:
     """Copy of stored blocks between WKW mags, a :class:`wkwdask.model.target_array.Splicer`."""
 
     def can_splice(self, source: Any, target: TargetArray) -> bool:
-        """Check whether blocks can be copied: same voxel type, block length and block type, and a shift by whole blocks."""
+        """Return whether blocks can be copied: same voxel type, block length and block type, and a shift by whole blocks."""
         volume = _stored(source)
-        # A merge that extends the box must not copy: stored blocks may hold hidden voxels outside of the box of the base.
+        # A merge that extends the box must not copy: stored blocks may contain hidden voxels outside of the box of the base.
         if not is_wkw(volume) or source.box != volume.box:
             return False
-        a, b = header_of(volume), header_of(target.array)
-        same = (a.block_len, a.voxel_type, a.num_channels, a.block_type) == (b.block_len, b.voxel_type, b.num_channels, b.block_type)
-        return same and all(s % a.block_len == 0 for s in volume.origin)
+        theirs, ours = ((one.block_len, one.voxel_type, one.num_channels, one.block_type) for one in (header_of(volume), header_of(target.array)))
+        return theirs == ours and all(shift % header_of(volume).block_len == 0 for shift in volume.origin)
 
     def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
         return _Splice(source, target, shard).run()
@@ -69,7 +68,7 @@ _OUTSIDE, _CUT, _INSIDE = range(3)  # position of a block: outside the box (zero
 
 
 class _Splice:
-    """Construction of one target file. Blocks are written in Morton order; ``_next`` is the code of the next one."""
+    """Construction of one target file in Morton order; ``_next`` is the code of the next block."""
 
     def __init__(self, source: Stored, target: TargetArray, shard: Vec3) -> None:
         self._source, self._target, self._shard = source, target, shard
@@ -166,15 +165,15 @@ class _Splice:
         if inside.is_empty or not isinstance(self._source, MergedVolume):
             return None
         step = self._before.block_len
-        found = self._source.annotated_cells(inside, (step,) * 3)
-        if not found.any():
+        covered = self._source.annotated_cells(inside, (step,) * 3)
+        if not covered.any():
             return None
         annotated = np.zeros((edge,) * 3, np.bool_)
         low = [t // step - n * edge for t, n in zip(inside.topleft, cube, strict=True)]
-        annotated[tuple(slice(a, a + n) for a, n in zip(low, found.shape, strict=True))] = found
+        annotated[tuple(slice(a, a + n) for a, n in zip(low, covered.shape, strict=True))] = covered
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
-        in_order: npt.NDArray[np.bool_] = annotated[tuple(blocks.T)]
-        return in_order
+        in_morton_order: npt.NDArray[np.bool_] = annotated[tuple(blocks.T)]
+        return in_morton_order
 
     def _runs(self, cube: Vec3, edge: int, inside: BoundingBox, annotated: npt.NDArray[np.bool_] | None, whole: int) -> list[tuple[int, int, int]]:
         """Split the blocks of a cube, in Morton order, into runs of one kind: first block, end, kind."""

@@ -77,22 +77,22 @@ class WkwFile:
     def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box within one page of the jump table."""
         header = self.header
-        found = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
-        self._check_sizes(found, page)
+        located = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
+        self._check_sizes(located, page)
         nonzero = 0
-        batches = found.batches.tolist()
+        batches = located.batches.tolist()
         for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(batches):
             memory = read_buffer(nbytes)
-            self.file.read_ranges(found.ranges[first_range:last_range], memory)
+            self.file.read_ranges(located.ranges[first_range:last_range], memory)
             decoded = decode_into(
-                memory, found.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
+                memory, located.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
                 first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
             )  # fmt: skip
             if decoded.broken >= 0:  # the call stopped at this block
-                found_nbytes = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
-                where, size = self._where(found, page, first + decoded.broken)
-                raise CorruptError(f"{where}: {size} stored bytes {found_nbytes}, expected {header.block_nbytes} decoded bytes")
-            reading.zeros.decoded(found.blocks[first:last], header.block_len, decoded.nonzero)
+                what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+                where, size = self._where(located, page, first + decoded.broken)
+                raise CorruptError(f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes")
+            reading.zeros.decoded(located.blocks[first:last], header.block_len, decoded.nonzero)
             nonzero += decoded.nonzero
         return nonzero
 
@@ -107,7 +107,7 @@ class WkwFile:
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
-        """Check whether all of some consecutive stored blocks equal a stored block of zeros; stop reading at the first that does not."""
+        """Return whether consecutive stored blocks all equal a stored block of zeros; reading stops at the first that does not."""
         if (np.diff(bounds) != zero.size).any():
             return False
         step = max(1, _BATCH_NBYTES // zero.size // 8)
@@ -130,22 +130,22 @@ class WkwFile:
                 is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
         return np.flatnonzero(is_nonzero)
 
-    def _where(self, found: BlockLocations, page: int, n: int) -> tuple[str, int]:
+    def _where(self, located: BlockLocations, page: int, n: int) -> tuple[str, int]:
         """Name a block in an error message, with its stored size."""
-        row = found.blocks[n]
+        row = located.blocks[n]
         return f"{self.path}: block {page * _PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
 
-    def _check_sizes(self, found: BlockLocations, page: int) -> None:
+    def _check_sizes(self, located: BlockLocations, page: int) -> None:
         """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for them."""
         header = self.header
         if not header.is_compressed:
             return
-        sizes = found.blocks[:, SIZE]
-        if header.block_nbytes > MAX_LZ4_RATIO * int(sizes[found.smallest]):
-            where, size = self._where(found, page, found.smallest)
+        sizes = located.blocks[:, SIZE]
+        if header.block_nbytes > MAX_LZ4_RATIO * int(sizes[located.smallest]):
+            where, size = self._where(located, page, located.smallest)
             raise CorruptError(f"{where}: {size} stored bytes cannot decode to {header.block_nbytes} bytes")
-        if sizes[found.largest] > _MAX_STORED_NBYTES:
-            where, size = self._where(found, page, found.largest)
+        if sizes[located.largest] > _MAX_STORED_NBYTES:
+            where, size = self._where(located, page, located.largest)
             raise CorruptError(f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}")
 
     def _page(self, number: int) -> npt.NDArray[np.int64]:
@@ -168,7 +168,7 @@ _open_files: LruCache[tuple[tuple[int, int, int], WkwFile]] = LruCache(_OPEN_FIL
 
 
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
-    """Open a data file, or return the cached one. For None (absent), the caller must still call :func:`check_links_of`."""
+    """Open a data file or return it from the cache, None if it is absent: then the caller must also call :func:`check_links_of`."""
     try:
         status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -227,27 +227,27 @@ _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
 
 
 def has_small_files(header: WkwHeader) -> bool:
-    """Check whether the files of a mag are small enough to read many in one call."""
-    return header.file_len == 1 and _most_nbytes(header) <= _SMALL_NBYTES
+    """Return whether the files of a mag are small enough to read many in one call."""
+    return header.file_len == 1 and _max_file_nbytes(header) <= _SMALL_NBYTES
 
 
-def _most_nbytes(header: WkwHeader) -> int:
+def _max_file_nbytes(header: WkwHeader) -> int:
     return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
 
 
 def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, range, range], reading: BoxRead, read_one: Callable[[BoxRead, Vec3], int]) -> int:
     """Read all files of a box in batches, and return the number of blocks that are not all zero.
 
-    A file that is not plainly valid goes to ``read_one``, the path for single files, which reads it or raises the exact error.
+    ``read_one`` reads any file that is not plainly valid, or raises the exact error.
     """
-    most_nbytes = _most_nbytes(header)
-    memory = read_buffer(max(_SMALL_BATCH_NBYTES, most_nbytes))
+    max_nbytes = _max_file_nbytes(header)
+    memory = read_buffer(max(_SMALL_BATCH_NBYTES, max_nbytes))
     indices = ((x, y, z) for z in grid[2] for y in grid[1] for x in grid[0])
     nonzero, remaining = 0, math.prod(map(len, grid))
     while remaining:
-        found = _read_batch(header_path, indices, most_nbytes, memory)
-        remaining -= len(found)
-        index, start, size = np.split(np.array(found, np.int64), (3, 4), axis=1)
+        batch = _read_batch(header_path, indices, max_nbytes, memory)
+        remaining -= len(batch)
+        index, start, size = np.split(np.array(batch, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
         table[:, X : Z + 1] = index * header.block_len - reading.topleft
         absent, is_valid = size[:, 0] == ABSENT, _find_blocks(table, start, size, header, memory)
@@ -262,20 +262,20 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
     return nonzero
 
 
-def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
+def _read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
     """Read files until the buffer is full; return index, offset in the buffer and size of each."""
-    batch: list[Vec3] = []
+    requested: list[Vec3] = []
 
     def names() -> Iterator[str]:
         for x, y, z in itertools.islice(indices, _MAX_FILES):
-            batch.append((x, y, z))
+            requested.append((x, y, z))
             yield f"z{z}/y{y}/x{x}.wkw"
 
     try:
-        found = files.read_small(dirname(header_path), names(), most_nbytes, memory.data)
+        places = files.read_small(dirname(header_path), names(), max_nbytes, memory.data)
     except (FileNotFoundError, NotADirectoryError):
         raise missing_mag(header_path) from None
-    return [(*index, *place) for index, place in zip(batch, found, strict=True)]
+    return [(*index, *place) for index, place in zip(requested, places, strict=True)]
 
 
 def _find_blocks(

@@ -63,7 +63,7 @@ class ZarrFormat(ArrayFormat):
         return not files.exists(f"{folder}/{HEADER_NAME}") and array_record(folder) is not None and not _stray_in(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"holds something else than one Zarr array ({_stray_in(folder)}), and is not replaced; move it away"
+        return f"contains other files than one Zarr array ({_stray_in(folder)}) and is not replaced; move it away"
 
 
 def _stray_in(folder: str) -> str:

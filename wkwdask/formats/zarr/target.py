@@ -287,6 +287,6 @@ def ngff_target(destination: Destination) -> NgffTarget:
         others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
         other = min(others, default=None)
         if other is not None:
-            raise ExistsError(f"{folder}: holds something else than an image ({other})")
+            raise ExistsError(f"{folder}: contains other files than an image ({other})")
     version, image = found or (None, None)
     return NgffTarget(folder, destination, image, version)
