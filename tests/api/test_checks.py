@@ -620,6 +620,17 @@ def test_one_mag_does_not_change_the_type_of_its_layer(dataset):
     assert (dataset / FILE_NAME).read_text() == before
 
 
+def test_a_missing_mag_is_dropped_from_the_layer_that_lists_it(dataset):
+    """Its folder is that of another layer, which has a mag of the same name elsewhere."""
+    edit(dataset, lambda layers: layers["color"]["mags"].append({**layers["color"]["mags"][-1], "mag": [2, 2, 2], "path": "./cells/gone"}))
+    before = {entry["name"]: entry["mags"] for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]}
+    (fault,) = (fault for fault in wkwdask.verify(dataset).faults if fault.kind == "mag.missing")
+    assert fault.path == f"{dataset}/cells/gone"
+    wkwdask.repair(dataset, drop_missing=True)
+    after = {entry["name"]: entry["mags"] for entry in json.loads((dataset / FILE_NAME).read_text())["dataLayers"]}
+    assert after == {**before, "color": before["color"][:-1]}
+
+
 def test_a_mag_outside_the_dataset_is_left_alone(dataset, tmp_path):
     shutil.move(dataset / "cells" / "1", tmp_path / "elsewhere")
     edit(dataset, lambda layers: layers["cells"]["mags"][0].update(path="../elsewhere"))

@@ -303,6 +303,22 @@ def test_files_have_the_header_of_a_data_file(tmp_path):
 # ----------------------------------------------------------------------------- what a journal needs
 
 
+def test_a_published_file_has_the_state_of_its_group(tmp_path):
+    """Groups of one file are not listed: the state of that file is what the general path returns."""
+    array = voxels((1, 8, 8, 8))
+    target = make_target(tmp_path, array, block_len=4, file_len=2)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None)
+    writer.append(array, (0, 0, 0))
+    receipt = writer.close()
+    assert target.array.has_single_file_shards
+    assert (1, receipt.nbytes, receipt.mtime_ns) == target.as_volume().group_state((0, 0, 0))
+    assert receipt.files == 1
+    Path(receipt.path).unlink()
+    gone = target.published_receipt(receipt)
+    assert (gone.path, gone.nbytes, gone.mtime_ns) == (None, *target.as_volume().group_state((0, 0, 0))[1:])
+
+
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
 def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
     array = voxels((1, 8, 8, 8))

@@ -36,6 +36,7 @@ from wkwdask.model.options import make_options, options_of
         (WkwOptions, {"file_len": 2.5}, "file_len must be a whole number, got 2.5"),
         (WkwOptions, {"compression": "zip"}, "compression of WKW must be one of lz4hc, lz4, raw, got 'zip'"),
         (PrecomputedOptions, {"chunk_shape": (0, 1, 1)}, "chunk_shape must be positive"),
+        (PrecomputedOptions, {"shard_shape": 5}, "shard_shape must be three lengths, True or False, got 5"),
         (PrecomputedOptions, {"quality": 101}, r"quality must be in 0\.\.100"),
         (ZarrOptions, {"compression": "raw", "level": 1}, "compression raw of OME-NGFF has no level"),
         (N5Options, {"compression": "xz", "level": 22}, r"level of xz must be in 0\.\.9, got 22"),

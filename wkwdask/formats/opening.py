@@ -36,7 +36,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     """Resolve a path or URL to the images that it can mean."""
     its_format = format_of(url) or default_format()
     if chunk_size is not None and not its_format.has_chunk_sizes:
-        kinds = " or ".join(one.name for one in formats() if one.has_chunk_sizes)
+        kinds = " or ".join(fmt.name for fmt in formats() if fmt.has_chunk_sizes)
         raise ValueError(f"{os.fspath(url)}: chunk_size= applies to {kinds} volumes only")
     return its_format.find(url, chunk_size)
 
@@ -48,9 +48,9 @@ def check_names_format(url: str | os.PathLike[str]) -> None:
         return
     with contextlib.suppress(OSError, FormatError, ModuleNotFoundError):  # no answer or no driver: the error below lists all formats
         store = open_store(text)
-        for one in formats():
-            if one.documents and any(data is not None for data in store.read_whole(one.documents, _LARGEST_RECORD)):
-                raise UnsupportedError(f"{text}: this is a volume of the format {one.name}; write {one.name}://{text}")
+        for fmt in formats():
+            if fmt.documents and any(data is not None for data in store.read_whole(fmt.documents, _LARGEST_RECORD)):
+                raise UnsupportedError(f"{text}: this is a volume of the format {fmt.name}; write {fmt.name}://{text}")
     local_path(text)  # raises an error that lists all formats
 
 
@@ -131,7 +131,7 @@ EXPORT_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 
 def format_of_target(url: object) -> ArrayFormat:
     """Return the format of a new target: the format that its URL names, else that of datasets."""
-    return next((one for one in formats() if one.names_target(url)), default_format())
+    return next((fmt for fmt in formats() if fmt.names_target(url)), default_format())
 
 
 def target_for(destination: Destination) -> TargetImage:
@@ -160,9 +160,9 @@ def check_target_name(url: str | os.PathLike[str]) -> None:
     text = os.fspath(url)
     if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
         return
-    for one in formats():
-        if one.reserved_suffix and any(part.lower().endswith(one.reserved_suffix) for part in text.split("/")):
-            raise ValueError(f"{text}: is named like {one.options.title}; write {one.name}://{text}, or choose another name for WKW or images")
+    for fmt in formats():
+        if fmt.reserved_suffix and any(part.lower().endswith(fmt.reserved_suffix) for part in text.split("/")):
+            raise ValueError(f"{text}: is named like {fmt.options.title}; write {fmt.name}://{text}, or choose another name for WKW or images")
 
 
 def options_of(url: str | os.PathLike[str]) -> type[StorageOptions]:

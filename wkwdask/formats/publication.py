@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def edit_kinds() -> dict[str, type[MetadataEdit]]:
     """Return the metadata edits of all formats by their kinds."""
-    return {edit.kind: edit for one in formats() for edit in one.edits}
+    return {edit.kind: edit for fmt in formats() for edit in fmt.edits}
 
 
 RECORD_NAME = "publish.json"  # in the job's folder

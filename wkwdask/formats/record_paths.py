@@ -94,7 +94,7 @@ def dataset_around(folder: str) -> str:
 
 
 def _container_around(folder: str) -> str | None:
-    return next((container for one in formats() if (container := one.container_around(folder)) is not None), None)
+    return next((container for fmt in formats() if (container := fmt.container_around(folder)) is not None), None)
 
 
 def external_location(dataset: str, folder: str) -> str | None:

@@ -44,7 +44,7 @@ def _installed() -> tuple[ArrayFormat, ...]:
 
 def storage_records(*, exports: bool = False) -> tuple[type[StorageOptions], ...]:
     """Return the storage options of all formats, without loading the formats of this package; with ``exports``, also those of exported pictures."""
-    others = (one.options for one in (*_others(), *_added))
+    others = (fmt.options for fmt in (*_others(), *_added))
     own = (*_OPTIONS, *([_EXPORT_OPTIONS] if exports else []))
     return (*(entry.load() for entry in own), *(record for record in others if record.title))
 
@@ -63,17 +63,17 @@ def _others() -> tuple[ArrayFormat, ...]:
 
 def register(added: ArrayFormat) -> None:
     """Add a format for the rest of the process."""
-    if added.name in {one.name for one in formats()}:
+    if added.name in {fmt.name for fmt in formats()}:
         raise ValueError(f"a format {added.name} is already registered")
     _added.append(added)
 
 
 def format_named(name: str) -> ArrayFormat:
-    """Return the format of a name."""
-    for one in formats():
-        if one.name == name:
-            return one
-    raise UnsupportedError(f"no format {name!r}; there are {', '.join(one.name for one in formats())}")
+    """Return the format with a name; raises UnsupportedError if there is none."""
+    for fmt in formats():
+        if fmt.name == name:
+            return fmt
+    raise UnsupportedError(f"no format {name!r}; there are {', '.join(fmt.name for fmt in formats())}")
 
 
 def default_format() -> ArrayFormat:
@@ -83,7 +83,7 @@ def default_format() -> ArrayFormat:
 
 def named_format(url: object) -> ArrayFormat | None:
     """Return the format that a URL names, else None."""
-    return next((one for one in formats() if one.url_name.is_in(url)), None)
+    return next((fmt for fmt in formats() if fmt.url_name.is_in(url)), None)
 
 
 def recognised_format(url: object) -> ArrayFormat | None:
@@ -92,7 +92,7 @@ def recognised_format(url: object) -> ArrayFormat | None:
     if named is not None or not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return named
     path = local_path(url)
-    return next((one for one in formats() if one.recognise(path)), None)
+    return next((fmt for fmt in formats() if fmt.recognise(path)), None)
 
 
 def format_of(url: object) -> ArrayFormat | None:
@@ -101,7 +101,7 @@ def format_of(url: object) -> ArrayFormat | None:
     if recognised is None or recognised.url_name.is_in(url):
         return recognised
     path = local_path(url)  # type: ignore[arg-type]
-    return next((one for one in formats() if one is not recognised and one.claims(path)), recognised)
+    return next((fmt for fmt in formats() if fmt is not recognised and fmt.claims(path)), recognised)
 
 
 def contains_plain_arrays(url: object) -> bool:

@@ -23,8 +23,8 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in occupied:
-        if not files.isdir(target) or not any(one.is_level_folder(target) for one in formats()):
-            its_format = next((one for one in formats() if one.record_of(target) is not None), default_format())
+        if not files.isdir(target) or not any(fmt.is_level_folder(target) for fmt in formats()):
+            its_format = next((fmt for fmt in formats() if fmt.record_of(target) is not None), default_format())
             raise ExistsError(f"{target}: {its_format.why_not_replaceable(target)}")
 
 
@@ -51,7 +51,7 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
 
 
 def _example_file(folder: str) -> str | None:
-    return next((record for one in formats() if (record := one.record_of(folder)) is not None), None)
+    return next((record for fmt in formats() if (record := fmt.record_of(folder)) is not None), None)
 
 
 def _stat(path: str | None) -> os.stat_result | None:

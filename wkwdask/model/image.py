@@ -119,9 +119,9 @@ class Image:
             chosen = next(iter(self.selected), None)
         else:
             mag = mag_or_key(level)
-            chosen = next((one for one in self.levels if one.mag == mag and not one.problem), None)
-            chosen = chosen or next((one for one in self.levels if one.key == str(level)), None)
-            chosen = chosen or next((one for one in self.levels if one.mag == mag), None)  # unusable: opening it raises its error
+            chosen = next((candidate for candidate in self.levels if candidate.mag == mag and not candidate.problem), None)
+            chosen = chosen or next((candidate for candidate in self.levels if candidate.key == str(level)), None)
+            chosen = chosen or next((candidate for candidate in self.levels if candidate.mag == mag), None)  # unusable: opening it raises its error
         if chosen is None:
             what = f"{self.noun} at all" if level is None else f"mag {level}" if self.noun == "mag" else f"mag or {self.noun} {level}"
             raise MissingError(f"{self.folder}: no {what}; there are {', '.join(map(_describe, self.levels)) or 'none'}")
@@ -190,7 +190,7 @@ class ResolvedUrl:
 
     def choose_listed(self, layer: str | None) -> Image:
         """Return the image of a layer as its dataset lists it, see :meth:`choose`."""
-        names = ", ".join([*(one.name for one in self.layers), *(one.name for one in self.invalid_layers)])
+        names = ", ".join([*(image.name for image in self.layers), *(invalid.name for invalid in self.invalid_layers)])
         if layer is None:
             if len(self.layers) + len(self.invalid_layers) == 1:
                 return self.layers[0] if self.layers else self.invalid_layers[0].raise_error()

@@ -48,7 +48,11 @@ class Option:
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
                 raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
             return number
-        if self.kind == "shape" and not (self.accepts_bool and not hasattr(value, "__len__")):
+        if self.accepts_bool and not hasattr(value, "__len__"):
+            if value not in (True, False):
+                raise ValueError(f"{option} must be three lengths, True or False, got {value!r}")
+            return bool(value)
+        if self.kind == "shape":
             lengths = vec3(value if hasattr(value, "__len__") else (), option)
             if min(lengths) < 1:
                 raise ValueError(f"{option} must be positive, got {lengths}")
@@ -130,7 +134,7 @@ class StorageOptions:
             self.level_of(getattr(self, "compression", ""))
 
     def explicit(self) -> dict[str, Any]:
-        """Return the options that were given."""
+        """Return the options that were given, by name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
 
     def with_defaults(self) -> Self:

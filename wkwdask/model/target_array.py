@@ -416,7 +416,7 @@ class TargetArray:
         places = self._cells(box.intersection(self.as_volume().extent))
         # A chunk that any box touches was merged with its stored voxels before it was encoded, see with_borders.
         is_kept = np.ones(len(places), np.bool_)
-        for low, high in ((one.topleft, one.bottomright) for one in boxes):
+        for low, high in ((written.topleft, written.bottomright) for written in boxes):
             corner = places[:, 1:] * self.chunk_shape
             is_kept &= ~((corner < high).all(axis=1) & (corner + self.chunk_shape > low).all(axis=1))
         places = places[is_kept]

@@ -19,7 +19,7 @@ from wkwdask.formats.n5.attributes import (
     parse_dataset,
     place_levels,
 )
-from wkwdask.formats.precomputed.layer import contains_wkw, is_mag_or_dataset
+from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
 from wkwdask.store import files

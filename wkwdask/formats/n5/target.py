@@ -19,7 +19,7 @@ from wkwdask.formats.n5.array import N5Description, n5_array, read_attributes
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, VERSION, N5Dataset, is_dataset, level_attributes, level_number, voxel_lengths_nm
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, make_compression
 from wkwdask.formats.n5.layer import PREFIX, location_of, stripped
-from wkwdask.formats.precomputed.layer import contains_wkw
+from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.json_text import format_json

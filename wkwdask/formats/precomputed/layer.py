@@ -14,8 +14,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, base_resolution, m
 from wkwdask.formats.precomputed.info_file import InfoEdit, read_info
 from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders
-from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
-from wkwdask.formats.wkw.folder import HEADER_NAME
+from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
@@ -142,22 +141,6 @@ def _redirect_location(store: Store, redirect: str) -> str:
 def is_volume(path: str) -> bool:
     """Check whether a local folder is a precomputed volume or a scale of one. A folder that holds WKW data is not."""
     return (_is_info(f"{path}/{FILE_NAME}") and not contains_wkw(path)) or enclosing_volume(path) is not None
-
-
-def is_mag_or_dataset(path: str) -> bool:
-    """Return whether a folder is a WKW mag, or a dataset with a JSON."""
-    return files.exists(f"{path}/{DATASOURCE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
-
-
-def contains_wkw(path: str) -> bool:
-    """Return whether a folder is a WKW dataset, layer or mag; a layer has only its mags to check."""
-    if is_mag_or_dataset(path):
-        return True
-    try:
-        with files.scandir(path) as entries:
-            return any(files.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
-    except OSError:
-        return False
 
 
 def _is_info(path: str) -> bool:

@@ -10,10 +10,11 @@ from wkwdask.formats.precomputed.array import ScaleIdentity, target_scale
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, PROVENANCE, Scale, VolumeInfo, default_key, mag_of, new_document, same_resolution, scale_entry
 from wkwdask.formats.precomputed.info_file import InfoEdit, find_info
-from wkwdask.formats.precomputed.layer import PREFIX, contains_wkw, enclosing_volume, stripped
+from wkwdask.formats.precomputed.layer import PREFIX, enclosing_volume, stripped
 from wkwdask.formats.precomputed.sharding import Sharding, choose_sharding, sharding_of_bits
 from wkwdask.formats.precomputed.writable import check_writable, is_lossy
 from wkwdask.formats.replaceable import is_occupied
+from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.vectors import times

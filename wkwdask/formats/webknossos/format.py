@@ -25,7 +25,7 @@ from wkwdask.formats.webknossos.target import (
     work_folder,
 )
 from wkwdask.formats.wkw.array import filled_box, wkw_target
-from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, stray_in
+from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, is_mag_or_dataset, stray_in
 from wkwdask.formats.wkw.layout import header_of
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
 from wkwdask.formats.wkw.stored_file import open_if_stored
@@ -63,7 +63,7 @@ class WebknossosFormat(ArrayFormat):
 
     def recognise(self, path: str) -> bool:
         """Return whether a folder is a dataset with a JSON, or a mag; no file identifies a layer."""
-        return files.exists(f"{path}/{FILE_NAME}") or files.exists(f"{path}/{HEADER_NAME}")
+        return is_mag_or_dataset(path)
 
     def guess_can_open(self, url: object) -> bool:
         """Return whether a path is a mag, a layer or a dataset with at least one layer in WKW."""

@@ -158,6 +158,8 @@ class LayerScope(inspection.LayerScope):
 
     record: LayerRecord | None = None
     """Record of the layer; None if the JSON does not list it."""
+    missing_mags: tuple[Fault, ...] = ()
+    """Faults of the mags that the JSON lists and that have no data."""
 
     def nonzero_outside(self, findings: Mapping[str, Findings]) -> BoundingBox | None:
         """Return the box around all nonzero voxels outside of the layer's box [voxels of mag 1]; None without any."""
@@ -326,22 +328,24 @@ def _inspect_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]
             folders[mag] = folder
             if record is not None and (only is None or mag in only):
                 faults.append(Fault("mag.unlisted", folder, f"mag {mag.name}"))
-    scopes = []
+    scopes, missing_mags = [], []
     for mag in sorted(folders, key=lambda mag: (mag.maximum, mag.factors)):
         if only is not None and mag not in only:
             continue
         if is_remote(folders[mag]):
             faults.append(Fault("mag.remote", folders[mag], f"mag {mag.name}"))
         elif not looks_like_mag(folders[mag]):
-            faults.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
+            missing_mags.append(Fault("mag.missing", folders[mag], "an empty folder" if files.isdir(folders[mag]) else "no folder", f"mag {mag.name}"))
         else:
             scopes.append(_inspect_mag(layer, mag, folders[mag], faults))
+    faults += missing_mags
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes])
     if record is not None and layer.container.datasource is not None:
         faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", record, scopes)
     recorded_box = read_recorded_box(scopes)
-    return LayerScope(layer.name, layer.folder, tuple(replace(scope, recorded_box=recorded_box) for scope in scopes), record)
+    scopes = [replace(scope, recorded_box=recorded_box) for scope in scopes]
+    return LayerScope(layer.name, layer.folder, tuple(scopes), record, tuple(missing_mags))
 
 
 def _duplicate_mags(existing: list[tuple[Mag, str]]) -> Iterator[Fault]:

@@ -56,9 +56,9 @@ class JsonRepair(DocumentRepair):
         handled: set[str] = set()
         for fault in faults:
             if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
-                return {self._scope.json_path, *(one.path for one in faults if one.kind in ("layer.unlisted", "mag.unlisted"))}
+                return {self._scope.json_path, *(other.path for other in faults if other.kind in ("layer.unlisted", "mag.unlisted"))}
         for layer in self._scope.layers:
-            for fault in faults:
+            for fault in dict.fromkeys(faults):  # layers that list the same missing mag have equal faults
                 if self._concerns(fault, layer):
                     self._plan_fault(layer, fault, handled)
         return handled
@@ -66,6 +66,8 @@ class JsonRepair(DocumentRepair):
     def _concerns(self, fault: Fault, layer: LayerScope) -> bool:
         if fault.kind.startswith("json."):
             return fault.found.startswith((f"layer {layer.name}:", f"layer {layer.name},"))
+        if fault.kind == "mag.missing":  # its folder can be that of another layer
+            return fault in layer.missing_mags
         return fault.path == layer.folder or fault.path.startswith(f"{layer.folder}/")
 
     def _plan_fault(self, layer: LayerScope, fault: Fault, handled: set[str]) -> None:
@@ -79,7 +81,7 @@ class JsonRepair(DocumentRepair):
         elif fault.kind == "mag.missing" and self._options.drop_missing:
             handled.add(fault.path)
             mag = Mag.parse(fault.expected.removeprefix("mag "))
-            self._change(fault, "the mag is removed from the JSON", lambda document: without_mags(document, layer.name, [mag]))
+            self._change(fault, f"mag {mag.name} is removed from layer {layer.name}", lambda document: without_mags(document, layer.name, [mag]))
         elif fault.kind == "json.box_smaller" and self._options.grow_box:
             handled.update({fault.path}, {f"{scope.folder}/z{z}/y{y}/x{x}.wkw" for scope in layer.mags for x, y, z in scope.listing.shards.tolist()})
             self._plan_box(layer, fault)

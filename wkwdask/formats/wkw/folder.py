@@ -14,6 +14,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.leftovers import QUARANTINE_NAME, temporary_fault
+from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.zarr.documents import is_view
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -68,6 +69,22 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
             nbytes += files.stat(file_path(folder, index)).st_size
             count += 1
     return count, nbytes, True
+
+
+def is_mag_or_dataset(folder: str) -> bool:
+    """Return whether a folder is a mag, or a dataset with a JSON."""
+    return files.exists(f"{folder}/{DATASOURCE_NAME}") or files.exists(f"{folder}/{HEADER_NAME}")
+
+
+def contains_wkw(folder: str) -> bool:
+    """Return whether a folder is a mag, a dataset with a JSON, or a layer, which has no file but those of its mags."""
+    if is_mag_or_dataset(folder):
+        return True
+    try:
+        with files.scandir(folder) as entries:
+            return any(files.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
+    except OSError:
+        return False
 
 
 def is_mag(folder: str) -> bool:

@@ -53,8 +53,9 @@ class WkwSplicer:
         # A merge that extends the box must not copy: stored blocks may contain hidden voxels outside of the box of the base.
         if not is_wkw(volume) or source.box != volume.box:
             return False
-        theirs, ours = ((one.block_len, one.voxel_type, one.num_channels, one.block_type) for one in (header_of(volume), header_of(target.array)))
-        return theirs == ours and all(shift % header_of(volume).block_len == 0 for shift in volume.origin)
+        headers = header_of(volume), header_of(target.array)
+        theirs, ours = ((header.block_len, header.voxel_type, header.num_channels, header.block_type) for header in headers)
+        return theirs == ours and all(shift % headers[0].block_len == 0 for shift in volume.origin)
 
     def splice_shard(self, source: Stored, target: TargetArray, shard: Vec3) -> Receipt:
         return _Splice(source, target, shard).run()

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.array_images import ArrayGeometry, array_image, array_level
-from wkwdask.formats.precomputed.layer import contains_wkw, is_mag_or_dataset
+from wkwdask.formats.wkw.folder import contains_wkw, is_mag_or_dataset
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1

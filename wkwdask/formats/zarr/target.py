@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from wkwdask.errors import ExistsError, FormatError, UnsupportedError
-from wkwdask.formats.precomputed.layer import contains_wkw
+from wkwdask.formats.wkw.folder import contains_wkw
 from wkwdask.formats.zarr.array import zarr_array
 from wkwdask.formats.zarr.codec import ZarrCodec
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, array_record, format_document, new_axes, raw_codecs, zarr_shape
