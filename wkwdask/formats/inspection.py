@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.leftovers import leftovers_in, temporary_fault
+from wkwdask.model.codec import max_file_nbytes
 from wkwdask.model.faults import Fault, FaultList, Findings
 from wkwdask.model.layout import Shards, box_cells, read_located
 from wkwdask.model.target_array import TargetArray
@@ -204,7 +204,7 @@ class ArrayCheck:
         except FormatError as error:
             faults.add(Fault("shard.index", path, str(error).removeprefix(f"{path}: ")))
         except OSError as error:
-            faults.add(Fault("file.unreadable", path, os.strerror(error.errno or 0)))
+            faults.add(Fault("file.unreadable", path, error.strerror or str(error)))
         return Findings(faults.to_tuple(), 1, nbytes, blocks, largest if self.find_largest else None)
 
     def _chunks(self, file: Vec4, opened: StoredFile, faults: FaultList) -> Iterator[tuple[Vec4, bytes, int]]:
@@ -214,11 +214,9 @@ class ArrayCheck:
             if not opened.nbytes:
                 faults.add(Fault("chunk.empty", opened.name, "0 bytes", "an encoded chunk", voxel=self._voxel(file)))
             elif self.decode:
-                most = array.codec.largest_nbytes(grid.chunk)
-                most += most // 8 + 4096  # compression of incompressible bytes adds a little
-                if opened.nbytes > most:
-                    what = f"{opened.nbytes} bytes"
-                    faults.add(Fault("chunk.undecodable", opened.name, what, f"at most {most}", voxel=self._voxel(file)))
+                max_nbytes = max_file_nbytes(array.codec, grid.chunk)
+                if opened.nbytes > max_nbytes:
+                    faults.add(Fault("chunk.undecodable", opened.name, f"{opened.nbytes} bytes", f"at most {max_nbytes}", voxel=self._voxel(file)))
                     return
                 (data,) = opened.read([(0, opened.nbytes)]) or [b""]
                 yield file, data, 0

@@ -23,6 +23,12 @@ Reframe = Callable[[bytes, Vec4, str, int], bytes]
 """Converts the stored bytes of a chunk to those of another codec, given its shape, its file and its offset there."""
 
 
+def max_file_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
+    """Return the largest size of a file with one chunk of shape (c, x, y, z) [bytes]: compression makes incompressible bytes a little longer."""
+    largest = codec.largest_nbytes(shape)
+    return largest + largest // 8 + 4096
+
+
 class ChunkCodec(ABC):
     """Conversion between the bytes of one chunk and its voxels (c, x, y, z).
 

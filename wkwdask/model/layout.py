@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from wkwdask.errors import MissingError
+from wkwdask.model.codec import max_file_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,12 +129,11 @@ class SingleFiles(ShardLayout):
         store, naming = array.store, array.naming
         assert naming is not None
         named_cells = naming.keys(ranges)
-        largest = array.codec.largest_nbytes(array.grid.chunk)
-        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max(1, largest)))
-        largest += largest // 8 + 4096  # compression of incompressible bytes adds a little
+        max_nbytes = max_file_nbytes(array.codec, array.grid.chunk)
+        at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max_nbytes))
         while batch := list(islice(named_cells, at_once)):
             names = [name for _, name in batch]
-            for (cell, name), data in zip(batch, store.read_whole(names, largest), strict=True):
+            for (cell, name), data in zip(batch, store.read_whole(names, max_nbytes), strict=True):
                 if data is not None:
                     yield StoredChunk(cell, data, store.path_of(name), 0)
 

@@ -6,7 +6,6 @@ Readers stop at a missing or broken JSON; this module continues and relies on th
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from wkwdask.store.paths import basename, dirname, is_remote, local_path
 from wkwdask.store.records import FILE_RECORD_NAME, read_file_record, read_provenance
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
@@ -402,7 +402,7 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     except FileNotFoundError:
         faults.append(Fault("header.missing", path, "no such file"))
     except OSError as error:
-        faults.append(Fault("header.unreadable", path, os.strerror(error.errno) if error.errno else str(error), "a file"))
+        faults.append(Fault("header.unreadable", path, error.strerror or str(error), "a file"))
     votes = Counter(header_votes(folder, listing))
     if not votes:
         return header

@@ -6,7 +6,6 @@ Readers stop at the first fault of a file; this module continues behind it. It n
 from __future__ import annotations
 
 import itertools
-import os
 import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -175,7 +174,7 @@ class WkwCheck:
         except FileNotFoundError:
             return Findings()
         except OSError as error:
-            return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
+            return Findings((Fault("file.unreadable", path, error.strerror or str(error)),), 1)
         with file:
             return _FileCheck(self, shard, file).run()
 
@@ -336,7 +335,7 @@ class _FileCheck:
     def _decode_valid(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_valid: npt.NDArray[np.bool_]) -> None:
         """Decode the blocks of a page that have valid boundaries, in runs of consecutive blocks."""
         sizes = np.diff(bounds)
-        # LZ4 never exceeds its bound: a longer entry is a wrong boundary, and must not allocate its size.
+        # No LZ4 block exceeds its bound. A size of more than twice the bound is a wrong boundary, and no memory may be allocated for it.
         too_long = is_valid & (sizes > 2 * compress_bound(header.block_nbytes))
         for at in np.flatnonzero(too_long).tolist():
             self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))

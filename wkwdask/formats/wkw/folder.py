@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import stat
 import time
@@ -172,7 +171,7 @@ def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) 
         with files.scandir(folder) as scanned:
             entries = sorted(scanned, key=lambda entry: entry.name)
     except OSError as error:
-        faults.append(Fault("folder.unreadable", folder, os.strerror(error.errno or 0)))
+        faults.append(Fault("folder.unreadable", folder, error.strerror or str(error)))
         return
     for entry in entries:
         match = _NAMES[depth].fullmatch(entry.name)
