@@ -32,7 +32,7 @@ GZIP = Stream("gzip", lambda: zlib.decompressobj(31), zlib.error)
 
 
 def decompress_streams(kind: Stream, data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress a stream and those that follow it, up to ``nbytes + 1`` bytes: the extra byte shows the caller that there is too much."""
+    """Decompress concatenated streams, up to ``nbytes + 1`` bytes: by the extra byte the caller detects that the data are too long."""
     parts: list[bytes] = []
     rest, room = data, nbytes + 1
     while room and (len(rest) or not parts):

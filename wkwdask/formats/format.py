@@ -265,7 +265,7 @@ class ArrayFormat:
             return all(re.fullmatch(self.level_entries, name) or IGNORED_NAMES.fullmatch(name) for name in names)
 
     def record_of(self, folder: str) -> str | None:
-        """Return the file that marks a folder as a level, None if there is none; the mode of this file is that of all files."""
+        """Return the file that marks a folder as a level, None if there is none; all files of the level are assumed to have its mode."""
         path = f"{folder}/{self.level_record}"
         return path if self.level_record and files.isfile(path) else None
 

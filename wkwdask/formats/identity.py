@@ -1,4 +1,4 @@
-"""Identity of a stored array: whether the array that one file describes is still the one that was opened."""
+"""Identity of a stored array that one file describes: detect that another array has taken its place."""
 
 from __future__ import annotations
 

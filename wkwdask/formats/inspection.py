@@ -76,7 +76,7 @@ class LevelScope(Protocol):
         """List the stored files."""
 
     def check(self, *, decode: bool) -> FileCheck | None:
-        """Return the check of its files, None if nothing states what they should contain; with ``decode``, all chunks are decoded."""
+        """Return the check of its files, None if their expected content is unknown; with ``decode``, all chunks are decoded."""
 
     def files_per_task(self) -> int:
         """Return how many files one task checks."""
@@ -105,7 +105,7 @@ class LevelScope(Protocol):
     # -------------------------------------------------------------------------------------------- repair
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        """List the existing files of a shard, as :meth:`check` takes them."""
+        """List the existing files of a shard, in the form that :meth:`FileCheck.check_files` accepts."""
 
     def repairer(self) -> LevelRepair | None:
         """Return the repair of broken shards from their intact chunks, None if there is no such repair."""

@@ -47,7 +47,7 @@ def is_external_temporary(path: str) -> bool:
 
 
 def age_seconds(path: str) -> float:
-    """Return the seconds since the last write to a file or to anything below a folder; a missing one is infinitely old."""
+    """Return the seconds since the last write to a file, or to any file below a folder; without files, the seconds since 1970."""
     latest = 0.0
     for folder, _, names in [("", [], [path]), *files.walk(path)]:
         for name in names:

@@ -151,12 +151,12 @@ def open_in_place(url: str | os.PathLike[str], mag: Mag | None, *, allow_externa
 
 
 def format_of_image(image: Image) -> ArrayFormat:
-    """Return the format of an image; for a layer it is that of its dataset, not that of its files."""
+    """Return the format of an image; a layer has the format of its dataset, even if its files are Zarr or N5."""
     return default_format() if image.container is not None else format_named(image.format)
 
 
 def check_target_name(url: str | os.PathLike[str]) -> None:
-    """Raise ValueError if the suffix of a target is that of another format than it would get."""
+    """Raise ValueError if the suffix of a target names another format than the target would get."""
     text = os.fspath(url)
     if text.lower().endswith(EXPORT_SUFFIXES) or read_datasource(local_path(url)) is not None:
         return
@@ -198,7 +198,7 @@ def default_method(image: Image, source: Volume) -> str:
 
 
 def image_box(image: Image, source: Volume) -> BoundingBox:
-    """Return the bounding box of an image, as it states or as one of its levels does [voxels of mag 1]."""
+    """Return the bounding box that an image states, or else that of one of its levels [voxels of mag 1]."""
     return image.container.record.bounding_box if image.container is not None and image.container.record is not None else source.box.in_mag(MAG_1)
 
 

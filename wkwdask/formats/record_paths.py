@@ -34,7 +34,7 @@ class RecordPaths:
 
     @property
     def parent(self) -> str:
-        """Folder in which the job works; the real one if a link leads to it from another dataset, since records are relative to that."""
+        """Folder in which the job works; if a link leads to it from another dataset, the real folder, to which records are relative."""
         folder = dirname(self.root)
         real, around = files.realpath(folder), files.realpath(dataset_around(folder))
         return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
@@ -78,7 +78,7 @@ class RecordPaths:
         return [f"{files.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
 
     def _is_new_dataset(self, real: str) -> bool:
-        """Return whether a folder is the one in which the job creates the JSON of a new dataset."""
+        """Return whether the job creates a dataset in a folder."""
         return real == files.realpath(dirname(self.parent)) and _container_around(self.parent) is None
 
     def _raise_outside(self, path: str, record: str) -> None:

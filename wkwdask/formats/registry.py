@@ -51,7 +51,7 @@ def storage_records(*, exports: bool = False) -> tuple[type[StorageOptions], ...
 
 @cache
 def _others() -> tuple[ArrayFormat, ...]:
-    """Load the formats of other packages; a broken one is skipped with a warning."""
+    """Load the formats of other packages, and skip broken ones with a warning."""
     loaded: list[ArrayFormat] = []
     for entry in entry_points(group=GROUP):
         try:
@@ -96,7 +96,7 @@ def recognised_format(url: object) -> ArrayFormat | None:
 
 
 def format_of(url: object) -> ArrayFormat | None:
-    """Return the format whose images a path or URL can mean; for a level inside a dataset it is that of the dataset."""
+    """Return the format that opens a path or URL, else None; a level inside a dataset is opened by the format of the dataset."""
     recognised = recognised_format(url)
     if recognised is None or recognised.url_name.is_in(url):
         return recognised

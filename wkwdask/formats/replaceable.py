@@ -36,7 +36,7 @@ def is_occupied(target: str) -> bool:
 
 
 def inherit_tree_permissions(staged: str, old: str) -> None:
-    """Copy to a new mag the modes and groups of the mag that it replaces: of its folder, and of one file for all files."""
+    """Set the modes and groups of a new mag to those of the mag that it replaces; all files get those of one example file."""
     folder, new_folder = _stat(old), _stat(staged)
     if folder is None or new_folder is None:
         return

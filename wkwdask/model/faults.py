@@ -238,9 +238,9 @@ class FaultList:
 
     def to_tuple(self) -> tuple[Fault, ...]:
         """Return the faults; the last one of a kind states how many more there are."""
-        found = list(self._faults)
+        faults = list(self._faults)
         for kind, count in self._counts.items():
             if count > _LISTED:
-                last = max(n for n, fault in enumerate(found) if fault.kind == kind)
-                found[last] = replace(found[last], more=count - _LISTED)
-        return tuple(found)
+                last = max(n for n, fault in enumerate(faults) if fault.kind == kind)
+                faults[last] = replace(faults[last], more=count - _LISTED)
+        return tuple(faults)

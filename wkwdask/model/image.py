@@ -77,7 +77,7 @@ class Image:
     list_levels: Callable[[], Iterable[Level]]
     """Lists the levels, finest first, unusable ones last."""
     key: str | None = None
-    """Key of the selected level, None if the path is that of the image."""
+    """Key of the selected level, None if the path names the image."""
     category: str | None = None
     """``"color"`` or ``"segmentation"``, None if unknown."""
     voxel_size_nm: Lengths | None = None
@@ -105,12 +105,12 @@ class Image:
 
     @property
     def selected(self) -> tuple[Level, ...]:
-        """Selected level, or all levels if the path is that of the image."""
+        """Selected level, or all levels if the path names the image."""
         return tuple(level for level in self.levels if self.key in (None, level.key))
 
     @property
     def mag(self) -> Mag | None:
-        """Mag of the selected level, None if the path is that of the image or the level has no mag."""
+        """Mag of the selected level, None if the path names the image or the level has no mag."""
         return None if self.key is None else self.find().mag
 
     def find(self, level: Mag | str | int | None = None) -> Level:
@@ -176,7 +176,7 @@ class ResolvedUrl:
     layers: tuple[Image, ...]
     """Candidate images."""
     mag: Mag | None = None
-    """Mag, if the path is that of a mag."""
+    """Mag, if the path names a mag."""
     invalid_layers: tuple[InvalidLayer, ...] = ()
     """Layers of a dataset with invalid entries in the JSON."""
 

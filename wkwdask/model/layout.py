@@ -101,7 +101,7 @@ class ShardLayout(ABC):
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
 
     def ordered_cells(self, low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return codes, and cells along x, y, z, of the chunks of a box inside one file in ascending order of codes."""
+        """Return codes and cells (x, y, z) of the chunks of a box inside one file, in ascending order of codes."""
         places = box_cells((range(1), *map(range, low, high)))
         codes = self.codes(places)
         order = np.argsort(codes, kind="stable")
@@ -176,7 +176,7 @@ class Shards(ShardLayout):
 
     @abstractmethod
     def codes_per_file(self, grid: ChunkGrid) -> int:
-        """Return the number of codes of a file."""
+        """Return the number of codes that chunks of a file can have."""
 
     @abstractmethod
     def new_shard(self, first: Vec4, grid: ChunkGrid, buffer: FileBuffer) -> ShardFile:

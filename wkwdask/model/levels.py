@@ -89,7 +89,7 @@ def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
 
 
 def ratio_of(lengths: Sequence[float], base: Sequence[float]) -> Lengths:
-    """Divide along each axis: how many voxels of another array one voxel spans."""
+    """Return the ratio of two voxel sizes along each axis."""
     x, y, z = (length / unit for length, unit in zip(lengths, base, strict=True))
     return x, y, z
 

@@ -1,4 +1,4 @@
-"""States of stored files (size and modification time), and digests of many such states, by which a change of the source is detected."""
+"""States of stored files (size and modification time), and digests of many such states, which reveal changes of a source."""
 
 from __future__ import annotations
 

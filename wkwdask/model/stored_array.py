@@ -406,13 +406,13 @@ class StoredArray(RandomAccessVolume):
 
     @property
     def has_single_file_shards(self) -> bool:
-        """Whether each shard is one file with one possible name."""
+        """Whether each shard is a single file with one possible name."""
         grid = self.grid
         return grid.file is not None and grid.file_counts[0] == 1 and grid.unit == grid.file[1:] and not self._has_variants
 
     @property
     def _has_variants(self) -> bool:
-        """Whether a file can have one of several names."""
+        """Whether a file has several possible names."""
         return self.naming is not None and len(self.naming.names((0, 0, 0, 0))) > 1
 
     def _listed_file_states(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
@@ -425,17 +425,17 @@ class StoredArray(RandomAccessVolume):
                 continue
             yield file, FileVariant(variant, status.st_size, status.st_mtime_ns)
 
-    def _states(self, found: Iterator[tuple[Vec4, FileVariant]]) -> States:
+    def _states(self, file_states: Iterator[tuple[Vec4, FileVariant]]) -> States:
         """Return one row per shard: size and time of its file, or a digest of the states of its files."""
         if self.has_single_file_shards:
-            return self._moved(np.array([(*file[1:], variant.nbytes, variant.mtime_ns) for file, variant in found], np.int64).reshape(-1, 5))
-        return self._moved(summed_states([(*self._unit_of(file), *file, *variant) for file, variant in found]))
+            return self._moved(np.array([(*file[1:], variant.nbytes, variant.mtime_ns) for file, variant in file_states], np.int64).reshape(-1, 5))
+        return self._moved(summed_states([(*self._unit_of(file), *file, *variant) for file, variant in file_states]))
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
         """Return number, size and digest of the files of a group, as :meth:`stored_states` combines them."""
-        found = list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
-        states = self._states(iter(found))
-        return len(found), sum(variant.nbytes for _, variant in found), int(states[0, 4]) if len(found) else 0
+        file_states = list(self._file_states(self._files_of_units([range(n, n + 1) for n in unit])))
+        states = self._states(iter(file_states))
+        return len(file_states), sum(variant.nbytes for _, variant in file_states), int(states[0, 4]) if file_states else 0
 
     def _moved(self, states: States) -> States:
         """Convert indices counted from the array's first voxel to those of the absolute shards that the files touch."""

@@ -92,7 +92,7 @@ class TargetArray:
     documents: tuple[tuple[str, bytes], ...] = ()
     """Names and contents of the files in its folder that describe it."""
     merges: bool = False
-    """Whether shards keep what is stored outside the box; then all shards are joined from parts."""
+    """Whether shards keep their stored voxels outside the box; then all shards are joined from parts."""
     is_in_place: bool = False
     """Whether the array existed before; then each published file must be durable at once."""
     keeps_files: bool = False
@@ -310,7 +310,7 @@ class TargetArray:
         for members in np.split(order, np.flatnonzero(np.diff(places)) + 1):  # 2**k consecutive Morton codes, aligned: these chunks form a box
             code_of = dict(zip(map(tuple, cells[members].tolist()), codes[members].tolist(), strict=True))
             c, x, y, z = (range(int(axis.min()), int(axis.max()) + 1) for axis in cells[members].T)
-            found = []
+            chunks = []
             for chunk in source.layout.chunks(source, (c, x, y, z)):
                 if chunk.cell not in code_of:
                     continue
@@ -319,8 +319,8 @@ class TargetArray:
                 if not chunk.data:
                     raise CorruptError(f"{name}: byte {chunk.offset}: expected an encoded chunk, found 0 bytes")
                 data = reframe(chunk.data, source.grid.shape_at(chunk.cell), name, chunk.offset)
-                found.append((code_of[chunk.cell], chunk.cell, data))
-            yield from sorted(found)
+                chunks.append((code_of[chunk.cell], chunk.cell, data))
+            yield from sorted(chunks)
         source.identity.check(has_absent=num_found < len(cells))
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
@@ -422,11 +422,11 @@ class TargetArray:
         places = places[is_kept]
         if not layout.has_same_encoding(file):  # another block type: stored bytes cannot be mixed with new ones
             return self._reencoded(shard, places, opened)
-        found = layout.without_zeros(file, layout.locate(file, places))
-        if not len(found):
+        located = layout.without_zeros(file, layout.locate(file, places))
+        if not len(located):
             return []
-        codes = layout.codes(places[found[:, 2]])
-        return [Run(RunTable(codes, found[:, 1] - found[:, 0], found[:, 0]), file)]
+        codes = layout.codes(places[located[:, 2]])
+        return [Run(RunTable(codes, located[:, 1] - located[:, 0], located[:, 0]), file)]
 
     def _reencoded(self, shard: Vec3, places: npt.NDArray[np.int64], opened: ExitStack) -> list[Run]:
         """Encode stored chunks that are encoded differently from new ones, which readers allow."""
@@ -502,7 +502,7 @@ class Writer(ABC):
         self._stats.add_zeros(box)
 
     def _clipped(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Cut off voxels beyond the box, or extend the array to whole chunks with what is stored around it."""
+        """Cut off voxels beyond the box; in a merge, extend the array to whole chunks with the stored voxels around it."""
         voxels = self._target.clip_to_box(array, topleft)
         self._stats.add(voxels, topleft)
         return self._target.with_borders(voxels, topleft) if self._target.merges else (voxels, topleft)
@@ -530,7 +530,7 @@ class Writer(ABC):
         """Publish the part and return its receipt."""
 
     def discard(self) -> None:
-        """Remove what was stored."""
+        """Discard everything that was appended."""
         if self._buffer is not None:
             self._buffer.discard()
 

@@ -1,4 +1,4 @@
-"""Images as targets of a job: what a user asks for, and the levels that a format creates for it. Opens no file."""
+"""Images as targets of a job: the user's request, and the levels that a format creates for it. Opens no file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LevelSpec:
     dtype: np.dtype[Any]
     num_channels: int
     is_copy: bool = False
-    """Whether it contains the voxels of the level that it is stored like; then options that are not given are taken from there."""
+    """Whether it is a copy of the level that it is stored like: then options that are not given are those of that level."""
 
     @classmethod
     def like(cls, volume: Volume, box: BoundingBox | None = None, *, is_copy: bool = False) -> LevelSpec:

@@ -122,7 +122,7 @@ class Volume(Protocol):
         """
 
     def shard_path(self, index: Vec3) -> str:
-        """Return the path of a shard."""
+        """Return the path of a shard, given its index (x, y, z)."""
 
     def shard_states(self, box: BoundingBox) -> States:
         """Return the states of stored shards that a box touches, see ``wkwdask.model.states``."""
@@ -132,7 +132,7 @@ class Volume(Protocol):
 
 
 def delegate_to(part: str, name: str) -> Any:
-    """Declare a property or method that is that of an attribute."""
+    """Declare a property or method that an attribute provides."""
     return property(attrgetter(f"{part}.{name}"))
 
 
@@ -147,7 +147,7 @@ class RandomAccessVolume:
         return self.chunk_shape  # type: ignore[attr-defined,no-any-return]
 
     def with_zero_fill(self, folder: str) -> Self:
-        """Return the source with zeros for sections that cannot be decoded, each noted in a folder; here there are none."""
+        """Return the source with zeros in place of sections that cannot be decoded; these sources have no sections."""
         del folder
         return self
 
@@ -158,7 +158,7 @@ class RandomAccessVolume:
 
 
 class PlainVolume:
-    """Defaults for volumes that are no levels of an image: images and arrays in single files."""
+    """Defaults for volumes outside of images with several mags: image stacks and arrays in single files."""
 
     __slots__ = ()
     is_regular = False

@@ -168,7 +168,7 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Reso
 
 
 def find_listed_arrays(path: str) -> ResolvedUrl | None:
-    """Resolve a local path that the JSON of a dataset lists as a layer in Zarr or N5, or as a mag of one; None if no JSON does."""
+    """Resolve a local path that the JSON of a dataset lists as a Zarr or N5 layer, or as a mag of such a layer; None if no JSON lists it."""
     parent = dirname(path)
     for dataset, folder in ((parent, path), (dirname(parent), parent)):
         datasource = read_datasource(dataset)

@@ -409,7 +409,7 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
 
 
 def empty_like(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the document of a dataset without layers that keeps all other fields (the scale and unknown ones)."""
+    """Return a copy of a document with another name and without layers; all other fields stay."""
     changed = copy.deepcopy(document)
     identity = changed.get("id")
     changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}

@@ -82,7 +82,7 @@ class WebknossosFormat(ArrayFormat):
             return any(entry.name == HEADER_NAME or files.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
     def claims(self, path: str) -> bool:
-        """Return whether the JSON of a dataset lists a folder as a layer in another format, or as a mag of one."""
+        """Return whether the JSON of a dataset lists a folder as a Zarr or N5 layer, or as a mag of such a layer."""
         return find_listed_arrays(path) is not None
 
     def find(self, url: Url, chunk_size: Sequence[int] | None = None) -> ResolvedUrl:

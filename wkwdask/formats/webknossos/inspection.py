@@ -239,7 +239,7 @@ def inspect_dataset(url: str | os.PathLike[str], layers: Sequence[str] | None = 
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
-    """Resolve a path, with or without a JSON, to its layers, the dataset, the JSON and, if the path is one, a mag."""
+    """Resolve a path to its layers, the dataset folder, the JSON (None without one) and, if the path names a mag, this mag."""
     if not files.isdir(path):
         raise MissingError(f"{path}: no such folder")
     try:
@@ -478,7 +478,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _read_recorded_box(scope: MagScope) -> BoundingBox | None:
-    """Read the box in the provenance of a mag; commands differ in its mag and shift, and that of a merge covers only one source."""
+    """Read the box in the provenance of a mag. Commands record it in different mags and frames; that of a merge covers only one source and is ignored."""
     settings: Any = read_provenance(scope.folder).get("settings")
     try:
         command, numbers = settings["command"], _numbers(settings["box"])

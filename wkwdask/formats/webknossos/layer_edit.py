@@ -92,7 +92,7 @@ class LayerEdit(MetadataEdit):
             )
 
     def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
-        """Return the box of the layer, united with the current one if other mags of the layer stay, even those published during the job."""
+        """Return the new box, united with the current box if the layer has other mags, including those published during the job."""
         known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
         ours = {mag for mag, _, _ in self.mags}
         if known is None or all(record.mag in ours for record in known.mags):
@@ -124,7 +124,7 @@ class LayerEdit(MetadataEdit):
 
 @dataclass(frozen=True, slots=True)
 class LargestIdEdit(MetadataEdit):
-    """Edit that raises a stated largest id after a part of a segmentation was written; an unstated one stays unstated."""
+    """Edit that raises the largest id in the JSON after a part of a segmentation was written; a JSON without a largest id is not changed."""
 
     kind: ClassVar[str] = "largestSegmentId"
     folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)

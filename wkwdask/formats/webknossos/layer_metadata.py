@@ -44,13 +44,13 @@ class Axis:
 def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
     """List the valid attachments of a layer."""
     groups = entry.get("attachments")
-    found = []
+    attachments = []
     for kind, group in groups.items() if isinstance(groups, dict) else ():
         for item in group if isinstance(group, list) else [group]:
             values = [item.get(key) for key in ("name", "path", "dataFormat")] if isinstance(item, dict) else [None]
             if all(isinstance(value, str) for value in values):
-                found.append(Attachment(kind, *values))
-    return tuple(found)
+                attachments.append(Attachment(kind, *values))
+    return tuple(attachments)
 
 
 def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -62,12 +62,12 @@ def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
 def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
     """List the axes other than x, y, z."""
     items = entry.get("additionalAxes")
-    found = []
+    axes = []
     for item in items if isinstance(items, list) else ():
         with contextlib.suppress(KeyError, TypeError, ValueError):
             low, high = item["bounds"]
-            found.append(Axis(str(item["name"]), (int(low), int(high)), int(item["index"])))
-    return tuple(found)
+            axes.append(Axis(str(item["name"]), (int(low), int(high)), int(item["index"])))
+    return tuple(axes)
 
 
 def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -83,7 +83,7 @@ def view_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def other_format(data_format: str) -> str:
-    """Return the storage format of a layer unless it is WKW, or an empty string."""
+    """Return the storage format of a layer, an empty text for WKW."""
     return "" if data_format == "wkw" else data_format
 
 
@@ -92,7 +92,7 @@ def type_text(element_class: str, num_channels: int) -> str:
 
     Examples
     --------
-    >>> [type_text(*given) for given in (("uint24", 3), ("float", 1), ("uint80", 3))]
+    >>> [type_text(*layer) for layer in (("uint24", 3), ("float", 1), ("uint80", 3))]
     ['uint8 x 3 channels', 'float32', 'uint80 in 3 channels']
     """
     dtype = dtype_of(element_class, num_channels)
@@ -106,7 +106,7 @@ def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
 
     Examples
     --------
-    >>> [str(dtype_of(*given)) for given in (("uint24", 3), ("float", 1), ("uint80", 5))]
+    >>> [str(dtype_of(*layer)) for layer in (("uint24", 3), ("float", 1), ("uint80", 5))]
     ['uint8', 'float32', 'uint16']
     """
     for voxel_type in VOXEL_TYPES:

@@ -339,7 +339,7 @@ def real_folder(layer: Image, folder: str) -> str:
 
 
 def work_folder(layer: Image, folders: Sequence[str]) -> str:
-    """Return the folder that a job on mags of a layer works in: one on the same disk, so that finished mags can be moved."""
+    """Return the folder in which a job on mags of a layer works: on the same disk, so that finished mags can be renamed."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder
     parents = list(dict.fromkeys(dirname(folder) for folder in folders))
@@ -350,7 +350,7 @@ def work_folder(layer: Image, folders: Sequence[str]) -> str:
 
 
 def json_path(layer: Image, mag: Mag, folder: str) -> str:
-    """Return the path of a mag for the JSON: the current one, or else one relative to the dataset, or else the absolute one."""
+    """Return the path of a mag for the JSON: the listed path, else a path relative to the dataset, else the absolute path."""
     dataset = str(layer.container.dataset_folder)
     record = layer.container.record
     listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None

@@ -71,7 +71,7 @@ class MagIdentity:
 
     @property
     def record(self) -> None:
-        """None: the state of a mag is that of its files."""
+        """None, because a mag has no record of its state; the states of its files are compared."""
 
 
 def open_mag(folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> StoredArray:

@@ -26,7 +26,7 @@ MAX_LZ4_RATIO = 255
 
 
 def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
-    """Decode one block."""
+    """Return the voxels (c, x, y, z) of a stored block; ``source``, ``block`` and ``offset`` name it in errors."""
     where = f"{source}: block {block} at byte {offset}"
     if not header.is_compressed:
         if len(raw) < header.block_nbytes:
@@ -47,7 +47,7 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
 
 
 def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode one block."""
+    """Encode the voxels (c, x, y, z) of one block."""
     raw = np.asarray(voxels, header.dtype).tobytes(order="F")
     if len(raw) != header.block_nbytes:
         raise ValueError(f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}")
@@ -55,7 +55,7 @@ def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAU
 
 
 def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
-    """Encode the bytes of one block."""
+    """Compress the raw bytes of one block."""
     if block_type is BlockType.RAW:
         return raw
     options = {} if block_type is BlockType.LZ4 else {"mode": "high_compression", "compression": level}
@@ -147,7 +147,7 @@ def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.i
 
 
 def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
-    """Decode a whole file."""
+    """Return the voxels (c, x, y, z) of a whole file."""
     header = parse_header(raw[:HEADER_NBYTES], source, is_data_file=True)
     bounds = block_bounds(raw, header, source)
     blocks = [decode_block(raw[a:b], header, source, n, a) for n, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))]

@@ -40,7 +40,7 @@ _TABLE_KINDS = {IN_TABLE: "table.inside", DECREASING: "table.falls", PAST_END: "
 
 
 def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check ``header.wkw``."""
+    """Check ``header.wkw``; returns its header, None if it is unusable, and all faults."""
     header, faults = _check_header(raw, path, "header")
     if header is None:
         return None, faults
@@ -55,7 +55,7 @@ def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Faul
 
 
 def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check the header of a data file."""
+    """Check the header of a data file; returns it, None if the file cannot be read with it, and all faults."""
     if nbytes == 0:
         return None, [Fault("file.empty", path, "0 bytes", f"at least {mag_header.smallest_data_offset}")]
     header, faults = _check_header(raw, path, "file")
@@ -402,8 +402,8 @@ class _FileCheck:
             nonzero[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = False
             if nonzero.any():
                 places = np.argwhere(nonzero)
-                found = BoundingBox.from_corners((places.min(axis=0) + corner).tolist(), (places.max(axis=0) + corner + 1).tolist(), box.mag)
-                self._outside = found if self._outside is None else self._outside.union(found)
+                outside = BoundingBox.from_corners((places.min(axis=0) + corner).tolist(), (places.max(axis=0) + corner + 1).tolist(), box.mag)
+                self._outside = outside if self._outside is None else self._outside.union(outside)
 
 
 def _batches(blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int) -> Iterator[npt.NDArray[np.intp]]:

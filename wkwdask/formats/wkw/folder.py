@@ -161,8 +161,8 @@ def list_mag(folder: str) -> Listing:
     """List the files of a mag."""
     faults: list[Fault] = []
     shards = list(_walk(folder, 0, (), faults)) if files.isdir(folder) else []
-    found = np.array(shards, np.int64).reshape(-1, 3)
-    return Listing(found[np.lexsort(found.T)], tuple(faults))
+    indices = np.array(shards, np.int64).reshape(-1, 3)
+    return Listing(indices[np.lexsort(indices.T)], tuple(faults))
 
 
 def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) -> Iterator[Vec3]:

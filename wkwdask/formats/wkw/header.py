@@ -114,7 +114,7 @@ class WkwHeader:
         return replace(self, data_offset=self.smallest_data_offset)
 
     def check_same_mag(self, other: WkwHeader, source: str) -> None:
-        """Raise CorruptError if a data file's header contradicts this header, which is that of its mag.
+        """Raise CorruptError if the header of a data file contradicts this header of its mag.
 
         The block type may differ: each file is decoded by its own header, as the reference library does.
         """
