@@ -81,7 +81,7 @@ def scale_lengths(values: Sequence[float], factors: Sequence[float]) -> Lengths:
 
     Examples
     --------
-    >>> times((0.0112, 2, 3), (1000, 1, 2))
+    >>> scale_lengths((0.0112, 2, 3), (1000, 1, 2))
     (11.2, 2.0, 6.0)
     """
     x, y, z = (float(f"{value * factor:.12g}") for value, factor in zip(values, factors, strict=True))
