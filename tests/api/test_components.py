@@ -121,7 +121,7 @@ def test_any_box_equals_scipy(tmp_path_factory, shape, offset, connectivity, den
 
 
 def test_labels_and_thresholds_equal_scipy(dataset):
-    voxels = blobs(1)
+    voxels = blobs(1, (50, 40, 30))
     wkwdask.write(dataset / "color" / "1", OFFSET, voxels, **SMALL)
     for name, threshold, connectivity, expected in [
         ("least", 127, 6, of_mask(voxels >= 127, 6)),
@@ -140,7 +140,7 @@ def test_labels_and_thresholds_equal_scipy(dataset):
 
 @pytest.mark.parametrize("connectivity", [6, 26])
 def test_a_component_that_winds_through_all_files_has_one_id(dataset, connectivity):
-    labels = snake()
+    labels = snake((40, 34, 24))
     wkwdask.write(dataset / "seg" / "1", OFFSET, labels, **SMALL)
     wkwdask.connected_components(dataset / "seg" / "1", dataset / "cc" / "1", connectivity=connectivity)
     found = result(dataset / "cc" / "1")
@@ -214,7 +214,7 @@ def test_where_cuts_components_at_its_border(dataset):
 
 
 def test_a_coarser_mag_is_chosen(dataset):
-    labels = blobs(3)
+    labels = blobs(3, (40, 30, 20))
     wkwdask.write(dataset / "seg" / "1", (0, 0, 0), np.kron(labels, np.ones((2, 2, 1), np.uint8)), category="segmentation", **SMALL)
     wkwdask.build_pyramid(dataset, "seg", mags=["2-2-1"])
     wkwdask.connected_components(dataset, dataset / "cc" / "2-2-1", layer="seg", mag="2-2-1", threshold=1)

@@ -222,8 +222,7 @@ def test_another_box_of_the_layer_is_not_resumed(folder):
 # ----------------------------------------------------------------------------- another source
 
 
-@pytest.mark.parametrize("existing", ["error", "resume"])
-def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing):
+def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed):
     interrupt(folder)
     path = source_file(folder, 0)
     before = contents(folder)
@@ -231,7 +230,7 @@ def test_a_change_of_a_read_source_file_is_noticed(folder, undisturbed, existing
     with pytest.raises(
         ResumeError, match=rf"the source has changed since the job was interrupted \(.*{path.name} was changed last, it has \d+ bytes\).*overwrite"
     ):
-        CASE.build(folder, existing=existing)
+        CASE.build(folder)
     assert contents(folder) == before
     assert len(job_folders(folder)) == 1  # the change may be undone
     resume(folder, existing="overwrite")
@@ -338,15 +337,14 @@ def test_an_incomplete_set_of_mags_is_not_resumed(folder, undisturbed):
 # ----------------------------------------------------------------------------- overwriting
 
 
-@pytest.mark.parametrize("existing", ["error", "resume"])
-def test_an_interrupted_overwriting_job_is_resumed(folder, undisturbed, existing):
+def test_an_interrupted_overwriting_job_is_resumed(folder, undisturbed):
     """The old mags stay visible until the end."""
     resume(folder, method="max")
     old = contents(folder)
     assert differences(old, undisturbed.after)
     done = interrupt(folder, existing="overwrite")
     assert contents(folder) == old
-    _, ran = resume(folder, existing=existing)
+    _, ran = resume(folder)
     assert ran == undisturbed.tasks - done
     undisturbed.check(folder)
     undisturbed.check_records(folder)
@@ -487,12 +485,11 @@ def test_a_delayed_write_excludes_another_job(folder, undisturbed):
     undisturbed.check(folder)
 
 
-@pytest.mark.parametrize("existing", ["resume", "error"])
-def test_locks_left_by_a_finished_job_are_removed(folder, undisturbed, existing):
+def test_locks_left_by_a_finished_job_are_removed(folder, undisturbed):
     CASE.build(folder)
     for mag in CASE.mags[1:3]:
         put_lock(folder / "seg" / mag, dead_process("a job that died"))
-    report, ran = resume(folder, existing=existing)
+    report, ran = resume(folder)
     assert "nothing to do" in report.note
     assert ran == set()
     undisturbed.check(folder)
