@@ -175,10 +175,10 @@ def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
         _needs(package)
     found = {}
     for unit in _race(data, f"precomputed/{work}/{kind}").units:
-        made = create(unit.work, unit.options)
-        sample = measure(made)
+        work_object = create(unit.work, unit.options)
+        sample = measure(work_object)
         assert (sample.written > 0) == (work != "read")
-        found[unit.work.split("_")[0]] = made.digests()
+        found[unit.work.split("_")[0]] = work_object.digests()
     ours = found.pop("ours")
     assert len(ours) == (4 if work == "pyramid" else 1)
     theirs = found.pop("igneous", None)
@@ -200,9 +200,9 @@ def test_zarr_is_equal(data, own_settings, name):
         units = [unit for unit in _race(data, name).units if unit.work.startswith(("ours", "with_zarr"))]
         found = []
         for unit in units:
-            made = create(unit.work, unit.options | ({"passes": 1, "count": 3} if "passes" in unit.options else {}))
-            assert (measure(made).written > 0) == ("export" in name)
-            found.append(made.digests())
+            work_object = create(unit.work, unit.options | ({"passes": 1, "count": 3} if "passes" in unit.options else {}))
+            assert (measure(work_object).written > 0) == ("export" in name)
+            found.append(work_object.digests())
     assert len(found) == (3 if "view" in name else 2)
     assert found[0]
     assert all(digests == found[0] for digests in found)

@@ -263,9 +263,9 @@ def test_zeros_and_lengths(dataset, call):
     cells = {layer.name: layer for layer in wkwdask.info(dataset).layers}["cells"]
     assert [(mag.block_len, mag.file_len, mag.compression) for mag in cells.mags] == [(8, 2, "lz4hc"), (4, 8, "raw")]
     source = wkwdask.read(dataset, layer="cells", mag=1)[0]
-    made = wkwdask.read(dataset, layer="cells", mag=2)[0]
-    assert made[0, 0, 0] == source[0, :2, 0].max() == 0  # one voxel along x and z, two along y: nothing but zeros
-    assert (made[7:, 7:, 4:] > 0).all()
+    coarse = wkwdask.read(dataset, layer="cells", mag=2)[0]
+    assert coarse[0, 0, 0] == source[0, :2, 0].max() == 0  # one voxel along x and z, two along y: nothing but zeros
+    assert (coarse[7:, 7:, 4:] > 0).all()
     code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2", "--block-len", 24)
     assert code == 1
     assert "block_len" in err

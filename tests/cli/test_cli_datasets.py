@@ -18,9 +18,9 @@ IDS = np.arange(20 * 18 * 16, dtype=np.uint32).reshape(20, 18, 16)
 
 @pytest.fixture
 def dataset(tmp_path):
-    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
-    wkwdask.write(f"{made.path}/seg/1", (0, 0, 0), IDS, **OPTIONS)
-    return made.refreshed()
+    created = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
+    wkwdask.write(f"{created.path}/seg/1", (0, 0, 0), IDS, **OPTIONS)
+    return created.refreshed()
 
 
 def call(*arguments, ok=True):
@@ -97,7 +97,7 @@ def test_records_travel(dataset):
     """Between processes, with the numbers of the JSON as they were written."""
     dataset.set_voxel_size((11.24, 11.24, 28))
     opened = dataset.refreshed()
-    there = pickle.loads(pickle.dumps(opened))
-    assert there == opened
-    assert there.document["scale"]["factor"][2].text == "28.0"
-    np.testing.assert_array_equal(there["seg"][1].read()[0], IDS)
+    unpickled = pickle.loads(pickle.dumps(opened))
+    assert unpickled == opened
+    assert unpickled.document["scale"]["factor"][2].text == "28.0"
+    np.testing.assert_array_equal(unpickled["seg"][1].read()[0], IDS)

@@ -60,14 +60,14 @@ class _Files(http.server.SimpleHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def _send(self, body: bytes, headers: dict[str, str]) -> None:
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if asked is None or not any(asked.groups()):
+        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if requested is None or not any(requested.groups()):
             self._reply(200, body, headers)
             return
-        if asked[1]:
-            first, last = int(asked[1]), min(int(asked[2] or len(body)), len(body) - 1)
+        if requested[1]:
+            first, last = int(requested[1]), min(int(requested[2] or len(body)), len(body) - 1)
         else:  # so many bytes at the end, where shards of Zarr have their index
-            first, last = max(0, len(body) - int(asked[2])), len(body) - 1
+            first, last = max(0, len(body) - int(requested[2])), len(body) - 1
         self._reply(206, body[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(body)}"})
 
     def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -252,10 +252,10 @@ def test_tiff_of_several_stacks(tmp_path, name, lengths):
         with tifffile.TiffWriter(target) as writer:
             for length in lengths:
                 writer.write(voxels(shape=(length, 30, 41)), photometric="minisblack", metadata={"axes": "ZYX"})
-    told = rf"holds 2 images, expected one, or sections of equal shape: uint8 ZYX \({lengths[0]}, 30, 41\), uint8 ZYX \({lengths[1]}, 30, 41\)"
-    with pytest.raises(UnsupportedError, match=told):
+    message = rf"holds 2 images, expected one, or sections of equal shape: uint8 ZYX \({lengths[0]}, 30, 41\), uint8 ZYX \({lengths[1]}, 30, 41\)"
+    with pytest.raises(UnsupportedError, match=message):
         imported(tmp_path / name, tmp_path)
-    with pytest.raises(CorruptError, match=told):
+    with pytest.raises(CorruptError, match=message):
         imported(tmp_path / "s", tmp_path)
 
 

@@ -95,12 +95,12 @@ def test_edits_of_real_data(l4, edit):
 
 @pytest.mark.parametrize("relative", [True, False])
 def test_references(l4, tmp_path, relative):
-    made = wkwdask.create_dataset(tmp_path / "new", wkwdask.open_dataset(l4).voxel_size)
-    after = made.add_layer_as_ref(l4 / "segmentation", "cells", relative=relative)
+    created = wkwdask.create_dataset(tmp_path / "new", wkwdask.open_dataset(l4).voxel_size)
+    after = created.add_layer_as_ref(l4 / "segmentation", "cells", relative=relative)
     assert after["cells"].largest_segment_id == 5238529
-    agree(webknossos.Dataset.open(made.path), made.path)
+    agree(webknossos.Dataset.open(created.path), created.path)
     after.rename_layer("cells", "other").set_bounding_box("other", (2679, 4224, 1719, 64, 64, 64))
-    agree(webknossos.Dataset.open(made.path), made.path)
+    agree(webknossos.Dataset.open(created.path), created.path)
 
 
 def test_file_systems_that_cannot_swap_names(l4):
@@ -111,20 +111,20 @@ def test_file_systems_that_cannot_swap_names(l4):
 
 
 def test_each_keeps_the_edits_of_the_other(tmp_path):
-    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35), unit="nanometer")
-    wkwdask.write(f"{made.path}/color/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
-    made.set_view_configuration({"alpha": 30.0}, "color").set_view_configuration({"zoom": 2.0})
-    theirs = webknossos.Dataset.open(made.path)
+    created = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35), unit="nanometer")
+    wkwdask.write(f"{created.path}/color/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    created.set_view_configuration({"alpha": 30.0}, "color").set_view_configuration({"zoom": 2.0})
+    theirs = webknossos.Dataset.open(created.path)
     theirs.get_layer("color").name = "em"
     theirs.add_layer("seg", "segmentation", dtype_per_channel="uint64", largest_segment_id=2**60, data_format="wkw")
-    ours = made.refreshed()
+    ours = created.refreshed()
     assert list(ours.layers) == ["em", "seg"]
     assert (ours["em"].view_configuration, ours.view_configuration, ours["seg"].largest_segment_id) == ({"alpha": 30}, {"zoom": 2}, 2**60)
     ours.rename_layer("em", "color")
-    theirs = webknossos.Dataset.open(made.path)
+    theirs = webknossos.Dataset.open(created.path)
     assert theirs.get_layer("color").default_view_configuration.alpha == 30
     assert theirs.get_layer("seg").largest_segment_id == 2**60
-    agree(theirs, made.path)
+    agree(theirs, created.path)
 
 
 def structured(document):

@@ -164,9 +164,9 @@ def test_example_3_needs_a_transpose(tmp_path):
     np.testing.assert_array_equal(printed[:64, :64], voxels[:64, :64].T)
 
     transpose = {"name": "transpose", "configuration": {"order": [1, 0]}}
-    mended = _place(tmp_path, {**proposal.EXAMPLE_3, "codecs": [transpose, *proposal.EXAMPLE_3["codecs"]]})
-    np.testing.assert_array_equal(mended[...], voxels)
-    mended[100:300, 5:9] = voxels[100:300, 5:9] = 7
+    corrected = _place(tmp_path, {**proposal.EXAMPLE_3, "codecs": [transpose, *proposal.EXAMPLE_3["codecs"]]})
+    np.testing.assert_array_equal(corrected[...], voxels)
+    corrected[100:300, 5:9] = voxels[100:300, 5:9] = 7
     np.testing.assert_array_equal(_n5_again(tmp_path), voxels)
 
 

@@ -199,8 +199,8 @@ def test_datasets_of_webknossos(tmp_path):
     array = voxels((3, 50, 40, 30))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = webknossos.Dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
-        layer = made.add_layer("rgb", "color", dtype="uint8", num_channels=3, data_format="zarr3")
+        created = webknossos.Dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
+        layer = created.add_layer("rgb", "color", dtype="uint8", num_channels=3, data_format="zarr3")
         for mag, values in (("1", array), ("2-2-1", array[:, ::2, ::2])):
             mag_view = layer.add_mag(mag, chunk_shape=(32, 32, 32), shard_shape=(64, 64, 64))
             factors = np.array(webknossos.Mag(mag).to_list())

@@ -154,14 +154,14 @@ class MemoryVolume:
         return found
 
     def read_into(self, out, topleft, first_channel=0, *, fill_zeros=True):
-        """Fill ``out`` (c, x, y, z), and note what was asked for; with garbage where the caller has said that it will not look at zeros."""
+        """Fill ``out`` (c, x, y, z), and record the request; zeros that the caller ignores are garbage."""
         store = store_of(self.store)
-        asked = BoundingBox(topleft, out.shape[1:], self.box.mag)
-        store.reads.append((asked, first_channel, out.shape[0]))
+        requested = BoundingBox(topleft, out.shape[1:], self.box.mag)
+        store.reads.append((requested, first_channel, out.shape[0]))
         nonzero = 0
-        for index in cells(asked, self.shard_shape):
-            shard = cell_box(index, self.shard_shape, asked)
-            part = shard.intersection(asked)
+        for index in cells(requested, self.shard_shape):
+            shard = cell_box(index, self.shard_shape, requested)
+            part = shard.intersection(requested)
             here = out[(slice(None), *_slices(part, topleft))]
             voxels = store.get(_shard_name(index))
             if voxels is None:

@@ -22,11 +22,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             self._answer(server.absent, b"")
             return
-        data, asked = path.read_bytes(), re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or "")
-        if asked is None or not server.serves_ranges:
+        data, span = path.read_bytes(), re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or "")
+        if span is None or not server.serves_ranges:
             self._answer(200, data)
             return
-        first, last = (int(asked[1]), int(asked[2])) if asked[1] else (max(0, len(data) - int(asked[2])), len(data) - 1)  # the last bytes, without a start
+        first, last = (int(span[1]), int(span[2])) if span[1] else (max(0, len(data) - int(span[2])), len(data) - 1)  # the last bytes, without a start
         if first >= len(data):
             self._answer(416, b"")
             return

@@ -127,7 +127,7 @@ class TestAsInMemory:
         opened, expected = rgb
         xr.testing.assert_identical(select(opened).compute(), select(expected))
 
-    def test_it_is_pickled(self, pair):
+    def test_pickling(self, pair):
         opened, expected = pair
         again = pickle.loads(pickle.dumps(opened[::3]))
         xr.testing.assert_identical(again.compute(), expected[::3])
@@ -138,12 +138,12 @@ class TestAsInMemory:
         with dask.config.set(scheduler=scheduler):
             xr.testing.assert_identical((opened + 1).sum("x").compute(), (expected + 1).sum("x"))
 
-    def test_a_cluster(self, dataset):
+    def test_a_cluster_of_processes(self, dataset):
         opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={}, cache=False)
         with local_cluster(n_workers=1) as cluster, distributed.Client(cluster):
             xr.testing.assert_identical(opened[5:, ::2].max("z").compute(), in_memory(EM, "em")[5:, ::2].max("z"))
 
-    def test_it_is_plotted(self, pair):
+    def test_plotting(self, pair):
         import matplotlib
 
         matplotlib.use("Agg")
@@ -157,7 +157,7 @@ class TestAsInMemory:
         opened.isel(x=0, y=0).plot(ax=axes)
         plt.close(figure)
 
-    def test_it_is_loaded_asynchronously(self, pair):
+    def test_asynchronous_loading(self, pair):
         opened, expected = pair
         if not hasattr(opened, "load_async"):
             pytest.skip("this xarray has no load_async")
@@ -168,7 +168,7 @@ def test_the_entry_point_is_installed():
     assert "wkw" in xr.backends.list_engines()
 
 
-def test_a_path_is_enough(dataset):
+def test_the_engine_is_found_from_the_path(dataset):
     xr.testing.assert_identical(xr.open_dataarray(dataset / "em" / "1").compute(), in_memory(EM, "em"))
 
 
@@ -179,14 +179,14 @@ def test_another_mag(dataset):
         xr.testing.assert_identical(opened.compute(), expected)
 
 
-def test_a_part(dataset):
+def test_a_bounding_box_is_opened(dataset):
     opened = xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(30, 10, 9, 12, 20, 3))
     xr.testing.assert_identical(opened.compute(), in_memory(EM, "em")[9:21, 7:27, :3])
     with pytest.raises(wkwdask.BoundsError, match="reaches outside"):
         xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(0, 0, 0, 12, 20, 3))
 
 
-def test_what_could_be_meant_is_listed(dataset):
+def test_an_ambiguous_path_lists_the_choices(dataset):
     with pytest.raises(ValueError, match="several layers: name one with layer=: em, rgb, cells"):
         xr.open_dataset(dataset, engine="wkw")
     with pytest.raises(wkwdask.MissingError, match="no layer 'blood'"):
@@ -199,7 +199,7 @@ def test_variables_are_dropped(dataset):
     assert list(xr.open_dataset(dataset / "em", engine="wkw", drop_variables="em").data_vars) == []
 
 
-def test_nothing_is_read_before_it_is_needed(dataset, tmp_path):
+def test_opening_reads_no_voxels(dataset, tmp_path):
     wkwdask.to_wkw(EM, tmp_path / "1", **OPTIONS)
     for file in tmp_path.glob("1/z*/y*/x*.wkw"):
         file.write_bytes(b"broken")
@@ -209,7 +209,7 @@ def test_nothing_is_read_before_it_is_needed(dataset, tmp_path):
         opened[3:5].compute()
 
 
-def test_without_a_voxel_size_it_counts_voxels(tmp_path):
+def test_coordinates_are_voxels_without_a_voxel_size(tmp_path):
     wkwdask.to_wkw(EM, tmp_path / "2", offset=(16, 0, 0), **OPTIONS)
     opened = xr.open_dataarray(tmp_path / "2", engine="wkw")
     np.testing.assert_array_equal(opened.x[:3], [33.0, 35.0, 37.0])
@@ -232,24 +232,24 @@ class TestGuess:
     def test_dataset_layer_and_mag(self, dataset):
         assert all(xr.backends.list_engines()["wkw"].guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri()))
 
-    def test_a_broken_json_is_ours(self, tmp_path):
+    def test_a_broken_json_is_recognized(self, tmp_path):
         (tmp_path / FILE_NAME).write_text("{")
         assert xr.backends.list_engines()["wkw"].guess_can_open(tmp_path)
         with pytest.raises(wkwdask.CorruptError, match="not valid JSON"):
             xr.open_dataset(tmp_path)
 
     @pytest.mark.parametrize("other", ["s3://bucket/ds", b"bytes", 7, ""])
-    def test_nothing_else(self, other):
+    def test_other_files_are_not_recognized(self, other):
         assert not xr.backends.list_engines()["wkw"].guess_can_open(other)
 
-    def test_no_other_folders(self, tmp_path):
+    def test_other_folders_are_not_recognized(self, tmp_path):
         (tmp_path / "zarr.json").write_text("{}")
         (tmp_path / "a.nc").write_bytes(b"")
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path)
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path / "a.nc")
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path / "absent")
 
-    def test_no_dataset_of_zarr_alone(self, tmp_path):
+    def test_a_folder_of_zarr_arrays_is_not_recognized(self, tmp_path):
         (tmp_path / FILE_NAME).write_text(json.dumps({"scale": [1, 1, 1], "dataLayers": [ZARR_LAYER]}))
         assert not xr.backends.list_engines()["wkw"].guess_can_open(tmp_path)
 
@@ -284,7 +284,7 @@ class TestTree:
         groups = xr.open_groups(dataset / "em", engine="wkw")
         assert set(groups) == {"/", "/1", "/2-2-1"}
 
-    def test_what_cannot_be_opened_stays_in_sight(self, dataset, tmp_path):
+    def test_layers_that_cannot_be_opened_are_listed(self, dataset, tmp_path):
         document = json.loads((dataset / FILE_NAME).read_text())
         document["dataLayers"] = [document["dataLayers"][0], ZARR_LAYER, {"name": "odd/one", "category": "pink"}]
         for entry in document["dataLayers"][0]["mags"]:
@@ -308,7 +308,7 @@ class TestChunks:
         box=boxes, dtype=st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), channels=st.sampled_from([1, 3]),
         lengths=st.sampled_from([(32, 1024), (32, 32), (8, 64), (64, 512)]), limit=st.sampled_from(["128MiB", "16MiB", "3MB"]),
     )  # fmt: skip
-    def test_borders_are_those_of_blocks(self, tmp_path_factory, box, dtype, channels, lengths, limit):
+    def test_chunk_borders_are_block_borders(self, tmp_path_factory, box, dtype, channels, lengths, limit):
         folder = tmp_path_factory.mktemp("chunks")
         wkwdask.create_dataset(folder, VOXEL_SIZE)
         wkwdask.create(folder / "em" / "1", box, dtype, num_channels=channels, block_len=lengths[0], file_len=lengths[1] // lengths[0])
@@ -374,7 +374,7 @@ class TestWriting:
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute().drop_attrs(), in_memory(EM, "em").drop_attrs())
 
-    def test_a_slice_goes_back_to_its_place(self, dataset, tmp_path):
+    def test_a_slice_is_written_at_its_place(self, dataset, tmp_path):
         opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={})
         (255 - opened[10:30, :, 5:]).wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw"), 255 - opened[10:30, :, 5:])
@@ -393,7 +393,7 @@ class TestWriting:
         xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)  # means of coordinates are rounded
 
     @pytest.mark.parametrize("unit", ["nm", "voxel"])
-    def test_coarsened_between_voxels_is_refused(self, dataset, tmp_path, unit):
+    def test_coordinates_between_voxels_are_rejected(self, dataset, tmp_path, unit):
         opened = xr.open_dataarray(dataset, engine="wkw", layer="cells")
         if unit == "voxel":
             wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
@@ -403,13 +403,13 @@ class TestWriting:
             half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         assert not (tmp_path / "new").exists()
 
-    def test_into_a_dataset_that_is_there(self, dataset, tmp_path):
+    def test_an_existing_dataset_gets_a_layer(self, dataset, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         (array > 100).astype(np.uint8).wkw.to_wkw(tmp_path / "new" / "mask" / "1", **OPTIONS)
         xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw", layer="mask"), (array > 100).astype(np.uint8))
 
-    def test_other_voxels_are_refused(self, tmp_path):
+    def test_other_voxel_types_are_rejected(self, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm in the dataset, but 11\.24, 11\.24, 28 nm"):
@@ -417,12 +417,12 @@ class TestWriting:
         assert not (tmp_path / "new" / "em" / "2-2-1").exists()
         array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", offset=(0, 0, 0), **OPTIONS)  # what is asked for goes before coordinates
 
-    def test_no_dataset_is_made_of_a_folder_in_use(self, tmp_path):
+    def test_a_folder_in_use_becomes_no_dataset(self, tmp_path):
         (tmp_path / "thesis.txt").write_text("mine")
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "em" / "1", **OPTIONS)
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["em", "thesis.txt"]
 
-    def test_an_interrupted_one_still_becomes_a_dataset(self, tmp_path):
+    def test_an_interrupted_write_still_becomes_a_dataset(self, tmp_path):
         array = in_memory(EM, "em").chunk(16)
         breaks = array.copy(data=array.data.map_blocks(_fail_at_an_end, dtype=EM.dtype, meta=array.data._meta))
         with dask.config.set(scheduler="synchronous"):
@@ -432,7 +432,7 @@ class TestWriting:
             array.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", existing="resume", **OPTIONS)
         xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array.compute())
 
-    def test_a_layer_that_appears_meanwhile(self, tmp_path):
+    def test_a_layer_added_meanwhile_is_kept(self, tmp_path):
         array = in_memory(EM, "em")
 
         def write_other(block, block_info=None):
@@ -445,7 +445,7 @@ class TestWriting:
         slow.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
         assert set(xr.open_datatree(tmp_path / "new", engine="wkw").children) == {"em", "other"}
 
-    def test_no_dataset_is_made_of_layers_in_use(self, tmp_path):
+    def test_layers_in_use_become_no_dataset(self, tmp_path):
         wkwdask.to_wkw(EM, tmp_path / "new" / "em" / "1", **OPTIONS)
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
         assert not (tmp_path / "new" / FILE_NAME).exists()
@@ -471,7 +471,7 @@ class TestWriting:
         assert [layer.name for layer in wkwdask.info(tmp_path / "new").layers] == ["em"]
         assert not (tmp_path / "new" / "half" / "1").exists()
 
-    def test_later(self, tmp_path):
+    def test_a_delayed_write(self, tmp_path):
         array = in_memory(EM, "em")
         array.chunk(16).wkw.to_wkw(tmp_path / "new" / "em" / "1", compute=False, **OPTIONS).compute()
         xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
@@ -507,12 +507,12 @@ class TestAccessor:
         xr.testing.assert_identical(coarse[3:5, ::-1].wkw.at_mag(1).compute(), in_memory(EM, "em")[5:9])
         xr.testing.assert_identical(coarse[[1, 7]].wkw.at_mag(1).compute(), in_memory(EM, "em")[1:15])
 
-    def test_at_mag_takes_channels_along(self, dataset):
+    def test_at_mag_keeps_channels(self, dataset):
         opened = xr.open_dataarray(dataset / "rgb", engine="wkw")
         xr.testing.assert_identical(opened.isel(c=[2, 0], z=1).wkw.at_mag(1).compute(), opened.isel(c=[2, 0], z=1).compute())
         xr.testing.assert_identical(opened.isel(c=1).wkw.at_mag(1).compute(), opened.isel(c=1).compute())
 
-    def test_at_mag_of_what_was_computed(self, dataset):
+    def test_at_mag_of_a_computed_array(self, dataset):
         opened = xr.open_dataarray(dataset / "em" / "1", engine="wkw")
         with pytest.raises(ValueError, match="opened and not computed"):
             (opened + 1).wkw.at_mag("2-2-1")
@@ -540,7 +540,7 @@ class TestAccessor:
         with Image.open(tmp_path / "b.png") as other:
             np.testing.assert_array_equal(np.asarray(picture), np.asarray(other))
 
-    def test_preview_of_what_was_computed(self, dataset):
+    def test_preview_of_a_computed_array(self, dataset):
         opened = xr.open_dataarray(dataset, engine="wkw", layer="em", chunks={})
         mask = (opened > 100).wkw.preview(size=60)
         assert len(mask.getcolors()) > 2

@@ -18,9 +18,9 @@ def _create(folder: Any, size: int, dtype: np.dtype, *, sharded: bool) -> Any:
     from cloudvolume import CloudVolume
 
     volume, scale = info_of(size, dtype, sharded=sharded)
-    made = CloudVolume(f"file://{folder}", info={**volume, "scales": [scale]}, compress=False, progress=False)
-    made.commit_info()
-    return made
+    cloud_volume = CloudVolume(f"file://{folder}", info={**volume, "scales": [scale]}, compress=False, progress=False)
+    cloud_volume.commit_info()
+    return cloud_volume
 
 
 class Write(precomputed.Written):
