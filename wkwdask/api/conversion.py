@@ -207,7 +207,7 @@ def convert(
         stored_layer, volume = resolved.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{target}: {option}= is not for exports of images such as this one of {volume.name}; copy and rechunk store WKW as WKW")
+                raise ValueError(f"{target}: {volume.name} would be exported as images, to which {option}= does not apply; copy and rechunk store WKW as WKW")
         staged = lay_out_export(volume, target, part, make_options(TiffOptions, **options), existing, stored_layer.voxel_size_of(volume))
         return planned_export_report(staged) or run_work(staged)
     storage = make_options(target_format.options, **options)

@@ -128,7 +128,7 @@ class PyramidPlan(_Totals):
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
         for one in self.passes:
             shape = " x ".join(map(str, one.region_shape))
-            lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {one.regions:,} regions of {shape} voxels, up to {one.joins:,} joins")
+            lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {counted(one.regions, 'region')} of {shape} voxels, up to {counted(one.joins, 'join')}")
         lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
         lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
         lines.append(
@@ -338,13 +338,12 @@ class ConversionPlan(_Totals):
         lines = []
         for mag in self.mags:
             size, shape = (" x ".join(map(str, lengths)) for lengths in (mag.size, mag.region_shape))
-            joins = f", up to {mag.joins:,} joins" if mag.joins else ""
+            joins = f", up to {counted(mag.joins, 'join')}" if mag.joins else ""
+            files = f"up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}"
             shards = "" if mag.shard_shape is None else f", shards of {' x '.join(map(str, mag.shard_shape))}"
-            lines.append(
-                f"{mag.folder}: {size} voxels{shards}, {mag.regions:,} regions of {shape}{joins}, up to {mag.files:,} files, about {format_nbytes(mag.nbytes)}"
-            )
+            lines.append(f"{mag.folder}: {size} voxels{shards}, {counted(mag.regions, 'region')} of {shape}{joins}, {files}")
         lines.append(f"reads    {format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))} of voxels")
-        lines.append(f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}")
+        lines.append(f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}")
         if any(mag.seconds for mag in self.mags):
             lines.append(f"memory   about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread")
             lines.append(f"time     about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
