@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.strategies import boxes
 
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
 
 CELLS = st.tuples(*[st.integers(1, 7)] * 3)
 
@@ -52,12 +52,12 @@ def test_cell_box():
     ],
 )
 def test_borders_table(start, stop, step, expected):
-    assert borders(start, stop, step) == expected
+    assert piece_lengths(start, stop, step) == expected
 
 
 @given(st.integers(-50, 50), st.integers(1, 60), st.integers(1, 20))
 def test_borders(start, length, step):
-    pieces = borders(start, start + length, step)
+    pieces = piece_lengths(start, start + length, step)
     assert sum(pieces) == length
     assert min(pieces) > 0
     cuts = {start + sum(pieces[:n]) for n in range(1, len(pieces))}

@@ -494,6 +494,6 @@ def test_zeros_wait_for_something_else(data):
             continue
         if kind == "block" or zeros.at_once:  # as decode_into does
             out[place] = kind == "block"
-        zeros.decoded(table, 2, int(kind == "block"))
+        zeros.add_decoded(table, 2, int(kind == "block"))
         seen += kind == "block"
     np.testing.assert_array_equal(out, expected if seen or at_once else np.full_like(out, 7))

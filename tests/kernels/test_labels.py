@@ -53,7 +53,7 @@ def check_rows(rows, labels, values, topleft, *, ignore_zero):
     assert rows.labels.dtype == labels.dtype
     assert rows.labels.tolist() == [label for label, _, _ in expected]
     for n, (_, where, inside) in enumerate(expected):
-        place = rows.places[n]
+        place = rows.extents[n]
         assert place[COUNT] == len(where)
         assert place[LOW : LOW + 3].tolist() == where.min(axis=0).tolist()
         assert place[HIGH : HIGH + 3].tolist() == (where.max(axis=0) + 1).tolist()
@@ -137,20 +137,20 @@ def test_more_labels_than_there_is_room_for():
 def test_sums_beyond_64_bits_are_exact():
     """A petavoxel of one label: the tables of its parts, merged, have sums that no 64 bits hold."""
     part = tabulate_labels(np.ones((64, 1, 1), np.uint32), np.full((1, 64, 1, 1), -(1 << 15), np.int16), ((1 << 31) - 64, 0, 0))
-    (place,), ((total,),) = part.places, part.totals
+    (place,), ((total,),) = part.extents, part.totals
     table, times = LabelTable(np.dtype(np.uint32), np.dtype(np.int16), 1), 0
     for doublings in range(0, 44, 4):  # as if 2^n such boxes had been added
         count = 1 << doublings
         exact = [(int(b) << 32) + int(a) for a, b in ((place[SUM], place[UPPER_SUM]), total[:2], total[2:])]
-        places, totals = part.places.copy(), part.totals.copy()
-        places[0, COUNT] = 64 * count
-        places[0, SUM], places[0, UPPER_SUM] = exact[0] * count & 0xFFFFFFFF, exact[0] * count >> 32
+        extents, totals = part.extents.copy(), part.totals.copy()
+        extents[0, COUNT] = 64 * count
+        extents[0, SUM], extents[0, UPPER_SUM] = exact[0] * count & 0xFFFFFFFF, exact[0] * count >> 32
         for n, value in enumerate(exact[1:]):
             totals[0, 0, 2 * n : 2 * n + 2] = value * count & 0xFFFFFFFF, value * count >> 32
-        table.merge(part._replace(places=places, totals=totals))
+        table.merge(part._replace(extents=extents, totals=totals))
         times += count
     rows = table.rows()
-    assert (int(rows.places[0, UPPER_SUM]) << 32) + int(rows.places[0, SUM]) == times * sum(range((1 << 31) - 64, 1 << 31)) > 1 << 64
+    assert (int(rows.extents[0, UPPER_SUM]) << 32) + int(rows.extents[0, SUM]) == times * sum(range((1 << 31) - 64, 1 << 31)) > 1 << 64
     assert (int(rows.totals[0, 0, 1]) << 32) + int(rows.totals[0, 0, 0]) == -times * 64 << 15
     assert (int(rows.totals[0, 0, 3]) << 32) + int(rows.totals[0, 0, 2]) == times * 64 << 30 > 1 << 64
     np.testing.assert_allclose(rows.sums()[0, 0] / rows.counts[0], (1 << 31) - 32.5, rtol=1e-15)

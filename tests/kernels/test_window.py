@@ -359,7 +359,7 @@ def test_nearest_at_the_border():
     ("source", "factor", "method", "out", "message"),
     [
         ((4, 4, 4), (2, 2, 2), "average", (2, 2, 2), "method must be one of mean, median, mode, nearest, min, max, got 'average'"),
-        ((4, 4, 4), (2, 2, 2), "mean", (2, 2, 1), r"windows of \(2, 2, 2\) turn uint8\(4, 4, 4\) into another array than uint8\(2, 2, 1\)"),
+        ((4, 4, 4), (2, 2, 2), "mean", (2, 2, 1), r"source uint8\(4, 4, 4\), reduced by windows of \(2, 2, 2\) voxels, does not fit into out uint8\(2, 2, 1\)"),
         ((5, 4, 4), (2, 2, 2), "mean", (2, 2, 2), r"windows of \(2, 2, 2\)"),
     ],
 )
@@ -370,7 +370,7 @@ def test_refusals(source, factor, method, out, message):
 
 @pytest.mark.parametrize("at", [(1, 0, 0), (0, 0, -1)])
 def test_places_outside(at):
-    with pytest.raises(ValueError, match="into another array than"):
+    with pytest.raises(ValueError, match="does not fit into out"):
         reduce_windows(np.zeros((4, 4, 4), np.uint8, order="F"), (2, 2, 2), "mean", np.zeros((2, 2, 2), np.uint8, order="F"), at=at)
 
 
@@ -411,7 +411,7 @@ def test_a_source_that_cannot_be_written(method):
 
 
 def test_another_type():
-    with pytest.raises(ValueError, match=r"into another array than uint16\(1, 1, 1\)"):
+    with pytest.raises(ValueError, match=r"does not fit into out uint16\(1, 1, 1\)"):
         reduce_windows(np.zeros((2, 2, 2), np.uint8, order="F"), (2, 2, 2), "mean", np.zeros((1, 1, 1), np.uint16, order="F"))
 
 

@@ -1,4 +1,4 @@
-"""Boxes of voxels. A box carries the mag whose voxels it counts, so that boxes of two mags are never mixed up."""
+"""Boxes of voxels. Each box carries the mag whose voxels it counts, so boxes of different mags cannot be mixed up."""
 
 from __future__ import annotations
 
@@ -202,19 +202,19 @@ def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
 
 
 def counted_from(box: BoundingBox, origin: Vec3) -> BoundingBox:
-    """Return the box in coordinates relative to a voxel."""
+    """Return the box in coordinates relative to ``origin``."""
     return replace(box, topleft=minus(box.topleft, origin))
 
 
 def part_of_array(array: npt.NDArray[Any], box: BoundingBox, corner: Vec3) -> npt.NDArray[Any]:
-    """Return a view of the part of an array (..., x, y, z) that a box covers; ``corner`` is the voxel of element 0."""
+    """Return a view of the part of an array (..., x, y, z) inside a box; ``corner`` is the voxel of element 0."""
     (x, y, z), (to_x, to_y, to_z), (a, b, c) = box.topleft, box.bottomright, corner
     part: npt.NDArray[Any] = array[..., x - a : to_x - a, y - b : to_y - b, z - c : to_z - c]
     return part
 
 
 def voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
-    """Convert a box, or a pair of corners in voxels of the mag, to a box of the mag."""
+    """Return a box in voxels of a mag. A pair of corners already counts voxels of that mag."""
     if isinstance(box, BoundingBox):
         return box.in_mag(mag)
     if len(box) != 2:

@@ -1,7 +1,7 @@
 """Compressed Morton codes: the chunk identifiers of sharded Neuroglancer precomputed volumes.
 
 Bits that are zero in all cells of a grid are omitted, so that codes of long thin volumes fit into 64 bits
-(neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). Cells have the same order as by their plain Morton codes.
+(neuroglancer, ``precomputed/volume.rst``, "Compressed morton code"). Compressed and plain Morton codes sort cells in the same order.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
         raise ValueError(f"a cell lies outside the grid of {grid} chunks")
     columns = array.astype(np.uint64).T
     codes = np.zeros(len(array), np.uint64)
-    taken = [0, 0, 0]
-    for place, axis in enumerate(bit_axes(grid)):
-        codes |= (columns[axis] >> np.uint64(taken[axis]) & np.uint64(1)) << np.uint64(place)
-        taken[axis] += 1
+    bits_used = [0, 0, 0]
+    for bit, axis in enumerate(bit_axes(grid)):
+        codes |= (columns[axis] >> np.uint64(bits_used[axis]) & np.uint64(1)) << np.uint64(bit)
+        bits_used[axis] += 1
     return codes
 
 
@@ -70,10 +70,10 @@ def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
     """
     array = np.asarray(codes, np.uint64).reshape(-1)
     out = np.zeros((array.size, 3), np.uint64)
-    taken = [0, 0, 0]
-    for place, axis in enumerate(bit_axes(grid)):
-        out[:, axis] |= (array >> np.uint64(place) & np.uint64(1)) << np.uint64(taken[axis])
-        taken[axis] += 1
+    bits_used = [0, 0, 0]
+    for bit, axis in enumerate(bit_axes(grid)):
+        out[:, axis] |= (array >> np.uint64(bit) & np.uint64(1)) << np.uint64(bits_used[axis])
+        bits_used[axis] += 1
     return out.astype(np.int64)
 
 

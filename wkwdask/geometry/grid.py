@@ -44,24 +44,27 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
 
 
-def mark_cells(found: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
-    """Mark the cells that contain voxels of boxes with corners ``low`` and ``high``, shape (n, 3); cell 0 of ``found`` is the first that ``box`` touches."""
+def mark_cells(marks: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
+    """Set the cells to True that contain voxels of some boxes.
+
+    ``low`` and ``high``, shape (n, 3), are the corners of the boxes. Cell 0 of ``marks`` is the first cell that ``box`` touches.
+    """
     low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
     inside = (low < high).all(axis=1)
     first = np.array([cells.start for cells in cell_range(box, cell)])
     spans = np.unique(np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1), axis=0)
-    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)  # nearly all boxes lie in one cell: marked in one step, without a loop
-    found[tuple(spans[single, :3].T)] = True
+    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)  # nearly all boxes lie in one cell: these are marked without a loop
+    marks[tuple(spans[single, :3].T)] = True
     for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
-        found[x:to_x, y:to_y, z:to_z] = True
+        marks[x:to_x, y:to_y, z:to_z] = True
 
 
-def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
-    """Cut an interval at the multiples of ``step`` and return the lengths of the pieces.
+def piece_lengths(start: int, stop: int, step: int) -> tuple[int, ...]:
+    """Cut the interval [start, stop) at the multiples of ``step``, and return the lengths of the pieces.
 
     Examples
     --------
-    >>> borders(30, 100, 32)
+    >>> piece_lengths(30, 100, 32)
     (2, 32, 32, 4)
     """
     if stop <= start:

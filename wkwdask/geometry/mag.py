@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Vec3 = tuple[int, int, int]
 """Three integers along x, y, z."""
 
-LARGEST = 1 << 30  # the largest power of two that fits a signed 32-bit integer
+MAX_FACTOR = 1 << 30  # the largest power of two in a signed 32-bit integer
 _MAG_NAME = re.compile(r"(\d+)(?:-(\d+)-(\d+))?")
 
 
@@ -67,8 +67,8 @@ class Mag:
     def __post_init__(self) -> None:
         if any(factor < 1 or factor & (factor - 1) for factor in self.factors):
             raise ValueError(f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}")
-        if self.maximum > LARGEST:
-            raise ValueError(f"the factors of a mag must be at most {LARGEST}, got {self.x}-{self.y}-{self.z}")
+        if self.maximum > MAX_FACTOR:
+            raise ValueError(f"the factors of a mag must be at most {MAX_FACTOR}, got {self.x}-{self.y}-{self.z}")
 
     def __repr__(self) -> str:
         return f"Mag({self.x}, {self.y}, {self.z})"

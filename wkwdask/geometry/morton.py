@@ -15,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
-MAX_BITS = 21  # of one coordinate: three of them fit into a code of 64 bits
+MAX_BITS = 21  # of one coordinate: a code of 64 bits holds three coordinates
 
 
 def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -26,7 +26,7 @@ def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return out
 
 
-# Coordinates inside a file are nearly always below 1024; one table look-up is far faster than the loop over bits.
+# Coordinates inside a file are nearly always below 1024. Looking them up in a table is far faster than the loop over bits.
 _TABLE_BITS = 10
 _TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
 
@@ -75,11 +75,11 @@ def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDAr
     >>> codes.tolist(), coordinates[:, :2].tolist()
     ([1, 3, 8, 10], [[1, 0], [1, 1], [2, 0], [2, 1]])
     """
-    edges = {b - a for a, b in zip(low, high, strict=True)}
-    edge = edges.pop()
-    if edges or edge <= 0 or edge & (edge - 1) or not any(low) or any(a % edge for a in low):
+    edge = high[0] - low[0]
+    is_cube = edge == high[1] - low[1] == high[2] - low[2]
+    if not is_cube or edge <= 0 or edge & (edge - 1) or not any(low) or any(a % edge for a in low):
         return _ordered_box(low, high)
-    # An aligned cube of 2**k cells is one contiguous range of codes: the cube at the origin (cached), shifted by the code of its corner.
+    # The codes of an aligned cube with a power of two as edge are contiguous: those of the cube at the origin (cached) plus the code of its corner.
     codes, coordinates = _ordered_box((0, 0, 0), (edge, edge, edge))
     codes, coordinates = codes + encode(low)[0], coordinates + low
     codes.flags.writeable = coordinates.flags.writeable = False

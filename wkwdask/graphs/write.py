@@ -23,7 +23,7 @@ import dask.array as da
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells, piece_lengths
 from wkwdask.graphs.client_run import PauseWatch
 from wkwdask.graphs.runners import active_client, check_reachable, memory_per_task, num_workers, run_job, run_plan
 from wkwdask.model.receipts import Receipt
@@ -182,7 +182,7 @@ def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[]
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
-    lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
+    lengths = [piece_lengths(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)
     receipts: da.Array = da.map_blocks(
@@ -192,7 +192,7 @@ def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[]
         return receipts
     # Parts of each shard along each axis. Shards at the border of the box have fewer.
     per_shard = [
-        borders(low // part, -(-high // part), shard // part)
+        piece_lengths(low // part, -(-high // part), shard // part)
         for low, high, part, shard in zip(box.topleft, box.bottomright, part_shape, shard_shape, strict=True)
     ]
     grouped = receipts.rechunk(((1,), *per_shard), method="tasks")

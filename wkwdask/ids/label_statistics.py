@@ -39,7 +39,7 @@ def label_columns(rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[flo
         columns["volume_um3"] = rows.counts * (math.prod(factors) * math.prod(voxel_size_nm) * 1e-9)
     for name, first in (("min", LOW), ("max", HIGH)):
         for n, axis in enumerate(_AXES):
-            columns[f"{name}_{axis}"] = (rows.places[:, first + n] + box.topleft[n]) * factors[n]
+            columns[f"{name}_{axis}"] = (rows.extents[:, first + n] + box.topleft[n]) * factors[n]
     means = rows.sums() / rows.counts[:, np.newaxis]
     for n, axis in enumerate(_AXES):
         columns[f"centroid_{axis}"] = (means[:, n] + box.topleft[n] + 0.5) * factors[n]

@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.annotation import read_nodes
-from wkwdask.geometry.bounding_box import BoundingBox, counted_from
+from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, PairsInMemory, as_ids, open_mapping
 from wkwdask.kernels.labels.components import DisjointSets
@@ -23,6 +23,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import dirname, local_path
+from wkwdask.streams.points import sample_points
 from wkwdask.verbs.apply_job import AppliedFunction, ApplyJob
 from wkwdask.verbs.sources import (
     SourceVolume,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
 
@@ -70,25 +72,12 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     return MergerMode(segments, segments[roots], path, f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "")
 
 
-def sample_ids(volume: Volume, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Read single voxels, each chunk once; 0 outside of the volume."""
-    found = np.zeros(len(places), np.uint64)
-    box = volume.box
-    inside = np.flatnonzero(((places >= box.topleft) & (places < box.bottomright)).all(axis=1))
-    chunks = places[inside] // np.array(volume.chunk_shape)
-    # Sorted by chunk, positions in one chunk are neighbours: one read of their common box decodes the chunk once.
-    order = np.lexsort(chunks.T)
-    starts = np.flatnonzero(np.append(True, (np.diff(chunks[order], axis=0) != 0).any(axis=1))[: len(order)])
-    for rows in np.split(inside[order], starts[1:]):
-        if not len(rows):
-            continue
-        low, high = places[rows].min(axis=0), places[rows].max(axis=0) + 1
-        part = BoundingBox.from_corners(low.tolist(), high.tolist(), box.mag)
-        voxels: Any = np.zeros((1, *part.size), volume.dtype, order="F")
-        volume.read_into(voxels, part.topleft)
-        x, y, z = (places[rows] - low).T
-        found[rows] = as_ids(voxels[0, x, y, z], volume.name)
-    return found
+def sample_ids(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the ids at points, shape (n, 3); 0 outside the volume."""
+    ids = np.zeros(len(points), np.uint64)
+    inside = ((points >= volume.box.topleft) & (points < volume.box.bottomright)).all(axis=1)
+    ids[inside] = as_ids(sample_points(volume, points[inside])[:, 0], volume.name)
+    return ids
 
 
 DEFAULTS = ("keep", "zero")

@@ -33,11 +33,11 @@ def is_zero(voxels: npt.NDArray[Any]) -> bool:
     return not voxels[(slice(None), *sample)].any() and not voxels.any()
 
 
-_NBYTES = 64
+_STRIPE_NBYTES = 64  # eight words, one for each state of the hash
 
 
 def quick_hash(array: npt.NDArray[Any]) -> bytes:
-    """Hash the memory of an array into a few bytes, at the speed of memory. Not cryptographic: it detects accidental changes, not forged ones.
+    """Hash the bytes of an array, about as fast as memory can be read. Not cryptographic: it detects accidental changes, not forged ones.
 
     Examples
     --------
@@ -48,22 +48,22 @@ def quick_hash(array: npt.NDArray[Any]) -> bytes:
     from wkwdask.kernels import arrays_compiled
 
     raw = array.ravel(order="K").view(np.uint8)
-    whole = raw.size // _NBYTES * _NBYTES
+    whole = raw.size // _STRIPE_NBYTES * _STRIPE_NBYTES
     words = raw[:whole]
     if words.ctypes.data % 8:
         words = words.copy()  # compiled loops expect aligned words
     words = words.view(np.uint64)
     words.flags.writeable = False  # always: numba compiles one loop for writeable and one for read-only arrays
-    state = np.arange(1, _NBYTES // 8 + 1, dtype=np.uint64)
+    state = np.arange(1, _STRIPE_NBYTES // 8 + 1, dtype=np.uint64)
     arrays_compiled.fold_words(words, state)
     return state.tobytes() + raw[whole:].tobytes()
 
 
-_FEW = 4096  # numpy copies up to so many values faster than a compiled loop is called
+_SMALL_SIZE = 4096  # below this many values, the copy of numpy is faster than the call of a compiled loop
 
 
 def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Copy an array into one of another memory order.
+    """Copy an array (c, x, y, z) into one of equal shape and any memory order.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     >>> bool((out == source).all())
     True
     """
-    if out.size < _FEW or source.dtype != out.dtype or out.itemsize > 8 or not is_plain(source) or not is_plain(out):
+    if out.size < _SMALL_SIZE or source.dtype != out.dtype or out.itemsize > 8 or not is_plain(source) or not is_plain(out):
         out[...] = source
         return
     source_axis, out_axis = _contiguous_axis(source), _contiguous_axis(out)

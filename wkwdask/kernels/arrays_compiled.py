@@ -11,7 +11,7 @@ from wkwdask.kernels.compiler import kernel
 
 @kernel
 def fold_words(words: Any, state: Any) -> None:
-    """Mix words into eight states in turn, which do not depend on each other, so the processor works on several at once."""
+    """Mix words into eight states in turn. The states are independent, so the processor works on several at once."""
     # Multiplication by an odd number is invertible and carries bits upward only; the rotation moves the high bits down to the low ones.
     odd = np.uint64(0x9E3779B97F4A7C15)
     left, right = np.uint64(29), np.uint64(35)

@@ -1,8 +1,8 @@
 """Compile kernels with numba and keep their machine code in a cache folder.
 
-The name of the cache folder is a hash of all kernel sources and of the versions that the machine code depends on, because numba does not notice a change of a
-function in another file. If no folder is writable (a read-only installation with an unwritable home), kernels compile in memory: without a cache the first
-call is slow, but neither wrong nor an error.
+The name of the cache folder contains a hash of all kernel sources and of the versions that the machine code depends on, because numba does not notice that a
+function in another file has changed. If no folder is writable (a read-only installation and home), kernels are compiled in memory: only the first call of
+each process is then slower.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CACHE_VARIABLE = "WKWDASK_CACHE_DIR"
 
 def _candidates() -> Iterator[Path]:
     """Yield the folders to try, best first: the user's choice, the user's cache, node-local scratch."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        yield Path(chosen)
+    if configured := os.environ.get(CACHE_VARIABLE):
+        yield Path(configured)
     if base := os.environ.get("XDG_CACHE_HOME"):
         yield Path(base) / "wkwdask"
     with contextlib.suppress(RuntimeError):  # a user without an entry in the password database
@@ -37,7 +37,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private_and_writable(folder: Path) -> bool:
-    """Create the folder if missing, and return whether this user, and nobody else, can write machine code into it."""
+    """Create the folder if missing. Return whether this user owns it and can write into it, and not everybody else can too."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -75,7 +75,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return dispatcher(*arguments)
         except OSError:
-            # The cache could not be written (a full disk or quota). By then the machine code is loaded, so the second call runs it.
+            # The cache could not be written (a full disk or quota). The machine code was loaded before that, so the second call runs it.
             return dispatcher(*arguments)
         except SystemError as error:
             if _was_interrupted(error):
@@ -86,7 +86,7 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error in machine code was Ctrl-C: numba wraps it in a SystemError, once for each call that it leaves."""
+    """Return whether an error in machine code was Ctrl-C: numba wraps it in one SystemError for each call on the stack."""
     while isinstance(error, SystemError):
         error = error.__cause__
     return isinstance(error, KeyboardInterrupt)

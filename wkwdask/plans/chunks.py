@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.geometry.grid import borders, cell_range
+from wkwdask.geometry.grid import cell_range, piece_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) 
     lengths = []
     for first, low, high, step in zip(start, box.topleft, box.bottomright, shape, strict=True):
         before = max(low // step * step - first, 0)
-        inside = borders(first + before, high, step)
+        inside = piece_lengths(first + before, high, step)
         lengths.append((before, *inside) if before else inside)
     return tuple(lengths)
 

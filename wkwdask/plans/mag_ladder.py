@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, get_args
 
-from wkwdask.geometry.mag import LARGEST, Mag
+from wkwdask.geometry.mag import MAX_FACTOR, Mag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -30,7 +30,7 @@ def default_coarsest(box: BoundingBox) -> Mag:
     ['4', '16', '1024']
     """
     longest = max(box.size[0], box.size[1], 1)
-    return Mag.parse(min(LARGEST, max(4, 1 << max(0, math.ceil(math.log2(longest / 100))))))
+    return Mag.parse(min(MAX_FACTOR, max(4, 1 << max(0, math.ceil(math.log2(longest / 100))))))
 
 
 def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:

@@ -1,4 +1,4 @@
-"""Values of a volume at many points."""
+"""Values of a volume at many points, with one read for each chunk that contains points."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return the values at points (n, 3) as (n, c), reading each chunk once."""
+    """Return the values at points, shape (n, 3), as an array of shape (n, c)."""
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values
-    # Sort the points by the number of their chunk, so that the points of a chunk follow each other.
+    # Number the chunks and sort the points by chunk: one read of the common box of its points then decodes each chunk once.
     chunks = (points - volume.origin) // volume.chunk_shape
     low = chunks.min(axis=0)
     number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))
     by_chunk = np.argsort(number, kind="stable")
     cuts = [0, *(np.flatnonzero(np.diff(number[by_chunk])) + 1).tolist(), len(points)]
-    chunk = np.empty((volume.num_channels, *volume.chunk_shape), volume.dtype, order="F")
     for first, last in pairwise(cuts):
         members = by_chunk[first:last]
-        corner = chunks[members[0]] * volume.chunk_shape + volume.origin
-        volume.read_into(chunk, vec3(corner.tolist()))
-        x, y, z = (points[members] - corner).T
-        values[members] = chunk[:, x, y, z].T
+        low, high = points[members].min(axis=0), points[members].max(axis=0) + 1
+        voxels = np.empty((volume.num_channels, *(high - low)), volume.dtype, order="F")
+        volume.read_into(voxels, vec3(low.tolist()))
+        x, y, z = (points[members] - low).T
+        values[members] = voxels[:, x, y, z].T
     return values

@@ -9,7 +9,7 @@ into its own parent. In one dimension, with two bricks per parent::
                       +-------+
     level 1               0           yielded after source brick 3
 
-In Morton order, factors 2-2-2 need one pending parent per mag, other factors a few. So memory does not depend on the size of a region.
+If bricks arrive in Morton order, factors 2-2-2 need one pending parent per mag, and other factors a few, so memory does not grow with the region.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _PendingBrick:
     memory: npt.NDArray[Any] | None
     """Voxels, shape (c, x, y, z) with x fastest and c slowest, None while all parts so far are zero."""
     num_missing: int
-    """Number of parts, bricks of the finer mag, that have not arrived."""
+    """Number of parts (bricks of the finer mag) that have not arrived."""
 
 
 _brick_pools = threading.local()
@@ -110,9 +110,9 @@ class PyramidStream:
 
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
         """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is reduced while it is in the cache of the core."""
-        here, box, corner = self._plan.levels[0], self.source_box(brick), times(brick, self._source_shape)
-        index = divide(corner, times(here.brick_shape, here.factor))
-        low, high, target_corner = box.topleft, box.bottomright, times(index, here.brick_shape)
+        plan_level, box, corner = self._plan.levels[0], self.source_box(brick), times(brick, self._source_shape)
+        index = divide(corner, times(plan_level.brick_shape, plan_level.factor))
+        low, high, target_corner = box.topleft, box.bottomright, times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
         num_chunks = len(missing)
@@ -121,31 +121,31 @@ class PyramidStream:
             missing.discard(topleft)
             is_whole = voxels.shape[1:] == chunk_shape and all(a <= t and t + n <= b for a, t, n, b in zip(low, topleft, chunk_shape, high, strict=True))
             if is_whole and all(channel.flags.f_contiguous for channel in voxels):
-                self._reduce_channels(voxels, None, topleft, memory, target_corner, here.factor)
+                self._reduce_channels(voxels, None, topleft, memory, target_corner, plan_level.factor)
                 continue
-            # A chunk cut by the border of the volume may not hold whole windows: pad it to its full shape. Only voxels inside the box count.
+            # A chunk cut by the border of the volume may end inside a window, so it is padded to its full shape. Only voxels inside the box count.
             padded = self._acquire(chunk_shape)
             inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
             part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
-            self._reduce_channels(padded, inside, topleft, memory, target_corner, here.factor)
+            self._reduce_channels(padded, inside, topleft, memory, target_corner, plan_level.factor)
             self._release(padded)
-        # Memory from the pool holds old voxels. Chunks that did not come are zero, and are cleared only if any other part of the brick has data.
+        # Chunks that were not pushed are zero. Memory from the pool holds old voxels, so they are cleared; a brick without memory is all zero so far.
         if pending.memory is not None:
             zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
-            for absent in zeros:
-                part_of_array(pending.memory, absent.intersection(box).in_mag(here.box.mag), target_corner)[...] = 0
+            for zero_box in zeros:
+                part_of_array(pending.memory, zero_box.intersection(box).in_mag(plan_level.box.mag), target_corner)[...] = 0
         yield from self._count_part(pending, 0, index)
 
     def _reduce_into(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their parent in a level; no memory means zeros."""
-        here = self._plan.levels[level]
-        index = divide(corner, times(here.brick_shape, here.factor))
-        target_corner = times(index, here.brick_shape)
+        plan_level = self._plan.levels[level]
+        index = divide(corner, times(plan_level.brick_shape, plan_level.factor))
+        target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(level, index)
         if memory is not None:
-            self._reduce_channels(memory, box, corner, self._memory_of(pending, level, index), target_corner, here.factor)
+            self._reduce_channels(memory, box, corner, self._memory_of(pending, level, index), target_corner, plan_level.factor)
         elif pending.memory is not None:
-            part_of_array(pending.memory, box.in_mag(here.box.mag), target_corner)[...] = 0
+            part_of_array(pending.memory, box.in_mag(plan_level.box.mag), target_corner)[...] = 0
         yield from self._count_part(pending, level, index)
 
     def _pending_brick(self, level: int, index: Vec3) -> _PendingBrick:
@@ -156,7 +156,7 @@ class PyramidStream:
         return pending
 
     def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
-        """Return the memory of a pending brick. It is acquired with the first part that has data; parts before it were zero."""
+        """Return the memory of a pending brick. The first part with data acquires it, and clears it if zero parts came before."""
         if pending.memory is None:
             pending.memory = self._acquire(self._plan.levels[level].brick_shape)
             if pending.num_missing < self._num_parts(level, index):
@@ -172,9 +172,9 @@ class PyramidStream:
 
     def _emit(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None) -> Iterator[Brick]:
         """Yield a complete brick, then reduce it into its parent."""
-        here = self._plan.levels[level]
-        corner = times(index, here.brick_shape)
-        box = cell_box(index, here.brick_shape, here.box).intersection(here.box)
+        plan_level = self._plan.levels[level]
+        corner = times(index, plan_level.brick_shape)
+        box = cell_box(index, plan_level.brick_shape, plan_level.box).intersection(plan_level.box)
         voxels = None if memory is None else part_of_array(memory, box, corner)
         yield Brick(level, index, voxels, box.topleft)
         if level + 1 < len(self._plan.levels):
@@ -184,12 +184,12 @@ class PyramidStream:
 
     def _num_parts(self, level: int, index: Vec3) -> int:
         """Count the parts of a brick: the bricks of the finer mag, inside its box, that it contains."""
-        here = self._plan.levels[level]
+        plan_level = self._plan.levels[level]
         if level:
             finer_box, finer_shape = self._plan.levels[level - 1].box, self._plan.levels[level - 1].brick_shape
         else:
             finer_box, finer_shape = self._plan.source_box, self._source_shape
-        footprint = cell_box(index, times(here.brick_shape, here.factor), finer_box)
+        footprint = cell_box(index, times(plan_level.brick_shape, plan_level.factor), finer_box)
         x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
         return len(x) * len(y) * len(z)
 
@@ -204,7 +204,7 @@ class PyramidStream:
             reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)
 
     def _acquire(self, shape: Vec3) -> npt.NDArray[Any]:
-        """Return memory of a shape from the pool, or new memory. Fresh memory costs about as much as reducing into it."""
+        """Return memory of a shape from the pool, or new memory, which takes about as long to allocate as to fill."""
         free = self._free.get(shape)
         return free.pop() if free else self._allocate(shape)
 

@@ -1,4 +1,4 @@
-"""Bricks of a finer mag from readings of a coarse one: each source voxel becomes a box of equal voxels."""
+"""Bricks of a finer mag, made from a coarse one: each source voxel becomes a box of equal voxels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UpsampleStream:
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[tuple[Vec3, npt.NDArray[Any] | None]]:
-        """Yield the bricks of a reading: index, and voxels inside the box (c, x, y, z), None if all are zero. Voxels are valid until the next brick."""
+        """Yield index and voxels of each brick of a reading: voxels inside the box (c, x, y, z), valid until the next brick; None if all are zero."""
         corner = self._plan.source_box_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield index, None if source is None else self._brick(index, source, corner)
@@ -52,13 +52,13 @@ class UpsampleStream:
         plan = self._plan
         cell = cell_box(index, plan.brick_shape, plan.box)
         box = cell.intersection(plan.box)
-        share = plan.source_box_of(box)
-        planes = part_of_array(source, share, corner).transpose(0, 3, 2, 1)
+        source_box = plan.source_box_of(box)
+        planes = part_of_array(source, source_box, corner).transpose(0, 3, 2, 1)
         if not planes.view(self._unsigned).any():  # as bits: -0.0 must be written
             return None
         repeats = vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a source voxel may be larger than a brick
         shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
         out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
         repeat_voxels(planes, repeats, out)
-        low = vec3([max(t * f, c) for t, f, c in zip(share.topleft, plan.factor, cell.topleft, strict=True)])
+        low = vec3([max(t * f, c) for t, f, c in zip(source_box.topleft, plan.factor, cell.topleft, strict=True)])
         return part_of_array(out.transpose(0, 3, 2, 1), box, low)

@@ -92,7 +92,7 @@ class WkwFile:
                 what = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
                 where, size = self._where(located, page, first + decoded.broken)
                 raise CorruptError(f"{where}: {size} stored bytes {what}, expected {header.block_nbytes} decoded bytes")
-            reading.zeros.decoded(located.blocks[first:last], header.block_len, decoded.nonzero)
+            reading.zeros.add_decoded(located.blocks[first:last], header.block_len, decoded.nonzero)
             nonzero += decoded.nonzero
         return nonzero
 
@@ -305,7 +305,7 @@ def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header:
             first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
         )  # fmt: skip
         stop = len(table) if decoded.broken < 0 else decoded.broken
-        reading.zeros.decoded(table[:stop], header.block_len, decoded.nonzero)
+        reading.zeros.add_decoded(table[:stop], header.block_len, decoded.nonzero)
         nonzero += decoded.nonzero
         if decoded.broken >= 0:
             broken.append(((table[stop, X : Z + 1] + reading.topleft) // header.block_len).tolist())

@@ -1,7 +1,7 @@
-"""Public functions for batches of blocks: decode many blocks into an array or encode many blocks of one, in one call without the GIL.
+"""Public functions for batches of blocks: decode many blocks into an array, or encode many blocks of an array, in one call without the GIL.
 
-Compiled loops run where python-lz4 exports LZ4's C functions; elsewhere the same work goes block by block through python-lz4. Both decode to equal voxels.
-Two differences remain. The compiled path stops decoding after the last requested voxel, so it does not notice damage beyond it. LZ4 bytes may differ, as
+Where python-lz4 exports LZ4's C functions, compiled loops do the work; elsewhere, python-lz4 does it block by block. Both decode to equal voxels, with two
+differences. The compiled loops stop after the last requested voxel, so they do not notice damage beyond it. The encoded LZ4 bytes may differ, as they may
 between builds of LZ4; LZ4HC and raw bytes are equal.
 """
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wkwdask.kernels.blocks import batch_python as blocks_python
+from wkwdask.kernels.blocks import batch_python
 from wkwdask.kernels.blocks.layout import OUTSIDE, RAW, UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_NOTHING = np.empty(0, np.uint8)
+_NO_BYTES = np.empty(0, np.uint8)
 _scratch = threading.local()
 
 
@@ -42,7 +42,7 @@ def compress_bound(nbytes: int) -> int:
 @cache
 def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
     """Return the encoding of an all-zero block."""
-    return np.frombuffer(blocks_python.encode(bytes(nbytes), block_type, level), np.uint8)
+    return np.frombuffer(batch_python.encode(bytes(nbytes), block_type, level), np.uint8)
 
 
 class EncodeResult(NamedTuple):
@@ -80,7 +80,7 @@ def decode_into(
     compressed = block_type != RAW
     compiled = _compiled()
     if compiled is None:
-        decoded = DecodeResult(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
+        decoded = DecodeResult(*batch_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
     else:
         flat, strides = flat_memory(out)
         block = _scratch_block(nbytes, out.itemsize)
@@ -100,7 +100,7 @@ def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -
     if not len(table) or not out.size:
         return
     if compiled is None or len(table) == 1 or not is_plain(out):
-        blocks_python.clear_into(table, edge, out)
+        batch_python.clear_into(table, edge, out)
     else:
         flat, strides = flat_memory(out)
         compiled.clear_into(table, edge, flat, out.shape, strides)
@@ -125,10 +125,10 @@ def encode_from(
         raise ValueError(f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}")
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    zero = zero_encoding(nbytes, block_type, level) if store_zero else _NOTHING
+    zero = zero_encoding(nbytes, block_type, level) if store_zero else _NO_BYTES
     compiled = _compiled()
     if compiled is None:
-        end, nonzero = blocks_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
+        end, nonzero = batch_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
     else:
         flat, strides = flat_memory(array)
         block = _scratch_block(nbytes, array.itemsize)
@@ -147,13 +147,13 @@ def _compiled() -> Any:
 
     if not lz4_symbols.register():
         return None
-    from wkwdask.kernels.blocks import batch_compiled as blocks_compiled
+    from wkwdask.kernels.blocks import batch_compiled
 
-    return blocks_compiled
+    return batch_compiled
 
 
 def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
-    """Return this thread's memory for one decoded block; fresh memory for each call would cost about as much as decoding into it."""
+    """Return this thread's memory for one decoded block. Allocating it in each call would take about as long as decoding into it."""
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < nbytes:
         memory = np.empty(-(-nbytes // 8) * 8, np.uint8)
@@ -163,9 +163,9 @@ def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
 
 
 class ZeroFill:
-    """Fill cubes of an array with zeros, either at once or as soon as a block with data turns up.
+    """Fill cubes of an array with zeros, at once or when the first block with data is decoded.
 
-    A reader that discards an all-zero result defers the fill: it then never writes to the memory of empty regions.
+    A reader that discards an all-zero result defers the fill, so it never writes to the memory of empty regions.
     """
 
     def __init__(self, out: npt.NDArray[Any], *, at_once: bool) -> None:
@@ -175,13 +175,13 @@ class ZeroFill:
         """Whether zeros are written immediately."""
 
     def add(self, table: npt.NDArray[np.int64], edge: int) -> None:
-        """Fill cubes with zeros, or defer them."""
+        """Fill cubes with zeros, or defer the fill."""
         if self.at_once:
             clear_into(table, edge, self._out)
         else:
             self._deferred.append((table, edge))
 
-    def decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
+    def add_decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
         """Record a batch that was decoded with ``fill_zeros=self.at_once``; the first one with data writes all deferred zeros."""
         if self.at_once:
             return

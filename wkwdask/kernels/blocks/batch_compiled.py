@@ -14,7 +14,7 @@ from wkwdask.kernels.blocks import lz4_symbols
 from wkwdask.kernels.blocks.layout import LZ4, OUTSIDE, RAW, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
-# Signatures of lz4.h and lz4hc.h. Pointers are passed as integers of their size: addresses of numpy arrays, which numba does not take as ``char *``.
+# Signatures of lz4.h and lz4hc.h. Pointers are passed as integers, the addresses of numpy arrays: numba does not accept arrays as ``char *``.
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
 _decompress: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
 _decompress_partial: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
@@ -67,8 +67,8 @@ def _is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
     #   | token | more literal length | literals | offset | more match length |     | token | literals |
     #     4+4 bits    0-n bytes                    2 bytes      0-n bytes             the last sequence has only literals
     #
-    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so only literals need to be looked at. A block of
-    # 32^3 zero bytes takes about 140 bytes. Damaged bytes return False: the decoder then reports them.
+    # A match repeats bytes that were decoded before. If all literals are zero, all matches are zero too, so checking the literals is enough. A block of 32^3
+    # zero bytes takes about 140 bytes. For damaged bytes the result is False, so the decoder meets and reports the damage.
     end = at + nbytes
     done = 0
     while at < end:
@@ -100,7 +100,8 @@ def _is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
 @helper
 def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
     """Copy the part of a block that lies inside the array."""
-    # x0..x1, y0..y1, z0..z1: that part, counted in the block. ``base + x * sx + ...`` is a voxel of the block in the array, also where ``corner`` is negative.
+    # x0..x1, y0..y1, z0..z1 is that part in voxels of the block. Voxel (x, y, z) of the block lies at ``base + x * sx + y * sy + z * sz`` in the array, where
+    # ``base`` is negative if the block begins before the array.
     x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
     sc, sx, sy, sz = strides
@@ -117,7 +118,7 @@ def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: A
         return
     for c in range(shape[0]):
         if sz == 1:
-            # z is contiguous in the array and x in the block: a transposition. Tiles of 16 along z keep the cache lines of both sides in use:
+            # z is contiguous in the array, x in the block, so this is a transposition. In tiles of 16 along z, each cache line is used up before it is evicted:
             #
             #   array   z z z z ...     one line of 16 voxels along z is written whole ...
             #   block   x x x x ...     ... from 16 rows along x, whose next voxels the next x reads
@@ -211,7 +212,7 @@ def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block:
 
 @helper
 def _needed(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
-    """Count the values of a block up to the last one inside the array; all of them if none is."""
+    """Return how many values of a block must be decoded: up to the last one inside the array, or all if none lies inside."""
     if min(shape[1] - corner[0], shape[2] - corner[1], shape[3] - corner[2]) <= 0:
         return edge * edge * edge * channels
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])

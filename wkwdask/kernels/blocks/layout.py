@@ -22,7 +22,7 @@ RAW, LZ4, LZ4HC = 1, 2, 3
 """Block types of the WKW header (webknossos-wrap README, "Header fields")."""
 
 OUTSIDE = -(1 << 40)
-"""Decoded length of a block that lies outside the memory read for it. LZ4 itself returns 32-bit codes, so the two never collide."""
+"""Decoded length reported for a block outside the memory that was read. Results of LZ4 have 32 bits, so they never equal it."""
 
 # Columns of a block table, which ``locate`` fills and ``batch`` decodes.
 CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
@@ -40,7 +40,7 @@ def cube_table(corner: Sequence[int]) -> npt.NDArray[np.int64]:
 
 def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
     """Return the overlap of an array (c, x, y, z) and a cube at ``corner``: its slices in the array, and its slices in the cube."""
-    # One axis, with a corner below 0 and one near the end of the array; low and high count from the corner of the cube:
+    # One axis, with two cubes that cross the ends of the array. low and high are counted from the corner of the cube:
     #
     #              0           n
     #   array      |===========|

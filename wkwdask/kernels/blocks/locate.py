@@ -28,7 +28,7 @@ class BlockLocations(NamedTuple):
     ::
 
         file      ..[b0][b1]...[b2].........................[b3][b4]..
-        ranges      |------0------|                         |---1--|     gaps of at most ``gap_nbytes`` are read along
+        ranges      |------0------|                         |---1--|     a range includes gaps of at most ``gap_nbytes``
         batches     |----------------------0-----------------------|     at most ``batch_nbytes`` of memory, but at least one block
     """
 
@@ -47,7 +47,7 @@ class BlockLocations(NamedTuple):
 def locate_blocks(
     bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
 ) -> BlockLocations:
-    """Locate the blocks of a box inside an aligned cube of blocks, whose ``bounds`` are the byte offsets of its blocks in Morton order."""
+    """Locate the blocks of a box inside an aligned cube of blocks. ``bounds`` are the byte offsets of the blocks of the cube in Morton order, and the end."""
     return BlockLocations(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
 
 

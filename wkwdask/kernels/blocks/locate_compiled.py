@@ -73,12 +73,12 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
             smallest = n
         if size > table[largest, SIZE]:
             largest = n
-        # Morton order is file order, so the gap to the previous block of the box is the stored length of the blocks between them. Reading a small gap
-        # along costs less than another request.
+        # Morton order is file order, so the gap to the previous block of the box is the stored length of the blocks between them. Reading a small gap too
+        # costs less than a second request.
         gap = offset - end
         joins = n > 0 and gap <= gap_nbytes
         more = size + gap if joins else size
-        if n == 0 or nbytes + more > batch_nbytes:  # a range never continues into the next batch, whose memory is another
+        if n == 0 or nbytes + more > batch_nbytes:  # each batch has its own memory, so a range ends with its batch
             batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = n, num_ranges, 0
             num_batches += 1
             joins, more, nbytes = False, size, 0

@@ -1,8 +1,8 @@
 """Make LZ4's C functions inside python-lz4 callable from compiled code.
 
-The extension module of python-lz4 links LZ4 statically and exports its functions on Linux and macOS. Their addresses are registered with LLVM under their
-names. Compiled kernels refer to the names, not to addresses, so machine code from the cache of another process links as well. Where the functions are not
-exported, :func:`register` returns False and callers use python-lz4 block by block.
+The extension module of python-lz4 links LZ4 statically, and exports its functions on Linux and macOS. :func:`register` tells LLVM the names and addresses
+of these functions. Compiled kernels refer to the names only, so machine code that another process has cached links as well. Where the functions are not
+exported, :func:`register` returns False, and callers use python-lz4 block by block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def register() -> bool:
     if os.environ.get(FALLBACK_VARIABLE) == "python":
         return False
     try:
-        # The library is loaded already, by the import of lz4.block; this returns a handle to it, and the import keeps it alive.
+        # The import of lz4.block has loaded the library and keeps it loaded; this returns another handle to it.
         library = ctypes.CDLL(lz4.block._block.__file__)
         addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES}
     except (AttributeError, OSError):

@@ -112,9 +112,9 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
     nz, ny, nx = is_border.shape
     depth = nz if connectivity == 6 else 1  # planes in which components connect: with connectivity 4, each plane is separate
     labels = np.empty((depth, ny, nx), np.uint32)
-    most = (nx + 1) // 2 * ny * depth + 1  # a row begins at most one component on every other voxel
-    parents = np.empty(most, np.int64)
-    id_of = np.zeros(most, np.uint64)
+    max_labels = (nx + 1) // 2 * ny * depth + 1  # 0, and one for every other voxel of each row: neighbours along x share a label
+    parents = np.empty(max_labels, np.int64)
+    id_of = np.zeros(max_labels, np.uint64)
     used = 0
     for z0 in range(0, nz, depth):
         last = _label_components(is_border, z0, z0 + depth, labels, parents)
@@ -139,8 +139,8 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
 @helper
 def _decode_borders(is_border: Any, locations: Any, connectivity: Any, out: Any) -> Any:
     """Write the ids of border voxels. Return the number of locations used, -1 if one is impossible."""
-    # A border voxel takes the id of the neighbour before it along x, y or z that is no border. Without such a neighbour, the stream has a location:
-    # 0 to 5 the neighbour at -x, +x, -y, +y, -z, +z; 6 an id that follows; 7 and more the id itself plus 7.
+    # A border voxel takes the id of the first of its neighbours at -x, -y, -z that is no border. Without such a neighbour, the stream has a location:
+    # 0 to 5 name the neighbour at -x, +x, -y, +y, -z, +z; 6 announces an id that follows; 7 and more are the id itself plus 7.
     nz, ny, nx = is_border.shape
     used = 0
     for z in range(nz):

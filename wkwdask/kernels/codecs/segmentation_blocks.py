@@ -20,11 +20,11 @@ BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
 """Faults of a block: its number of bits, the position of its indices, the position of its table, an index beyond its table."""
 TABLES_FULL, WORDS_FULL = -1, -2
 """Why a channel cannot be encoded: the header has no bits for the position of a table, or of indices."""
-_MAX_VALUES = 1 << 40  # more than can be stored, and small enough that products with it fit into 64 bits
+_MAX_VALUES = 1 << 40  # more than a channel can store, yet its products with other sizes fit into 64 bits
 
 
 def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3) -> tuple[int, int]:
-    """Decode the part of one channel that lies inside an array, and return the broken block, or -1, and its fault."""
+    """Decode the part of one channel that lies inside an array. Return the index of a broken block and its fault, or (-1, 0)."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     if not out.size:
@@ -72,5 +72,5 @@ def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[npt.N
 
 
 def _bits(values: int) -> int:
-    """Return the bits of an index into a table of so many values."""
+    """Return the bits of an index into a table of this length."""
     return 0 if values == 1 else next(bits for bits in (1, 2, 4, 8, 16, 32) if 1 << bits >= values)

@@ -43,11 +43,11 @@ def _label(words: Any, at: Any, out: Any) -> Any:
 
 
 @helper
-def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
+def _unpack(words: Any, values: Any, bits: Any, table: Any, table_len: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
     """Look up the voxels of a box inside a block; the first axis is the innermost loop. Return whether all indices lie inside the table."""
     mask = _unsigned((1 << bits) - 1)
     width, per_label = _unsigned(bits), _unsigned(out.itemsize // 4)
-    values, table, known = _unsigned(values), _unsigned(table), _unsigned(known)
+    values, table, table_len = _unsigned(values), _unsigned(table), _unsigned(table_len)
     step, block_step = _unsigned(steps[0]), _unsigned(block_steps[0])
     for k in range(counts[2]):
         for j in range(counts[1]):
@@ -55,7 +55,7 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any
             bit = _unsigned(at + j * block_steps[1] + k * block_steps[2]) * width
             for _ in range(_unsigned(counts[0])):
                 index = _unsigned(words[values + (bit >> _unsigned(5))]) >> (bit & _unsigned(31)) & mask
-                if index >= known:
+                if index >= table_len:
                     return False
                 out[place] = _label(words, table + index * per_label, out)
                 place += step
@@ -65,7 +65,7 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any
 
 @helper
 def _unpack_words(words: Any, values: Any, bits: Any, labels: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> None:
-    """Do the same for indices of at most 4 bits, if the table has a label for each of them and each row lies inside one word."""
+    """Look up the voxels of a box, for indices of at most 4 bits, a table with a label for each index, and rows that lie inside one word."""
     # No index needs a check, and a row needs one word. One of two or four labels is selected, not loaded: LLVM vectorizes selections.
     width, values = _unsigned(bits), _unsigned(values)
     one, two = _unsigned(1), _unsigned(2)
@@ -123,10 +123,10 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 block = gx + grid_x * (gy + grid_y * gz)
                 header = np.int64(words[start + 2 * block])
                 bits, table, values = header >> 24, header & 0xFFFFFF, np.int64(words[start + 2 * block + 1])
-                known = (size - table) // per_label  # labels up to the end of the data: the format does not store the length of a table
+                table_len = (size - table) // per_label  # an upper limit, up to the end of the data: the format does not store the length of a table
                 if bits > 32 or bits & (bits - 1):
                     return block, BITS
-                if table > size or known < 1:
+                if table > size or table_len < 1:
                     return block, TABLE
                 to = (corner[0] + x0) * strides[0] + (corner[1] + y0) * strides[1] + (corner[2] + z0) * strides[2]
                 counts = _loop_order((x1 - x0, y1 - y0, z1 - z0), is_z_fastest)
@@ -136,12 +136,12 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 if values + (bits * values_per_block + 31) // 32 > size:
                     return block, VALUES
                 at = x0 - gx * bx + bx * (y0 - gy * by + by * (z0 - gz * bz))
-                if bits <= 4 and 1 << bits <= known and block_steps[0] == 1 and 32 % (bx * bits) == 0:
+                if bits <= 4 and 1 << bits <= table_len and block_steps[0] == 1 and 32 % (bx * bits) == 0:
                     for i in range(_unsigned(1 << bits)):
                         labels[i] = _label(words, _unsigned(start + table + i * per_label), out)
                     _unpack_words(words, start + values, bits, labels, out, counts, to, steps, at, block_steps)
                     continue
-                is_valid = _unpack(words, start + values, bits, start + table, known, out, counts, to, steps, at, block_steps)
+                is_valid = _unpack(words, start + values, bits, start + table, table_len, out, counts, to, steps, at, block_steps)
                 if not is_valid:
                     return block, INDEX
     return -1, 0

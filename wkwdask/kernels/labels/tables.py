@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.kernels.blocks.layout import UNSIGNED
-from wkwdask.kernels.labels.layout import COUNT, LIMB_BITS, NUM_PLACES, SUM, UPPER_SUM
+from wkwdask.kernels.labels.layout import COUNT, LIMB_BITS, NUM_COLUMNS, SUM, UPPER_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class LabelRows(NamedTuple):
 
     labels: npt.NDArray[Any]
     """Shape (n,)."""
-    places: npt.NDArray[np.int64]
+    extents: npt.NDArray[np.int64]
     """Voxels, extent and sums of coordinates, shape (n, 13), with the columns of ``labels.layout``."""
     totals: npt.NDArray[Any]
     """Sums of the values of a second layer. If exact: int64, shape (c, n, 4), two limbs of the sum and two of the sum of squares. Otherwise: float64, shape
@@ -43,16 +43,16 @@ class LabelRows(NamedTuple):
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         """Voxels of each label, shape (n,)."""
-        return self.places[:, COUNT]
+        return self.extents[:, COUNT]
 
     def sums(self) -> npt.NDArray[np.float64]:
         """Sums of x, y, z over the voxels of each label, shape (n, 3), rounded to float64."""
-        return np.ldexp(self.places[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS) + self.places[:, SUM : SUM + 3]
+        return np.ldexp(self.extents[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS) + self.extents[:, SUM : SUM + 3]
 
     def sorted(self) -> LabelRows:
         """Return the rows in ascending order of the labels."""
         order = np.argsort(self.labels)
-        return LabelRows(self.labels[order], self.places[order], self.totals[:, order], self.extremes[:, order])
+        return LabelRows(self.labels[order], self.extents[order], self.totals[:, order], self.extremes[:, order])
 
 
 class LabelTable:
@@ -64,7 +64,7 @@ class LabelTable:
         self._is_exact = has_exact_sums(self._value_dtype)
         self._slots = np.full(2 * _INITIAL_CAPACITY, -1, np.int64)
         self._keys = np.empty(_INITIAL_CAPACITY, np.uint64)
-        self._places = np.empty((_INITIAL_CAPACITY, NUM_PLACES), np.int64)
+        self._extents = np.empty((_INITIAL_CAPACITY, NUM_COLUMNS), np.int64)
         self._used = 0
         self._totals: npt.NDArray[Any] = np.zeros((num_channels, 0, 4), np.int64) if self._is_exact else np.zeros((num_channels, 0, 3), np.float64)
         self._extremes = np.empty((num_channels, 0, 2), self._value_dtype)
@@ -79,23 +79,23 @@ class LabelTable:
             raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {actual}; expected {self._dtype} in three dimensions and {expected}")
         if not labels.size:
             return
-        from wkwdask.kernels.labels import tables_compiled as labels_compiled
+        from wkwdask.kernels.labels import tables_compiled
 
         if num_channels and self._runs.shape[1] < labels.size:
             self._runs = np.empty((2, labels.size), np.int64)
         x, y, z = (int(n) for n in corner)
         flat = np.asfortranarray(labels).reshape(-1, order="F").view(UNSIGNED[labels.itemsize])
-        self._slots, self._keys, self._places, self._used, num_runs = labels_compiled.add_voxels(
-            flat, labels.shape, (x, y, z), self._ignore_zero, self._slots, self._keys, self._places, self._used, *self._runs
+        self._slots, self._keys, self._extents, self._used, num_runs = tables_compiled.add_voxels(
+            flat, labels.shape, (x, y, z), self._ignore_zero, self._slots, self._keys, self._extents, self._used, *self._runs
         )
         self._extend_totals()
         if values is not None:
             self._add_values(values, num_runs)
 
     def _add_values(self, values: npt.NDArray[Any], num_runs: int) -> None:
-        from wkwdask.kernels.labels import tables_compiled as labels_compiled
+        from wkwdask.kernels.labels import tables_compiled
 
-        add = labels_compiled.add_integers if self._is_exact else labels_compiled.add_numbers
+        add = tables_compiled.add_integers if self._is_exact else tables_compiled.add_numbers
         rows, stops = self._runs[:, :num_runs]
         flat, step = values.reshape(-1, order="F"), len(values)  # the channel is fastest
         for channel, (totals, extremes) in enumerate(zip(self._totals, self._extremes, strict=True)):
@@ -115,12 +115,12 @@ class LabelTable:
 
     def merge(self, rows: LabelRows) -> None:
         """Add the rows of another table. The order of merges decides the rounding of float sums."""
-        from wkwdask.kernels.labels import tables_compiled as labels_compiled
+        from wkwdask.kernels.labels import tables_compiled
 
         targets = np.empty(len(rows.labels), np.int64)
         keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])
-        self._slots, self._keys, self._places, self._used = labels_compiled.add_rows(
-            keys, np.ascontiguousarray(rows.places), self._slots, self._keys, self._places, self._used, targets
+        self._slots, self._keys, self._extents, self._used = tables_compiled.add_rows(
+            keys, np.ascontiguousarray(rows.extents), self._slots, self._keys, self._extents, self._used, targets
         )
         self._extend_totals()
         if len(self._totals):
@@ -134,7 +134,7 @@ class LabelTable:
         """Return the statistics of all labels, in no order."""
         used = self._used
         labels = self._keys[:used].astype(UNSIGNED[self._dtype.itemsize]).view(self._dtype)
-        return LabelRows(labels, self._places[:used], self._totals[:, :used], self._extremes[:, :used])
+        return LabelRows(labels, self._extents[:used], self._totals[:, :used], self._extremes[:, :used])
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:

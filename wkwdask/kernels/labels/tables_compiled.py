@@ -4,7 +4,7 @@ Arrays are flat memory, x fastest. Callers have checked all bounds. A table is f
 
 - ``slots``: row of the label in each hash slot, or -1; a power of two, twice the capacity
 - ``keys``: label of each row
-- ``places``: statistics of each row
+- ``extents``: voxels, extent and sums of coordinates of each row
 - ``used``: number of rows in use
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.labels.layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
+from wkwdask.kernels.labels.layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_COLUMNS, SUM, UPPER_SUM
 
 _FREE = -1
 _LIMB = (1 << LIMB_BITS) - 1
@@ -38,79 +38,79 @@ def _find(key: Any, slots: Any, keys: Any) -> Any:
 
 
 @helper
-def _grown(slots: Any, keys: Any, places: Any, used: Any) -> Any:
+def _grown(slots: Any, keys: Any, extents: Any, used: Any) -> Any:
     """Return the table with twice the capacity. Rows keep their numbers; only the slots are computed again."""
     more_slots = np.full(2 * slots.size, _FREE, np.int64)
     more_keys = np.empty(2 * keys.size, np.uint64)
-    more_places = np.empty((2 * keys.size, NUM_PLACES), np.int64)
+    more_extents = np.empty((2 * keys.size, NUM_COLUMNS), np.int64)
     more_keys[:used] = keys[:used]
-    more_places[:used] = places[:used]
+    more_extents[:used] = extents[:used]
     for row in range(used):
         more_slots[_find(more_keys[row], more_slots, more_keys)] = row
-    return more_slots, more_keys, more_places
+    return more_slots, more_keys, more_extents
 
 
 @helper
-def _insert(key: Any, slot: Any, slots: Any, keys: Any, places: Any, used: Any) -> Any:
+def _insert(key: Any, slot: Any, slots: Any, keys: Any, extents: Any, used: Any) -> Any:
     """Add a label without voxels. The caller has made sure of a free row."""
     slots[slot] = used
     keys[used] = key
-    for n in range(NUM_PLACES):
-        places[used, n] = 0
+    for n in range(NUM_COLUMNS):
+        extents[used, n] = 0
     for axis in range(3):
-        places[used, LOW + axis] = _FARTHEST
-        places[used, HIGH + axis] = -_FARTHEST
+        extents[used, LOW + axis] = _FARTHEST
+        extents[used, HIGH + axis] = -_FARTHEST
     return used + 1
 
 
 @helper
-def _add_sum(places: Any, row: Any, axis: Any, total: Any) -> None:
-    total += places[row, _unsigned(SUM + axis)]
-    places[row, _unsigned(SUM + axis)] = total & _LIMB
-    places[row, _unsigned(UPPER_SUM + axis)] += total >> LIMB_BITS
+def _add_sum(extents: Any, row: Any, axis: Any, total: Any) -> None:
+    total += extents[row, _unsigned(SUM + axis)]
+    extents[row, _unsigned(SUM + axis)] = total & _LIMB
+    extents[row, _unsigned(UPPER_SUM + axis)] += total >> LIMB_BITS
 
 
 @helper
-def _add_run(places: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
+def _add_run(extents: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
     count = stop - x
-    places[row, COUNT] += count
-    places[row, LOW] = min(places[row, LOW], x)
-    places[row, LOW + 1] = min(places[row, LOW + 1], y)
-    places[row, LOW + 2] = min(places[row, LOW + 2], z)
-    places[row, HIGH] = max(places[row, HIGH], stop)
-    places[row, HIGH + 1] = max(places[row, HIGH + 1], y + 1)
-    places[row, HIGH + 2] = max(places[row, HIGH + 2], z + 1)
-    _add_sum(places, row, 0, count * (x + stop - 1) // 2)
-    _add_sum(places, row, 1, count * y)
-    _add_sum(places, row, 2, count * z)
+    extents[row, COUNT] += count
+    extents[row, LOW] = min(extents[row, LOW], x)
+    extents[row, LOW + 1] = min(extents[row, LOW + 1], y)
+    extents[row, LOW + 2] = min(extents[row, LOW + 2], z)
+    extents[row, HIGH] = max(extents[row, HIGH], stop)
+    extents[row, HIGH + 1] = max(extents[row, HIGH + 1], y + 1)
+    extents[row, HIGH + 2] = max(extents[row, HIGH + 2], z + 1)
+    _add_sum(extents, row, 0, count * (x + stop - 1) // 2)
+    _add_sum(extents, row, 1, count * y)
+    _add_sum(extents, row, 2, count * z)
 
 
 @helper
-def _add_place(places: Any, row: Any, other: Any, n: Any) -> None:
+def _add_extent(extents: Any, row: Any, other: Any, n: Any) -> None:
     """Add the statistics of a label in another table."""
-    places[row, COUNT] += other[n, COUNT]
+    extents[row, COUNT] += other[n, COUNT]
     for axis in range(3):
         low, high, upper = _unsigned(LOW + axis), _unsigned(HIGH + axis), _unsigned(UPPER_SUM + axis)
-        places[row, low] = min(places[row, low], other[n, low])
-        places[row, high] = max(places[row, high], other[n, high])
-        places[row, upper] += other[n, upper]
-        _add_sum(places, row, axis, other[n, _unsigned(SUM + axis)])
+        extents[row, low] = min(extents[row, low], other[n, low])
+        extents[row, high] = max(extents[row, high], other[n, high])
+        extents[row, upper] += other[n, upper]
+        _add_sum(extents, row, axis, other[n, _unsigned(SUM + axis)])
 
 
 @kernel
-def add_rows(labels: Any, other: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
+def add_rows(labels: Any, other: Any, slots: Any, keys: Any, extents: Any, used: Any, rows: Any) -> Any:
     """Add the rows of another table, and write the row of each to ``rows``. Return the table, which may have grown."""
     for n in range(_unsigned(labels.size)):
         key = _unsigned(labels[n])
         slot = _find(key, slots, keys)
         if slots[slot] == _FREE:
             if used == keys.size:
-                slots, keys, places = _grown(slots, keys, places, used)
+                slots, keys, extents = _grown(slots, keys, extents, used)
                 slot = _find(key, slots, keys)
-            used = _insert(key, slot, slots, keys, places, used)
+            used = _insert(key, slot, slots, keys, extents, used)
         rows[n] = slots[slot]
-        _add_place(places, _unsigned(rows[n]), other, n)
-    return slots, keys, places, used
+        _add_extent(extents, _unsigned(rows[n]), other, n)
+    return slots, keys, extents, used
 
 
 @helper
@@ -127,7 +127,7 @@ def _list_runs(line: Any, stops: Any) -> Any:
 
 @helper
 def _add_line(
-    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, records: Any
+    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, records: Any
 ) -> Any:  # fmt: skip
     x = 0
     for run in range(_unsigned(stops.size)):
@@ -138,8 +138,8 @@ def _add_line(
             row = slots[slot]
             if row == _FREE:
                 row = used
-                used = _insert(key, slot, slots, keys, places, used)
-            _add_run(places, _unsigned(row), corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
+                used = _insert(key, slot, slots, keys, extents, used)
+            _add_run(extents, _unsigned(row), corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
         if records:
             run_rows[run] = row
         x = stop
@@ -148,7 +148,7 @@ def _add_line(
 
 @kernel
 def add_voxels(
-    labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, run_stops: Any
+    labels: Any, shape: Any, corner: Any, ignore_zero: Any, slots: Any, keys: Any, extents: Any, used: Any, run_rows: Any, run_stops: Any
 ) -> Any:  # fmt: skip
     """Add the voxels of a box. Return the table, which may have grown, and the number of recorded runs.
 
@@ -164,12 +164,12 @@ def add_voxels(
             line = labels[begin : begin + width]
             count = _list_runs(line, stops)
             while used + count > keys.size:
-                slots, keys, places = _grown(slots, keys, places, used)
-            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, places, used, run_rows[num_runs:], records)
+                slots, keys, extents = _grown(slots, keys, extents, used)
+            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, extents, used, run_rows[num_runs:], records)
             if records:
                 run_stops[num_runs : num_runs + count] = stops[:count]
                 num_runs += count
-    return slots, keys, places, used, num_runs
+    return slots, keys, extents, used, num_runs
 
 
 # --- values of a second layer, over the same runs -----------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
-    """Map the ids of an array, and return the first kept id that ``out`` cannot hold, None if all fit.
+    """Map the ids of an array into ``out``. Return the first kept id that ``out`` cannot hold; None if all fit.
 
-    ``keys`` are ascending ids and ``values`` their targets; without keys, ``values`` is indexed by id. Other ids are kept with ``keeps``, else become 0.
+    ``keys`` are ascending ids and ``values`` their targets; without keys, ``values`` is indexed by id. Other ids stay if ``keeps`` is set, else become 0.
 
     Examples
     --------

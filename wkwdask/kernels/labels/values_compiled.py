@@ -12,12 +12,12 @@ _SLOTS = 4096  # ids cached by ``map_ids``: a table of millions of ids does not 
 
 
 @helper
-def _first_not_less(keys: Any, wanted: Any) -> Any:
-    """Return the index of the first of ascending keys that is not less than ``destination``."""
+def _first_not_less(keys: Any, key: Any) -> Any:
+    """Return the index of the first of ascending keys that is not less than ``key``."""
     low, high = 0, len(keys)
     while low < high:
         middle = (low + high) // 2
-        if keys[middle] < wanted:
+        if keys[middle] < key:
             low = middle + 1
         else:
             high = middle
@@ -33,27 +33,27 @@ def map_ids(ids: Any, keys: Any, values: Any, is_dense: Any, end: Any, keeps: An
     cached_values = np.empty(_SLOTS, np.uint64)
     before, value = np.uint64(0), np.uint64(0)
     for n in range(len(ids)):
-        wanted = np.uint64(ids[n])
-        if n == 0 or wanted != before:
-            before = wanted
-            slot = (wanted ^ (wanted >> np.uint64(12))) & np.uint64(_SLOTS - 1)
-            if is_cached[slot] and cached_ids[slot] == wanted:
+        key = np.uint64(ids[n])
+        if n == 0 or key != before:
+            before = key
+            slot = (key ^ (key >> np.uint64(12))) & np.uint64(_SLOTS - 1)
+            if is_cached[slot] and cached_ids[slot] == key:
                 value = cached_values[slot]
             else:
                 is_mapped = False
-                if wanted < end and is_dense:
+                if key < end and is_dense:
                     is_mapped = True
-                    value = np.uint64(values[wanted])
-                elif wanted < end:
-                    index = _first_not_less(keys, wanted)
-                    if index < len(keys) and keys[index] == wanted:
+                    value = np.uint64(values[key])
+                elif key < end:
+                    index = _first_not_less(keys, key)
+                    if index < len(keys) and keys[index] == key:
                         is_mapped = True
                         value = np.uint64(values[index])
                 if not is_mapped:
-                    value = wanted if keeps else np.uint64(0)
+                    value = key if keeps else np.uint64(0)
                     if value > max_kept:
                         return n
-                is_cached[slot], cached_ids[slot], cached_values[slot] = True, wanted, value
+                is_cached[slot], cached_ids[slot], cached_values[slot] = True, key, value
         out[n] = value
     return -1
 

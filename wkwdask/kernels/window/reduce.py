@@ -32,8 +32,8 @@ IGNORE_ZERO_METHODS = ("mean", "median", "mode")
 
 _Vec3 = tuple[int, int, int]
 
-_LANES = 256  # windows sorted side by side: a few vector registers of every type
-_SORTED_NBYTES = 1 << 18  # memory of their values: the L2 cache of a core
+_LANES = 256  # windows that are sorted side by side: a few vector registers of values of any type
+_SORTED_NBYTES = 1 << 18  # memory of the values of these windows: it fits into the L2 cache of a core
 _FEWEST_LANES = 64
 
 
@@ -48,9 +48,9 @@ def reduce_windows(
     at: Sequence[int] = (0, 0, 0),
     ignore_zero: bool = False,
 ) -> None:
-    """Reduce every window of a 3-D array to one voxel; the first window goes to the voxel ``at`` of ``out``.
+    """Reduce each window of a 3-D array to one voxel of ``out``, from the voxel ``at`` on.
 
-    Only voxels of ``source`` from ``low`` to ``high`` count, by default all.
+    Only voxels of ``source`` from ``low`` to ``high`` (exclusive) count; by default, all do.
 
     Examples
     --------
@@ -75,9 +75,11 @@ def reduce_windows(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
         raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
-    is_wrong = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
-    if any(is_wrong) or min(at) < 0 or source.dtype != out.dtype:
-        raise ValueError(f"windows of {(fx, fy, fz)} turn {source.dtype}{source.shape} into another array than {out.dtype}{out.shape} from {tuple(at)} on")
+    is_misfit = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
+    if any(is_misfit) or min(at) < 0 or source.dtype != out.dtype:
+        raise ValueError(
+            f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
+        )
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")
     for part in _parts(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape)):
@@ -116,8 +118,8 @@ def _parts(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Part,
 
 
 def _segments(low: int, high: int, factor: int) -> list[_Segment]:
-    """Split the windows of an axis that hold voxels of [low, high) into those cut by a border and the whole ones between them."""
-    # A box does not move the windows. Its border cuts the first and the last one, which reduce fewer voxels. With factor 4:
+    """Split the windows of an axis that contain voxels of [low, high): the two cut by its ends, and the whole ones between them."""
+    # Windows are anchored at voxel 0, wherever the box begins. So its ends may cut the first and the last window, which then reduce fewer voxels. Factor 4:
     #
     #   voxels    0   1   2   3 | 4   5   6   7 | 8   9  10  11 |12  13  14  15
     #   box               [-----------------------------------------)
