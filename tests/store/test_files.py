@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import io
+import multiprocessing
 import os
 import pickle
 import secrets
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import files, paths
+from wkwdask.store import archive, files, paths
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
 from wkwdask.store.store import FolderStore, open_store
@@ -293,6 +296,12 @@ def test_patterns(folder):
         put(f"{folder}/{name}")
     assert sorted(files.matching(f"{folder}/s*.png")) == [f"{folder}/s1.png", f"{folder}/s2.png"]
     assert sorted(files.matching(f"{folder}/*/s[0-9].png")) == [f"{folder}/deep/s3.png"]
+    put(f"{folder}/deep/deeper/s4.png")
+    put(f"{folder}/.s5.png")
+    assert sorted(files.matching(f"{folder}/*.png")) == [f"{folder}/{name}" for name in ("s1.png", "s2.png", "t.png")]
+    assert sorted(files.matching(f"{folder}/**/s*.png")) == [f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png", "s1.png", "s2.png")]
+    assert sorted(files.matching(f"{folder}/*/**/s*.png")) == [f"{folder}/{name}" for name in ("deep/deeper/s4.png", "deep/s3.png")]
+    assert files.matching(f"{folder}/.s*.png") == [f"{folder}/.s5.png"]
 
 
 def test_stores(folder):
@@ -351,3 +360,24 @@ def test_a_fork_has_a_copy():
     assert os.waitpid(child, 0)[1] == 0
     assert files.read_bytes("memory://forked/file") == b"parent"
     files.remove_tree("memory://forked")
+
+
+def test_forked_processes_read_an_unpacked_zip_independently(tmp_path, monkeypatch):
+    # Large compressed inner zips are unpacked to a temporary file. A child must not move the position at which its parent reads.
+    monkeypatch.setattr(archive, "_MEMORY_NBYTES", 1 << 16)
+    data = {name: np.random.default_rng(n).bytes(1 << 20) for n, name in enumerate(("a", "b"))}
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as zipped:
+        for name, content in data.items():
+            zipped.writestr(name, content)
+    with zipfile.ZipFile(tmp_path / "outer.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("inner.zip", inner.getvalue())
+    opened = archive.ArchiveFile(str(tmp_path / "outer.zip"), "inner.zip").open()
+    with opened._zip.open("a") as file:
+        begin = file.read(1 << 19)
+        child = multiprocessing.get_context("fork").Process(target=opened.read, args=("b", 1 << 20))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert begin + file.read() == data["a"]
+    assert opened.read("b", 1 << 20) == data["b"]

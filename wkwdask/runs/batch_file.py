@@ -123,7 +123,7 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     # The signature covers path, offset and number of tasks, so that a signed group cannot be moved to another place or job. The index is published
     # after the task file, so an index never names missing groups.
     offset, index = 0, []
-    waiting, key = iter(tasks), user_key(make=True)
+    waiting, key = iter(tasks), user_key(create=True)
     with NewFile(path) as file:
         while members := list(islice(waiting, group)):
             data = dumps(members)

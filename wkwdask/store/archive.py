@@ -1,4 +1,4 @@
-"""Files by name in a folder, a zip, or a zip inside a zip; nothing is extracted that can be read in place.
+"""Files by name in a folder, a zip, or a zip inside a zip, which is extracted only if it is compressed.
 
 Open zips are cached by path, size and modification time, so a replaced zip is reopened.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
 from wkwdask.store import files
+from wkwdask.store.local import LocalFile
 from wkwdask.store.lru import LruCache
 from wkwdask.store.paths import relpath
 
@@ -54,11 +55,11 @@ class ArchiveFile:
         state = self.state
         if files.isdir(self.path):
             return Folder(self.path)
-        kept = _zips.get((self, state))
-        if kept is None:
-            kept = Zip(self)
-            _zips.put((self, state), kept)
-        return kept
+        opened = _zips.get((self, state))
+        if opened is None:
+            opened = Zip(self)
+            _zips.put((self, state), opened)
+        return opened
 
 
 class Folder:
@@ -81,33 +82,31 @@ class Folder:
 class Zip:
     def __init__(self, file: ArchiveFile) -> None:
         self._file = file
-        self._unpacked: Any = None
-        self._open = opened = files.open_file(file.path)
+        self._outer = outer = files.open_file(file.path)
         with _reading(file.path):
-            self._zip = zipfile.ZipFile(_FileSection(opened, 0, opened.nbytes))
+            self._zip = zipfile.ZipFile(_FileSection(outer, 0, outer.nbytes))
             if file.member is not None:
                 self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
         self.index: Any = None
         """Cache for a caller that parses the names."""
 
-    def __del__(self) -> None:
-        if self._unpacked is not None:
-            self._unpacked.close()
-
     def _inner(self, info: zipfile.ZipInfo) -> Any:
-        """Open a zip inside the zip: in place if it is stored uncompressed, else unpacked to a temporary file."""
+        """Open a zip inside the zip: in place if it is stored uncompressed, else unpacked to memory or, if large, to a temporary file."""
         if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
             if info.header_offset < 0:
                 raise CorruptError(f"{self._file.name}: starts at byte {info.header_offset} of the zip around it")
             # The data follows the local header, whose name and extra field may differ in length from those of the central directory.
-            head = self._open.read_some(_LOCAL_HEADER_NBYTES, info.header_offset)
+            head = self._outer.read_some(_LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-            return _FileSection(self._open, info.header_offset + skipped, info.file_size)
+            return _FileSection(self._outer, info.header_offset + skipped, info.file_size)
         self._check_ratio(info)
-        self._unpacked = tempfile.SpooledTemporaryFile(max_size=_MEMORY_NBYTES)  # noqa: SIM115 - lives as long as this object
-        with self._zip.open(info) as packed:
-            shutil.copyfileobj(packed, self._unpacked, 1 << 20)
-        return self._unpacked
+        if info.file_size <= _MEMORY_NBYTES:
+            return io.BytesIO(self._zip.read(info))
+        # Read as a section, not through Python's file object: forked processes would share its position.
+        with self._zip.open(info) as packed, tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(packed, unpacked, 1 << 20)
+            unpacked.flush()
+            return _FileSection(LocalFile(self._file.name, os.dup(unpacked.fileno())), 0, info.file_size)
 
     def names(self) -> Iterator[str]:
         return (info.filename for info in self._zip.infolist() if not info.is_dir())
@@ -128,7 +127,7 @@ class Zip:
 
 @contextlib.contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Translate exceptions of damaged zips into errors with the name; a member that is not listed is missing."""
+    """Raise our errors, with the name, for a damaged zip and for a member that it does not list."""
     with reading(name, "zip"):
         try:
             yield
@@ -137,7 +136,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 class _FileSection(io.RawIOBase):
-    """Section of an open file, with its own position, which forks do not share."""
+    """Section of an open file. It has its own position, which forked processes do not share."""
 
     def __init__(self, file: files.OpenFile, offset: int, nbytes: int) -> None:
         self._file, self._offset, self._nbytes, self._position = file, offset, nbytes, 0
@@ -158,14 +157,14 @@ class _FileSection(io.RawIOBase):
 
     def read(self, nbytes: int | None = -1) -> bytes:
         remaining = max(0, self._nbytes - self._position)
-        wanted = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
+        missing = remaining if nbytes is None or nbytes < 0 else min(nbytes, remaining)
         parts = []
-        while wanted:
-            part = self._file.read_some(wanted, self._offset + self._position)
+        while missing:
+            part = self._file.read_some(missing, self._offset + self._position)
             if not part:
                 break
             parts.append(part)
-            wanted, self._position = wanted - len(part), self._position + len(part)
+            missing, self._position = missing - len(part), self._position + len(part)
         return b"".join(parts)
 
 

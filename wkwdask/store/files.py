@@ -1,6 +1,6 @@
 """Functions on files by path, local or in memory. Functions named after those of ``os`` behave like them.
 
-All other code that touches files calls these functions, or a store made of them.
+Code elsewhere reaches files through these functions, or through a store, which calls them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wkwdask.store.memory import MEMORY_FILES, MemoryFile, MemoryFileSystem, Mem
 from wkwdask.store.paths import dirname, is_memory, join, relpath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import ModuleType
 
     import numpy.typing as npt
@@ -68,10 +68,10 @@ def read_bytes(path: str) -> bytes:
 
 def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0) -> npt.NDArray[Any]:
     """Read an array from a byte offset, with at most ``count`` values."""
-    kind = np.dtype(dtype)
+    value_type = np.dtype(dtype)
     with open_file(path) as file:
-        available = max(0, file.nbytes - offset) // kind.itemsize
-        out = np.empty(available if count < 0 else min(count, available), kind)
+        available = max(0, file.nbytes - offset) // value_type.itemsize
+        out = np.empty(available if count < 0 else min(count, available), value_type)
         file.read_into(out.view(np.uint8), offset)
     return out
 
@@ -88,12 +88,23 @@ def has_magic(path: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """List the paths that match a pattern; ``**`` matches any number of folders."""
+    """List the paths that match a pattern, by the rules of ``glob``: ``**`` matches any number of folders, and wildcards match no leading dot."""
     if not is_memory(pattern):
         return glob.glob(pattern, recursive=True)
     start = pattern[: re.search(r"[*?[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    matches = re.compile("/".join(".*" if part == "**" else fnmatch.translate(part)[4:-3] for part in pattern.split("/"))).fullmatch
-    return [path for folder, folders, names in walk(start) for path in (f"{folder}/{name}" for name in folders + names) if matches(path)]
+    parts = pattern[len(start) + 1 :].split("/")
+    below = (f"{folder}/{name}" for folder, folders, names in walk(start) for name in folders + names)
+    return [path for path in below if _matches(path[len(start) + 1 :].split("/"), parts)]
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Check whether the names of a path match the parts of a pattern."""
+    if not parts:
+        return not names
+    is_shown = bool(names) and (parts[0].startswith(".") or not names[0].startswith("."))
+    if parts[0] == "**":
+        return _matches(names, parts[1:]) or (is_shown and _matches(names[1:], parts))
+    return is_shown and fnmatch.fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
 
 
 def stat(path: str) -> os.stat_result:
@@ -115,14 +126,14 @@ def state_of(path: str) -> FileState | None:
 
 def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
     """Stat files one by one, skipping absent ones."""
-    found = ((index, state_of(path_of(index))) for index in indices)
-    return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
+    states = ((index, state_of(path_of(index))) for index in indices)
+    return np.array([(*index, *state) for index, state in states if state is not None], np.int64).reshape(-1, 5)
 
 
 def read_small(folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-    """Read small files of a folder into memory until it is full; return (offset, size) of each, see :data:`wkwdask.store.local.ABSENT`.
+    """Read small files of a folder into memory, one after another, until it is full; return (offset, size) of each.
 
-    Files larger than ``max_nbytes`` are cut. The folder must exist, and must not be replaced while files are found absent.
+    Files larger than ``max_nbytes`` are cut. For special sizes see :data:`wkwdask.store.local.ABSENT`. The folder must exist.
     """
     return _system(folder).read_small(folder, names, max_nbytes, memory)
 
@@ -218,7 +229,7 @@ def is_writable(path: str) -> bool:
 
 
 def free(path: str) -> tuple[int, int | None]:
-    """Return the free bytes and free inodes of a file system; None if inodes are not limited."""
+    """Return the free bytes and the free inodes of a file system; None in place of unlimited inodes."""
     return _system(path).free(path)
 
 
@@ -336,7 +347,9 @@ def guarded(path: str) -> contextlib.AbstractContextManager[None]:
 
 def publish_folder(staged: str, target: str) -> None:
     """Move a complete folder to its final path, replacing the folder there."""
-    parked = f"{staged}.old"  # the fixed name lets a repeated call find the old content
+    # Where two names cannot be swapped, the old folder is parked while the new one takes its name. A process may be killed after each rename. The parked
+    # folder has a fixed name, so that a repeated call finds it and continues with the next rename.
+    parked = f"{staged}.old"
     if lexists(target) and not lexists(parked):
         if exchange(staged, target):
             fsync(dirname(target))
@@ -367,25 +380,24 @@ def remove_temporaries(folder: str, name: str) -> None:
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder tree. An absent one is not an error, nor is a process that still writes into it."""
+    """Remove a folder tree; an absent one is not an error. Retried, since another process may still write into the tree or remove it too."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _system(folder).remove_tree(folder)
-        except FileNotFoundError:
-            if not lexists(folder):
-                return
         except OSError:
-            if attempt == _REMOVE_ATTEMPTS - 1:
+            if attempt == _REMOVE_ATTEMPTS - 1 and lexists(folder):
                 raise
+        if not lexists(folder):
+            return
 
 
 def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder tree, but no target of a symbolic link; return the number of files and bytes. An absent folder is not an error."""
+    """Delete a folder tree, without following symbolic links; return the number of files and bytes. An absent folder is not an error."""
     files, nbytes = 0, 0
     with contextlib.suppress(FileNotFoundError):
-        with scandir(folder) as entries:
-            found = list(entries)
-        for entry in found:
+        with scandir(folder) as scanned:
+            entries = list(scanned)
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 below = delete_tree(entry.path)
                 files, nbytes = files + below[0], nbytes + below[1]

@@ -1,4 +1,4 @@
-"""JSON records: parsed as an object, or rejected with the name of the file."""
+"""Small JSON files: read as an object, or rejected with the path of the file."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def read_job_record(path: str) -> dict[str, Any] | None:
     record = read_record(path)
     if record is None:
         return None
-    found = record.pop("layout", None)
-    if found != LAYOUT:
-        what = "no layout" if found is None else f"layout {found!r}"
+    layout = record.pop("layout", None)
+    if layout != LAYOUT:
+        found = "no layout" if layout is None else f"layout {layout!r}"
         raise CorruptError(
-            f"{path}: has {what}, expected {LAYOUT}: another version of wkwdask wrote it; finish the job with that version, or discard its work: "
+            f"{path}: has {found}, expected {LAYOUT}: another version of wkwdask wrote it; finish the job with that version, or discard its work: "
             f"wkwdask repair removes {dirname(path)}"
         )
     return record

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # O_PATH needs search permission only, not read permission
-_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # O_NONBLOCK: opening a pipe does not wait for its writer
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # fails on a symbolic link, does not wait for the writer of a pipe
 ABSENT, OPEN_SEPARATELY = -1, 0
-"""Special sizes in a batch read: the file is absent, or must be opened by itself."""
+"""Special sizes in a batch read: the file is absent, or must be opened by itself (empty, no regular file, a link, or not readable)."""
 _AT_FDCWD = -100  # fcntl.h: relative paths start at the current folder
 _RENAME_EXCHANGE = 2  # renameat2(2)
 _WRITE_BACK_NBYTES = 1 << 20
@@ -84,8 +84,8 @@ class OpenFile(ABC):
 
     def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
         """Read many ranges; each row is (offset in file, offset in memory, length)."""
-        for offset, place, length in ranges.tolist():
-            self.read_into(memory[place : place + length], offset)
+        for offset, start, length in ranges.tolist():
+            self.read_into(memory[start : start + length], offset)
 
     def __enter__(self) -> Self:
         return self
@@ -152,20 +152,20 @@ class LocalOutput:
         """Write the first bytes of an open file, inside the kernel if possible."""
         done = 0
         while done < nbytes:
-            wanted = min(_COPIED_NBYTES, nbytes - done)
-            count = self._copy_range(source, wanted, done) if isinstance(source, LocalFile) else 0
+            part_nbytes = min(_COPIED_NBYTES, nbytes - done)
+            count = self._copy_range(source, part_nbytes, done) if isinstance(source, LocalFile) else 0
             if not count:
-                found = source.read([(done, done + wanted)])
-                if found is None:
+                parts = source.read([(done, done + part_nbytes)])
+                if parts is None:
                     raise MissingError(f"{source.name}: not found")
-                self.write(memoryview(found[0]), done)
-                count = wanted
+                self.write(memoryview(parts[0]), done)
+                count = part_nbytes
             if flush and count >= _WRITE_BACK_NBYTES:
                 self.start_writing_back(count, done)
             done += count
 
     def _copy_range(self, source: LocalFile, nbytes: int, offset: int) -> int:
-        """Copy bytes inside the kernel; return 0 if the file systems do not support it."""
+        """Copy bytes inside the kernel; return 0 if the file systems do not support it, or the source has ended."""
         if not hasattr(os, "copy_file_range"):
             return 0
         try:
@@ -193,7 +193,7 @@ class LocalOutput:
         return os.fstat(self._fd)
 
     def close(self) -> None:
-        # Forget the number before closing it: after a Ctrl-C between the two, a second close would hit another file that reuses the number.
+        # Forget the descriptor before closing it. In the other order, after a Ctrl-C in between, a second close could close another file of the same number.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -212,21 +212,21 @@ class LocalFileSystem:
         return LocalOutput(path, os.open(path, flags, _MODE))
 
     def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-        found, end = [], 0
+        places, end = [], 0
         parent = os.open(folder, _FOLDER_FLAGS)
         try:
             for name in names:
                 size = _read_small(parent, name, memory[end : end + max_nbytes])
-                found.append((end, size))
+                places.append((end, size))
                 end += max(size, 0)
                 if end + max_nbytes > len(memory):
                     break
-            if all(size != ABSENT for _, size in found) or os.path.samestat(os.fstat(parent), os.stat(folder)):
-                return found
+            if all(size != ABSENT for _, size in places) or os.path.samestat(os.fstat(parent), os.stat(folder)):
+                return places
         finally:
             os.close(parent)
-        # The folder was replaced during the read, and the files of the old one may be half deleted. Its absent files must be looked up again.
-        return [(place, OPEN_SEPARATELY if size == ABSENT else size) for place, size in found]
+        # The folder was replaced during the read, and the old one may be half deleted: files that are absent in it may exist in the new one.
+        return [(offset, OPEN_SEPARATELY if size == ABSENT else size) for offset, size in places]
 
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path)
@@ -249,8 +249,8 @@ class LocalFileSystem:
         _set_permissions(path, like)
 
     def free(self, path: str) -> tuple[int, int | None]:
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
     def fsync(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -269,7 +269,7 @@ class LocalFileSystem:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            # The previous holder unlinks the file before it unlocks. A lock on the unlinked file excludes nobody, so compare and try again.
+            # The previous holder unlinks the file before it unlocks. A lock on an unlinked file excludes nobody: check that the path still names this file.
             try:
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     break

@@ -1,7 +1,7 @@
-"""Locks on mags, or on some of their shards: small files beside a mag that name the job that writes it.
+"""Locks on mags, or on some of their shards: small files beside a mag, each with the job that writes it.
 
-A lock identifies its owner well enough to distinguish a running process from one that has ended. JSON files are also edited here, atomically and by
-one process at a time.
+The lock describes its owner so precisely that any process on the same machine, or SLURM, can check whether the owner has ended. This module also edits JSON
+files, each atomically and in one process at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _ALIVE = "alive"  # the process exists, but its start time cannot be read
-_JOB = re.compile(r"[\w.-]{1,100}", re.ASCII)  # it becomes a part of file names
+_JOB_NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)  # a part of file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class Owner:
     """Boot id of the machine."""
     pid: int
     process_start: str
-    """Start time of the process, which distinguishes it from a later one with the same number."""
+    """Start time of the process, which distinguishes it from a later process with the same number."""
     user: str
     since: str
     namespace: str = ""
     """PID namespace, which distinguishes the process numbers of containers."""
     batch: str = ""
-    """SLURM job that the process runs in. With process number 0 the job itself is the owner, whichever processes it starts."""
+    """SLURM job that the process runs in. If the process number is 0, the job itself is the owner, with all processes that it starts."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
-        """Return this process as the owner of a new job, or of an interrupted one."""
+        """Return this process as the owner of a new job, or of the interrupted job named ``job``."""
         pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
         try:
             user = getpass.getuser()
@@ -80,16 +80,16 @@ class Owner:
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
         """Parse an owner record found in ``folder``, which may be a copy of another folder."""
         texts = {name: text for name, text in value.items() if name != "pid"}
-        if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
+        if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB_NAME.fullmatch(value["job"]):
             raise ValueError("expected the process or job that owns a lock")
         origin = texts.pop("folder", "")
         owner = cls(pid=value["pid"], **texts)
-        # A copied dataset brings the locks and job folders of jobs that still run on the original. In the copy nobody works, so they count as dead.
+        # The copy of a dataset contains locks and folders of jobs that may still run on the original. No job works in the copy, so their owners count as dead.
         return owner._ended() if origin and owner._is_copied(origin, folder) else owner
 
     def _is_copied(self, origin: str, folder: str) -> bool:
-        """Check whether this record was copied from a folder that still exists. The owner then works there, not here."""
-        # On another machine the same path may name another folder, so only owners of this machine are compared.
+        """Check whether this record was copied from another folder that still exists; the owner then works in that folder."""
+        # A path of another machine may name another folder here, so only owners of this machine are compared, and SLURM jobs, which all run on shared folders.
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
         except (OSError, ValueError):
@@ -99,17 +99,17 @@ class Owner:
         return replace(self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="")
 
     def is_gone(self) -> bool:
-        """Check whether the process is known to have ended. On another machine or in another container only SLURM can know."""
-        # Unknown counts as alive: a lock taken from a living job corrupts a mag, a lock kept too long only needs a user to remove it.
-        # If only the existence of the process can be checked (_ALIVE), it may be a later one with the same number, and counts as alive too.
+        """Check whether the owner is known to have ended. Only SLURM knows about processes on other machines or in other containers."""
+        # In doubt, the owner counts as alive: taking the lock of a living job corrupts the mag, while a lock kept too long only has to be removed by hand.
+        # A process whose start time is unknown (_ALIVE) may be a later one with the same number; it counts as alive too.
         if self._can_be_seen():
             return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
         return self._batch_is_gone()
 
     def _can_be_seen(self) -> bool:
-        """Check whether the process runs, or ran, where this process can observe it."""
-        # Containers have separate host names, but share the boot id of their machine. Process numbers mean something only within one PID namespace.
-        # After a reboot all processes of the host have ended, in every namespace.
+        """Check whether this process can observe the owner: both run, or ran, on one machine and in one PID namespace."""
+        # Containers have their own host names, but share the boot id of their machine. Process numbers are valid in one PID namespace only, but after a reboot
+        # the processes of all namespaces have ended.
         if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
         return self.boot != _boot() or self.namespace == _namespace()
@@ -118,10 +118,9 @@ class Owner:
         batch, own_job = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
         if batch is None:
             return False
-        if (
-            own_job is not None and batch.number == own_job.number and (batch.cluster == own_job.cluster or not batch.cluster)
-        ):  # empty: SLURM did not tell its name
-            # The owner is the SLURM job that runs this process: this process takes over from the job itself, or from the job's start before a requeue.
+        is_same_cluster = own_job is not None and batch.cluster in ("", own_job.cluster)  # empty if SLURM did not report the name
+        if own_job is not None and is_same_cluster and batch.number == own_job.number:
+            # This process belongs to the SLURM job that owns the lock. It takes over from the job itself, or from the start of the job before a requeue.
             return self.pid == 0 or batch.restarts != own_job.restarts
         return batch.is_over()
 
@@ -168,7 +167,7 @@ def _process_start(pid: int) -> str:
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
 _BROKEN_SUFFIX = ".wkwdask-broken-lock"
-_STALE_SECONDS = 3600  # an unreadable temporary file older than this belongs to a dead process
+_STALE_SECONDS = 3600  # a temporary file that is older, and names no owner, was left by a dead process
 GUARD_NAME = ".wkwdask-guard"
 
 
@@ -244,7 +243,7 @@ def lock_holder(target: str) -> Owner | None:
 
 
 def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
-    """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of locks that were in the way."""
+    """Lock a folder, or some of its shards, inside :func:`guarded`; return the dead owners of conflicting locks."""
     # Each job that writes shards of a mag holds its own region lock, and a job that replaces the mag holds the one mag lock:
     #
     #   .1.wkwdask-lock                    whole mag: conflicts with every other lock of the mag
@@ -257,20 +256,20 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
         return []
     for lock in others:
         if not lock.owner.is_gone():
-            here = " (this very process: a write with compute=False that failed or has not ended)" if lock.owner.pid == os.getpid() else ""
+            hint = " (this very process: a write with compute=False that failed or has not ended)" if lock.owner.pid == os.getpid() else ""
             what = "it" if lock.region is None else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
-            raise LockedError(f"{target}: another job writes {what}: {lock.owner}{here}; if you know that this job is dead, remove {lock.path}")
+            raise LockedError(f"{target}: another job writes {what}: {lock.owner}{hint}; if you know that this job is dead, remove {lock.path}")
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
-        publish_bytes(path, data)  # takeover: the rename replaces the dead owner, so the mag is never unlocked in between
-    elif not create_whole(path, data):  # the guard does nothing on file systems without flock, where creation decides
+        publish_bytes(path, data)  # takeover: the rename replaces the lock of the dead owner, so the mag is never unlocked in between
+    elif not create_whole(path, data):  # without flock, the guard excludes nobody, and exclusive creation decides
         raise LockedError(f"{target}: another job took the lock {path} just now")
     return [lock.owner for lock in others]
 
 
 @contextlib.contextmanager
 def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iterator[None]:
-    """Serialise changes of a file with a lock beside it that only one process can create, on any file system."""
+    """Serialise changes of a file, on any file system, with a lock beside it that only one process can create."""
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = _format_lock(owner, lock), time.monotonic() + timeout_seconds
     try:
@@ -284,17 +283,17 @@ def locked_file(path: str, command: str, *, timeout_seconds: float = 60) -> Iter
         _remove_dead_temporaries(lock)
         yield
     finally:
-        # Ctrl-C may arrive right after the lock was created. A process that others took for dead must not remove the lock of its successor.
+        # Check the holder: this process may have been interrupted before it created the lock, or others took it for dead and now hold the lock.
         if _holder(lock) == owner:
             _remove([lock])
 
 
 def _remove_dead_temporaries(lock: str) -> None:
-    """Remove temporary files of processes that died while they created or broke a lock. Live processes may own other ones."""
+    """Remove the temporary files of processes that died while they created or broke a lock. Others may belong to live processes."""
     folder, name = split(lock)
     with files.scandir(folder) as entries:
-        found = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
-    paths = [entry.path for entry in found if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
+        related = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
+    paths = [entry.path for entry in related if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
     for path in paths:
         holder = _holder(path)
         with contextlib.suppress(FileNotFoundError):
@@ -304,9 +303,9 @@ def _remove_dead_temporaries(lock: str) -> None:
 
 def _break_dead(lock: str) -> bool:
     """Remove a lock whose owner is known to be dead; return whether it was removed."""
-    # Two processes that find the same dead owner must not both unlink: the second would remove the new lock of the first. So each first creates a
-    # claim named after the dead owner, only the one that succeeds may unlink, and it reads the lock again under the claim. A claim whose creator
-    # died is broken in the same way.
+    # If two processes found the same dead owner and both unlinked its lock, the second would remove the new lock of the first. So each tries to create a
+    # claim, a file named after the dead owner. Only the process that succeeds may unlink, after reading the lock again. A claim whose creator has died is
+    # broken in the same way.
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
@@ -416,9 +415,9 @@ def update_json(
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Edit a JSON file atomically; no process that honours the lock overwrites the edit of another one."""
-    real = files.realpath(path)  # a rename onto a symbolic link would replace the link, and paths through several links need one lock
+    real = files.realpath(path)  # a rename onto a symbolic link would replace the link, and all paths to one file must use one lock
     with locked_file(real, f"change of {real}"):
-        files.remove_temporaries(*split(real))  # their writers held this lock, and are dead
+        files.remove_temporaries(*split(real))  # their writers held this lock, so they have ended
         current = read()
         document = new if current is None else current
         if document is None:

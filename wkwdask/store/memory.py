@@ -94,10 +94,10 @@ class MemoryOutput:
             self._node.mtime_ns = time.time_ns()
 
     def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None:
-        found = source.read([(0, nbytes)])
-        if found is None:
+        parts = source.read([(0, nbytes)])
+        if parts is None:
             raise MissingError(f"{source.name}: not found")
-        self.write(memoryview(found[0]), 0)
+        self.write(memoryview(parts[0]), 0)
 
     def start_writing_back(self, nbytes: int, offset: int = 0) -> None:
         """There is no disk."""
@@ -169,7 +169,7 @@ class MemoryFileSystem:
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> MemoryOutput:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             if exclusive and name in folder.children:
                 raise _error(errno.EEXIST, path)
             if name in folder.children:
@@ -180,18 +180,18 @@ class MemoryFileSystem:
             return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | 0o644)))
 
     def read_small(self, folder: str, names: Iterable[str], max_nbytes: int, memory: memoryview) -> list[tuple[int, int]]:
-        found, end = [], 0
+        places, end = [], 0
         with _lock:
             self._find(folder)
             for name in names:
                 node = self._resolve(f"{folder}/{name}")[0]
                 data = b"" if node is None else memoryview(node.data)[:max_nbytes]
                 memory[end : end + len(data)] = data
-                found.append((end, ABSENT if node is None else len(data)))
+                places.append((end, ABSENT if node is None else len(data)))
                 end += len(data)
                 if end + max_nbytes > len(memory):
                     break
-        return found
+        return places
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> os.stat_result:
         with _lock:
@@ -203,73 +203,73 @@ class MemoryFileSystem:
             node = self._find(path)
             if not node.is_folder:
                 raise _error(errno.ENOTDIR, path)
-            found = [MemoryEntry(name, f"{path.rstrip('/')}/{name}" if path != MEMORY else MEMORY + name, self) for name in node.children]
-        yield iter(found)
+            entries = [MemoryEntry(name, f"{path.rstrip('/')}/{name}" if path != MEMORY else MEMORY + name, self) for name in node.children]
+        yield iter(entries)
 
     def mkdir(self, path: str) -> None:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             if not name or name in folder.children:
                 raise _error(errno.EEXIST, path)
             _put(folder, name, _Node(stat.S_IFDIR | 0o755))
 
     def rmdir(self, path: str) -> None:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             node = _child(folder, name, path)
             if not node.is_folder:
                 raise _error(errno.ENOTDIR, path)
             if node.children:
                 raise _error(errno.ENOTEMPTY, path)
-            _take(folder, name)
+            _pop(folder, name)
 
     def unlink(self, path: str) -> None:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             if _child(folder, name, path).is_folder:
                 raise _error(errno.EISDIR, path)
-            _take(folder, name).links -= 1
+            _pop(folder, name).links -= 1
 
     def remove_tree(self, path: str) -> None:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             if not _child(folder, name, path).is_folder:
                 raise _error(errno.ENOTDIR, path)
-            _take(folder, name)
+            _pop(folder, name)
 
     def replace(self, old: str, new: str) -> None:
         with _lock:
-            (source, old_name), (target, new_name) = self._place(old), self._place(new)
-            node, there = _child(source, old_name, old), target.children.get(new_name)
-            if there is node:
+            (source, old_name), (target, new_name) = self._parent(old), self._parent(new)
+            node, replaced = _child(source, old_name, old), target.children.get(new_name)
+            if replaced is node:
                 return
-            if node.is_folder and _holds(node, target):
+            if node.is_folder and _contains(node, target):
                 raise _error(errno.EINVAL, new)
-            if there is not None and there.is_folder != node.is_folder:
-                raise _error(errno.EISDIR if there.is_folder else errno.ENOTDIR, new)
-            if there is not None and there.children:
+            if replaced is not None and replaced.is_folder != node.is_folder:
+                raise _error(errno.EISDIR if replaced.is_folder else errno.ENOTDIR, new)
+            if replaced is not None and replaced.children:
                 raise _error(errno.ENOTEMPTY, new)
-            _put(target, new_name, _take(source, old_name))
+            _put(target, new_name, _pop(source, old_name))
 
     def exchange(self, first: str, second: str) -> bool:
         with _lock:
-            (folder, name), (other, other_name) = self._place(first), self._place(second)
-            node, there = _child(folder, name, first), _child(other, other_name, second)
-            _put(folder, name, there)
-            _put(other, other_name, node)
+            (folder, name), (other_folder, other_name) = self._parent(first), self._parent(second)
+            node, other_node = _child(folder, name, first), _child(other_folder, other_name, second)
+            _put(folder, name, other_node)
+            _put(other_folder, other_name, node)
             return True
 
     def link(self, old: str, new: str) -> None:
         with _lock:
             node = self._find(old, follow=False)
-            folder, name = self._place(new)
+            folder, name = self._parent(new)
             if name in folder.children:
                 raise _error(errno.EEXIST, new)
             _put(folder, name, node).links += 1
 
     def symlink(self, target: str, path: str) -> None:
         with _lock:
-            folder, name = self._place(path)
+            folder, name = self._parent(path)
             if name in folder.children:
                 raise _error(errno.EEXIST, path)
             _put(folder, name, _Node(stat.S_IFLNK | 0o777, target=target))
@@ -321,7 +321,7 @@ class MemoryFileSystem:
             raise _error(errno.ENOENT, path)
         return node
 
-    def _place(self, path: str) -> tuple[_Node, str]:
+    def _parent(self, path: str) -> tuple[_Node, str]:
         """Return the parent folder of a path, and the name."""
         *above, name = _names(path) or [""]
         node = self._find(MEMORY + "/".join(above))
@@ -376,14 +376,14 @@ def _put(folder: _Node, name: str, node: _Node) -> _Node:
     return node
 
 
-def _take(folder: _Node, name: str) -> _Node:
+def _pop(folder: _Node, name: str) -> _Node:
     folder.mtime_ns = time.time_ns()
     return folder.children.pop(name)
 
 
-def _holds(folder: _Node, node: _Node) -> bool:
+def _contains(folder: _Node, node: _Node) -> bool:
     """Check whether a folder is another one or contains it."""
-    return folder is node or any(_holds(child, node) for child in folder.children.values())
+    return folder is node or any(_contains(child, node) for child in folder.children.values())
 
 
 def _set_permissions(node: _Node, like: os.stat_result) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _COMPARED_NBYTES = 1 << 20
 _OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threads
-_FLUSHED_AT_ONCE = 4  # the file system commits its journal once for all flushes that wait together
+_FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes that wait for it
 
 
 class NewFile:
@@ -35,7 +35,7 @@ class NewFile:
         folder, name = split(path)
         self._folder = folder or "."
         if temporary_folder is None or files.stat(temporary_folder).st_dev != files.stat(self._folder).st_dev:
-            temporary_folder = self._folder  # rename works within one file system only, and a mag may be a link to another disk
+            temporary_folder = self._folder  # a rename stays within one file system, and a mag may be a link to another disk
         self._temporary = f"{temporary_folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
         self._output = files.create(self._temporary)
 
@@ -75,12 +75,11 @@ class NewFile:
         self._output.set_nbytes(nbytes)
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Rename the file to its final name."""
+        """Rename the file to its final name. With ``keep_equal``, a published file of the same bytes stays."""
         if keep_equal and _is_equal(self._temporary, self.path):
             self.discard()
             return
-        # Order matters after a power failure: flush the data, then rename, then flush the folder. Renamed before the flush, the file could come back
-        # with its final name and no content.
+        # Flush the data, then rename, then flush the folder. If the rename came first, a power failure could leave a file with its final name and no content.
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._output.set_permissions(files.stat(self.path))
@@ -113,7 +112,7 @@ class NewFile:
 def _is_equal(first: str, second: str) -> bool:
     """Check whether two files hold the same bytes; false if one is absent."""
     try:
-        with files.open_file(second) as b, files.open_file(first) as a:  # a new file mostly has no second one: then nothing else is opened
+        with files.open_file(second) as b, files.open_file(first) as a:  # the published file first: mostly there is none, and then nothing else is opened
             offsets = range(0, a.nbytes, _COMPARED_NBYTES)
             return a.nbytes == b.nbytes and all(a.read_some(_COMPARED_NBYTES, at) == b.read_some(_COMPARED_NBYTES, at) for at in offsets)
     except FileNotFoundError:
@@ -152,8 +151,8 @@ def move(path: str, new: str) -> None:
 def create_whole(path: str, data: bytes) -> bool:
     """Create a complete file unless it exists. Exactly one process succeeds, even without file locks."""
     folder, name = split(path)
-    # A hard link is atomic and fails if the name is taken, so a reader never sees a half-written file and exactly one process creates it. After a kill
-    # here, remove_temporaries deletes the temporary file.
+    # A hard link is atomic and fails if the name is taken, so readers never see half a file, and exactly one process creates it. If this process is killed
+    # in between, remove_temporaries later deletes the temporary file.
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{files.TEMPORARY_SUFFIX}"
     try:
         with contextlib.closing(files.create(temporary)) as output:
@@ -167,11 +166,11 @@ def create_whole(path: str, data: bytes) -> bool:
 def _link(temporary: str, path: str, data: bytes) -> bool:
     try:
         files.link(temporary, path)
-    except FileExistsError:  # another process was faster; or the NFS client repeated a request whose reply was lost, and the file is this one
+    except FileExistsError:  # another process was faster, or the NFS server lost a reply and refused the repeated request: then the file is this one
         with contextlib.suppress(FileNotFoundError):
             return files.samefile(temporary, path)
         return False
-    except FileNotFoundError:  # another process removed the temporary file as that of a dead one
+    except FileNotFoundError:  # another process took the temporary file for that of a dead process and removed it
         return False
     except OSError:  # a file system without hard links
         return _create_in_place(path, data)
@@ -186,7 +185,7 @@ def _create_in_place(path: str, data: bytes) -> bool:
     with contextlib.closing(output):
         try:
             output.write(memoryview(data), 0)
-        except BaseException:  # on a full disk, an empty lock would stay forever
+        except BaseException:  # for example a full disk: an empty lock would stay forever
             files.unlink(path)
             raise
     return True
@@ -220,7 +219,7 @@ class NewFiles:
 
     def publish(self) -> None:
         """Flush and rename the files written so far."""
-        # All flushes come before all renames: with renames in its journal, the file system would commit the journal at every flush.
+        # All flushes come before all renames: each flush commits the journal of the file system, which takes longer with renames in it.
         if len(self._pending) > 1:
             with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
                 for _ in pool.map(NewFile.sync, self._pending):

@@ -84,15 +84,15 @@ def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:
 def merge_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
     """Update some rows of the file record of a mag."""
     before = read_file_record(folder)
-    if before is None:  # a new record with these rows alone would claim that all other files are empty
+    if before is None:  # a record of these rows alone would state that all other files are absent
         return
-    known = {tuple(row[:3]): row for row in before.tolist()}
-    known.update({tuple(row[:3]): row for row in rows.tolist()})
-    write_file_record(folder, np.array(list(known.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS))
+    row_of = {tuple(row[:3]): row for row in before.tolist()}
+    row_of.update({tuple(row[:3]): row for row in rows.tolist()})
+    write_file_record(folder, np.array(list(row_of.values()), np.int64).reshape(-1, FILE_RECORD_COLUMNS))
 
 
 def recorded_states(folder: str, shards: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], tuple[int, ...]]:
-    """Return size and modification time of some files from the file record; empty if the mag has none."""
+    """Return size and modification time of some files from the file record; empty if the mag has no record."""
     rows = read_file_record(folder)
     selected = set(shards)
     return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in selected}

@@ -42,7 +42,7 @@ class RemoteStore:
 
     url: str
     opening: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
-    """Random key of one opening, so that tables cached by an earlier opening are not reused."""
+    """Random key of one opening. Caches of tables contain it, so a later opening reads the tables again."""
     witness: tuple[str, str] | None = None
     """Folder URL and name of a file that must stay readable for refused files to count as absent; None if refusals are errors."""
     is_local: ClassVar = False
@@ -73,9 +73,9 @@ class RemoteStore:
     def fsspec_arguments(self) -> dict[str, Any]:
         """Return the arguments with which zarr-python opens the location, after checking that the server answers."""
         path = self.path_of("zarr.json")
-        unreached = self.contact(self.file_system(), path)
-        if unreached is not None:
-            _checked(unreached, path)
+        failure = self.contact(self.file_system(), path)
+        if failure is not None:
+            _checked(failure, path)
         options = access_options(self.url.partition("://")[0])
         return {"storage_options": options} if options else {}
 
@@ -118,33 +118,33 @@ class RemoteStore:
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
         """Read ranges of files concurrently, with retries; None for each absent file."""
-        # The witness is read after the refusal: read before it, credentials could expire in between, and existing files would count as absent.
-        found = self._fetch_or_errors(paths, starts, stops)
-        refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
+        # The witness is read after the refusal. If it were read before, credentials could expire in between, and existing files would count as absent.
+        answers = self._fetch_or_errors(paths, starts, stops)
+        refused = [path for path, answer in zip(paths, answers, strict=True) if is_refused(answer)]
         is_absent = bool(refused) and self.witness is not None and self._can_read(*self.witness)
         if is_absent and self.witness is not None:
             warn_of_refused(self.witness[0], refused[0], self.witness[1])
-        return [None if is_absent and is_refused(data) else _checked(data, path) for path, data in zip(paths, found, strict=True)]
+        return [None if is_absent and is_refused(answer) else _checked(answer, path) for path, answer in zip(paths, answers, strict=True)]
 
     def _fetch_or_errors(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
         """Read ranges of files concurrently; failed reads are returned as exceptions."""
         fs = self.file_system()
-        unreached = self.contact(fs, paths[0])
-        if unreached is not None:
-            return [unreached] * len(paths)
+        failure = self.contact(fs, paths[0])
+        if failure is not None:
+            return [failure] * len(paths)
         if len(paths) > 1:
-            found = fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
+            answers = fs.cat_ranges(paths, list(starts), list(stops), on_error="return")
         else:
-            found = [_read_or_error(fs.cat_file, paths[0], start=starts[0], end=stops[0])]
-        out: list[bytes | Exception] = []
-        for path, start, stop, data in zip(paths, starts, stops, found, strict=True):
+            answers = [_read_or_error(fs.cat_file, paths[0], start=starts[0], end=stops[0])]
+        final: list[bytes | Exception] = []
+        for path, start, stop, answer in zip(paths, starts, stops, answers, strict=True):
             for pause in _RETRY_PAUSES_SECONDS:
-                if not _is_transient(data):
+                if not _is_transient(answer):
                     break
                 time.sleep(pause)
-                data = _read_or_error(fs.cat_file, path, start=start, end=stop)
-            out.append(data)
-        return out
+                answer = _read_or_error(fs.cat_file, path, start=start, end=stop)
+            final.append(answer)
+        return final
 
     def contact(self, fs: Any, path: str) -> Exception | None:
         """Check once per process that a server answers; return the error if it does not."""
@@ -154,16 +154,16 @@ class RemoteStore:
             return None
         end = time.monotonic() + _CONTACT_SECONDS
         for pause in (*_RETRY_PAUSES_SECONDS, 0.0):
-            found = _read_or_error(_cat_within, fs, path, end - time.monotonic())
-            if _is_answer(found):
+            answer = _read_or_error(_cat_within, fs, path, end - time.monotonic())
+            if _is_answer(answer):
                 _contacted_servers.put(server, True)
                 return None
             if time.monotonic() + pause >= end:
                 break
             time.sleep(pause)
-        if isinstance(found, TimeoutError):
+        if isinstance(answer, TimeoutError):
             return TimeoutError(f"no answer from {server} within {_CONTACT_SECONDS:g} seconds")
-        return found if isinstance(found, Exception) else None
+        return answer if isinstance(answer, Exception) else None
 
     def _can_read(self, root: str, name: str) -> bool:
         """Check whether the server still returns a file now, after it has refused another one."""
@@ -285,23 +285,23 @@ def is_refused(found: object) -> bool:
     return isinstance(found, PermissionError) or getattr(found, "status", None) == 403 or (isinstance(found, OSError) and str(found).startswith("Forbidden:"))
 
 
-def warn_of_refused(place: str, path: str, witness: str) -> None:
+def warn_of_refused(location: str, path: str, witness: str) -> None:
     """Warn, once per location and process, that refused files are read as absent."""
-    if not _warned_locations.get(place):
-        _warned_locations.put(place, True)
+    if not _warned_locations.get(location):
+        _warned_locations.put(location, True)
         note = f"the server refuses files (403 Forbidden), for example {path}, while {witness} is readable: they are treated as absent, and read as zeros"
-        warnings.warn(f"{place}: {note}", AccessWarning, stacklevel=2)
+        warnings.warn(f"{location}: {note}", AccessWarning, stacklevel=2)
 
 
 _GOOGLE_VARIABLES = ("GOOGLE_APPLICATION_CREDENTIALS", "GCE_METADATA_HOST", "K_SERVICE", "CLOUD_RUN_JOB")
-_CHOICES = {"anon", "key", "secret", "token", "profile", "session"}  # in the user's configuration of fsspec
+_ACCESS_OPTIONS = {"anon", "key", "secret", "token", "profile", "session"}  # if the user sets one of them in the configuration of fsspec, it decides
 _MACHINE = Path("/sys/class/dmi/id/product_name")
 
 
 def access_options(protocol: str) -> dict[str, Any]:
-    """Return the driver options for anonymous access; empty if there are credentials."""
+    """Return the driver options for anonymous access; empty if the user has credentials."""
     fsspec: Any = import_module("fsspec")
-    if _CHOICES & set(fsspec.config.conf.get(protocol, ())):
+    if _ACCESS_OPTIONS & set(fsspec.config.conf.get(protocol, ())):
         return {}
     if protocol in ("gs", "gcs"):
         logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # gcsfs also logs the errors that it raises

@@ -15,11 +15,11 @@ from wkwdask.errors import BatchError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_PATIENCE_SECONDS = 60
+_ANSWER_SECONDS = 60
 _POLL_SECONDS = 5.0
 END_STATES = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
 """States of jobs that have ended, sacct(1), "JOB STATE CODES"."""
-_UNKNOWN = "Invalid job id"
+_UNKNOWN_JOB = "Invalid job id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SlurmJob:
     cluster: str
     number: str
     restarts: int | None = None
-    """Number of requeues before this start; None stands for the job, whichever start."""
+    """Number of requeues before this start; None means the job itself, whichever start of it runs."""
 
     @classmethod
     def of_this_process(cls) -> SlurmJob | None:
@@ -51,8 +51,8 @@ class SlurmJob:
         >>> SlurmJob.parse("slurm:hpc:1234:")
         SlurmJob(cluster='hpc', number='1234', restarts=None)
         """
-        found = re.fullmatch(r"slurm:([^:]*):([0-9]{1,18}):([0-9]{0,18})", text)
-        return None if found is None else cls(found[1], found[2], int(found[3]) if found[3] else None)
+        match = re.fullmatch(r"slurm:([^:]*):([0-9]{1,18}):([0-9]{0,18})", text)
+        return None if match is None else cls(match[1], match[2], int(match[3]) if match[3] else None)
 
     def __str__(self) -> str:
         return f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
@@ -60,12 +60,12 @@ class SlurmJob:
     def is_over(self) -> bool:
         """Check whether SLURM reports that the job, or this start of it, has ended. False if SLURM does not answer."""
         try:
-            done = _run("scontrol", "-o", "show", "job", self.number)
+            answer = _run("scontrol", "-o", "show", "job", self.number)
         except (OSError, subprocess.SubprocessError):
             return False
-        if done.returncode:  # SLURM forgets old jobs (MinJobAge), and never knew jobs of another cluster
-            return _UNKNOWN in done.stderr and self.cluster in ("", cluster_name())
-        state, restarts = _field(done.stdout, "JobState"), _field(done.stdout, "Restarts")
+        if answer.returncode:  # this cluster forgets its own jobs some time after their end (MinJobAge), but it never knew those of another cluster
+            return _UNKNOWN_JOB in answer.stderr and self.cluster in ("", cluster_name())
+        state, restarts = _field(answer.stdout, "JobState"), _field(answer.stdout, "Restarts")
         return state in END_STATES or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
 
 
@@ -93,17 +93,17 @@ def release_job(number: str) -> None:
 def cancel_jobs(numbers: Iterable[str]) -> None:
     """Cancel jobs with all their elements; a job that has ended is not an error."""
     for number in numbers:
-        done = _call("scancel", number)
-        if done.returncode and _UNKNOWN not in done.stderr:
-            raise BatchError(f"scancel {number}: {done.stderr.strip()}")
+        answer = _call("scancel", number)
+        if answer.returncode and _UNKNOWN_JOB not in answer.stderr:
+            raise BatchError(f"scancel {number}: {answer.stderr.strip()}")
 
 
 def count_states(number: str) -> dict[str, int]:
     """Count the elements of a job by state, such as RUNNING; empty if SLURM has forgotten the job."""
-    done = _call("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
-    if done.returncode and _UNKNOWN not in done.stderr:
-        raise BatchError(f"squeue: {done.stderr.strip()}")
-    states = done.stdout.split()
+    answer = _call("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
+    if answer.returncode and _UNKNOWN_JOB not in answer.stderr:
+        raise BatchError(f"squeue: {answer.stderr.strip()}")
+    states = answer.stdout.split()
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
@@ -139,14 +139,14 @@ def options_in(script: str) -> dict[str, str]:
     {'time': '10', 'cpus-per-task': '4'}
     """
     short = {"t": "time", "c": "cpus-per-task", "o": "output", "a": "array", "p": "partition", "J": "job-name", "A": "account"}
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for line in script.splitlines():
         if line.startswith("#SBATCH"):
             for option in re.finditer(r"(?:--([\w-]+)|-(\w))(?:[= ]?([^\s#-]\S*))?", line.partition(" #")[0][len("#SBATCH") :]):
-                found[option[1] or short.get(option[2], option[2])] = option[3] or ""
-        elif line.strip() and not line.startswith("#"):  # as sbatch: a command ends the list
+                options[option[1] or short.get(option[2], option[2])] = option[3] or ""
+        elif line.strip() and not line.startswith("#"):  # sbatch reads no options after the first command
             break
-    return found
+    return options
 
 
 def _setting(name: str) -> str:
@@ -157,15 +157,15 @@ def _setting(name: str) -> str:
 
 
 def _field(text: str, name: str) -> str:
-    found = re.search(rf"(?:^|\s){name}\s*=\s*(\S+)", text)
-    return found[1] if found is not None else ""
+    match = re.search(rf"(?:^|\s){name}\s*=\s*(\S+)", text)
+    return match[1] if match is not None else ""
 
 
 def _checked_call(*command: str) -> str:
-    done = _call(*command)
-    if done.returncode:
-        raise BatchError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    answer = _call(*command)
+    if answer.returncode:
+        raise BatchError(f"{command[0]}: {answer.stderr.strip() or answer.stdout.strip()}")
+    return answer.stdout
 
 
 def _call(*command: str) -> subprocess.CompletedProcess[str]:
@@ -174,14 +174,14 @@ def _call(*command: str) -> subprocess.CompletedProcess[str]:
     except FileNotFoundError:
         raise BatchError(f"{command[0]}: command not found: SLURM jobs cannot be submitted from this machine; log in to a login node of the cluster") from None
     except subprocess.TimeoutExpired:
-        raise BatchError(f"{command[0]}: SLURM did not answer within {_PATIENCE_SECONDS} s") from None
+        raise BatchError(f"{command[0]}: SLURM did not answer within {_ANSWER_SECONDS} s") from None
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS, env=_environment())
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS, env=_environment())
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a submitted job: the programs of this Python, and no variables of the job that this process runs in."""
+    """Return the environment for SLURM commands and submitted jobs: the programs of this Python first, and no variables of the current job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
     return {**kept, "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath)))}

@@ -1,4 +1,4 @@
-"""Secret key of the user. A signature proves that this user wrote the data, even in a folder that others can write to."""
+"""Secret key of the user. A signature proves that this user wrote some data, even in a folder that others can write to."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def key_path() -> str:
     return f"{state if os.path.isabs(state) else os.path.expanduser('~/.local/state')}/wkwdask/key"
 
 
-def user_key(*, make: bool = False) -> bytes:
-    """Read the key of this user; create it first if ``make`` is set."""
+def user_key(*, create: bool = False) -> bytes:
+    """Read the key of this user; with ``create``, create it if it is missing."""
     path = key_path()
-    if make and not os.path.lexists(path):
-        _make(path)
+    if create and not os.path.lexists(path):
+        _create(path)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -38,9 +38,9 @@ def user_key(*, make: bool = False) -> bytes:
     return key
 
 
-def _make(path: str) -> None:
+def _create(path: str) -> None:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    # Written under another name and hard-linked: readers never see half a key, and of two processes one key wins.
+    # Written under another name and hard-linked, so that readers never see half a key, and of two processes that create one, both use the same.
     temporary = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -60,5 +60,6 @@ def signature(key: bytes, what: str, data: bytes) -> str:
     return hmac.new(key, b"%d %s%s" % (len(name), name, data), hashlib.sha256).hexdigest()
 
 
-def is_signed(key: bytes, what: str, data: bytes, found: str) -> bool:
-    return hmac.compare_digest(signature(key, what, data).encode(), found.encode())
+def is_signed(key: bytes, what: str, data: bytes, claimed: str) -> bool:
+    """Check a signature, in a time that does not depend on its value."""
+    return hmac.compare_digest(signature(key, what, data).encode(), claimed.encode())
