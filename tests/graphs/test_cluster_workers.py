@@ -70,7 +70,7 @@ def test_workers_without_memory(tmp_path, monkeypatch):
     """For jobs, and for graphs of arrays."""
     monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.5)
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
-    monkeypatch.setattr(write, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(write, "_POLL_SECONDS", 0.2)
     array = np.ones((64, 64, 64), np.uint8)
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)

@@ -331,7 +331,7 @@ def expected_of(array, index):
 def test_orthogonal_indices_equal_numpy(volume, axes, channel, absolute, data):
     array = whole(axes, absolute, channel)
     index = tuple(data.draw(items(n)) for n in array.shape)
-    with mock.patch.object(selection, "_CELL", data.draw(st.sampled_from([8, 16, 256]))):
+    with mock.patch.object(selection, "_CELL_VX", data.draw(st.sampled_from([8, 16, 256]))):
         found = read_orthogonal(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
     np.testing.assert_array_equal(found, expected_of(array, index))
     assert found.dtype == array.dtype
@@ -409,7 +409,7 @@ def test_distant_indices_read_only_their_chunks(volume):
 
 def test_each_read_is_bounded(volume, monkeypatch):
     seen = []
-    monkeypatch.setattr(selection, "_CELL", 16)
+    monkeypatch.setattr(selection, "_CELL_VX", 16)
     reader = reader_of(volume, "xyz", channel=0)
     original = type(reader).__getitem__
     monkeypatch.setattr(type(reader), "__getitem__", lambda self, index: seen.append(index) or original(self, index))

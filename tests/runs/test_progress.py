@@ -131,7 +131,7 @@ def test_a_reader_that_has_gone():
 def test_a_bar_on_a_terminal(err, monkeypatch):
     import rich.console
 
-    monkeypatch.setattr("wkwdask.runs.progress._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("wkwdask.runs.progress._FIRST_BAR_SECONDS", 0.0)
     monkeypatch.setattr("wkwdask.runs.progress._BAR_SECONDS", 0.01)
     err.is_terminal = True
     monkeypatch.setattr(rich.console, "Console", lambda **_: Console(file=err, force_terminal=True, width=160))

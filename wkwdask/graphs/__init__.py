@@ -1,4 +1,4 @@
-"""Everything that uses dask: runners of jobs, and volumes as dask arrays. Volumes are used through the protocols of ``model``, not by format.
+"""Everything that uses dask: runners of jobs, and volumes as dask arrays. Formats are reached only through the protocols of ``model``.
 
 - ``runners``: choose the runner of a job by dask's own rule, and run it; start here
 - ``local_run``, ``client_run``, ``job_array``: threads and processes of this machine, a dask cluster, a SLURM job array without dask

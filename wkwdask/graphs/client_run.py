@@ -1,13 +1,13 @@
 """Run a job on a dask cluster.
 
-A window of futures is in flight, and each is released as soon as its result has arrived. So the memory of the scheduler does not grow with the job, and a lost
-worker costs only the tasks that it was running. What goes wrong, and the reaction::
+A window of futures is in flight, and each future is released when its result has arrived. So the memory of the scheduler does not grow with the job, and a lost
+worker costs only the tasks that it was running. Faults, and how the run handles them::
 
     a task raises                          retried after a delay, on other workers
-    its worker dies                        dask runs it again; after several deaths it becomes a suspect
-    a suspect                              runs alone at the end, on a worker with nothing else, up to 3 times
-    its result cannot be fetched           runs again, and the workers that hold the result are avoided
-    it takes far longer than others        a copy starts on another worker; the first result counts
+    the worker of a task dies              dask runs the task again; after several deaths it becomes a suspect
+    a task is a suspect                    runs alone after all others, on a worker with nothing else, up to 3 times
+    a result cannot be fetched             the task runs again, away from the workers that hold the result
+    a task takes far longer than others    a copy starts on another worker; the first result counts
     all workers are paused for a minute    the job fails with the remedy
 """
 
@@ -42,8 +42,8 @@ _PAUSED_SECONDS = 60.0
 class PauseWatch:
     """Detect a cluster whose workers are all paused for good.
 
-    Dask pauses a worker whose memory is nearly full, and resumes it when finished tasks have freed some. A worker whose limit is below its own needs stays
-    paused: without this check, the job would wait forever without a word.
+    Dask pauses a worker whose memory is nearly full, and resumes it when finished tasks have freed some. A worker that needs more than its limit even when
+    idle stays paused, and the job would wait forever without a message.
     """
 
     def __init__(self, client: Any) -> None:
@@ -51,9 +51,9 @@ class PauseWatch:
         self._since: float | None = None
 
     def check(self) -> None:
-        """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute. Call now and then while no result arrives."""
+        """Raise :class:`TaskFailedError` if all workers have been paused and idle for a minute. Called repeatedly while no result arrives."""
         try:
-            workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # nothing where the connection is lost
+            workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # empty if the connection is lost
         except OSError:  # the scheduler does not answer at the moment
             return
         now = time.monotonic()
@@ -96,7 +96,7 @@ class Workers:
         return self._num_threads
 
     def avoid(self, workers: Iterable[str]) -> None:
-        """Prefer other workers for a while: a stopped or disconnected worker would take one task after another and finish none."""
+        """Prefer other workers for a while: a stopped or disconnected worker would accept one task after another and finish none."""
         self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
 
     def preferred(self, exclude: Iterable[str] = ()) -> list[str]:
@@ -132,11 +132,11 @@ def prefer_workers(workers: Sequence[str]) -> dict[str, Any]:
 
 
 _WINDOW_PER_WORKER = 3
-_WINDOW_WORK_SECONDS = 0.1  # work queued per worker at least, so that tasks of milliseconds do not wait for a round trip each
+_WINDOW_WORK_SECONDS = 0.1  # least work queued per worker: tasks of milliseconds must not wait for a round trip each
 _MOST_PER_WORKER = 32
-_WINDOW_SECONDS = 2.0  # time between two looks at the number of workers
+_WINDOW_SECONDS = 2.0  # interval at which the number of workers is queried
 _POLL_SECONDS = 5.0
-_GONE = "the dask scheduler is gone and did not come back"
+_SCHEDULER_GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # timeout to fetch a receipt of some hundred bytes
 _LATE_SECONDS = 60.0  # a task is late after this time ...
 _LATE_FACTOR = 10.0  # ... and after so many times the average time
@@ -145,9 +145,9 @@ _MOST_DEATHS = 3  # workers that may die while they run the same task and nothin
 
 @dataclass(slots=True)
 class _Suspect:
-    """A task whose workers died, possibly because of another task beside it.
+    """A task whose workers died, perhaps because of another task that they were running.
 
-    It runs again after all other tasks, alone on one worker, which dask may not replace. If that worker dies too, the task itself is at fault.
+    It runs again after all other tasks, alone on one worker, which dask may not replace by another. If that worker dies too, the task itself is at fault.
     """
 
     task: Task
@@ -201,7 +201,7 @@ class ClientRun:
                 self._fill()
         except BaseException as error:
             if self._is_gone() and isinstance(error, Exception) and not isinstance(error, TaskFailedError):
-                raise TaskFailedError(_GONE) from error
+                raise TaskFailedError(_SCHEDULER_GONE) from error
             if not self._is_gone():
                 self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
             raise
@@ -214,7 +214,7 @@ class ClientRun:
         return self._client.status in ("closed", "closing")
 
     def _fill(self) -> None:
-        if self._client.status != "running":  # the scheduler is gone; the client looks for it for a while
+        if self._client.status != "running":  # the connection is lost; the client tries to reconnect for a while
             return
         now = time.monotonic()
         if now >= self._window_until:
@@ -238,21 +238,22 @@ class ClientRun:
         return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
     def _run_alone(self) -> None:
+        """Start one suspect, on another worker after each death."""
         workers = self._workers.preferred()
         if workers:
             suspect = self._suspects.pop()
             suspect.worker = workers[suspect.deaths % len(workers)]
             self._submit([suspect.task], suspect=suspect, workers=[suspect.worker])
 
-    def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
-        where = where or self._workers.avoiding()
-        futures = self._client.map(self._job.attempt_remotely, tasks, pure=False, retries=0, key="run_task", **where)
+    def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **workers: Any) -> None:
+        workers = workers or self._workers.avoiding()
+        futures = self._client.map(self._job.attempt_remotely, tasks, pure=False, retries=0, key="run_task", **workers)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
 
     def _collect(self, first: Any) -> None:
-        """Handle all futures that have ended by now. Their results are fetched together, as each round trip takes milliseconds."""
+        """Handle all futures that have ended so far. Their results are fetched together, since each round trip takes milliseconds."""
         futures = [first]
         while not self._ended.empty():
             futures.append(self._ended.get())
@@ -261,7 +262,7 @@ class ClientRun:
             self._handle(future, fetched.get(future.key))
 
     def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | FailedAttempt]:
-        """Fetch results together; empty if that fails, and each is then fetched alone."""
+        """Fetch several results in one round trip, by the key of their future; empty if that fails, so that each is fetched alone."""
         if len(futures) < 2:
             return {}
         try:
@@ -276,7 +277,7 @@ class ClientRun:
     def _handle(self, future: Any, fetched: Result | FailedAttempt | None = None) -> None:
         """Pass the outcome of an attempt to the queue, or start the task again if the scheduler lost it."""
         attempt = self._attempts.pop(future.key, None)
-        if attempt is None:  # a copy was faster
+        if attempt is None:  # a copy of the task finished first
             return
         copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
         outcome = fetched if fetched is not None else self._outcome(future)
@@ -302,7 +303,7 @@ class ClientRun:
             outcome: Result | FailedAttempt = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
         except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
-        except Exception as error:  # lost together with the workers that ran it again, or not readable here
+        except Exception as error:  # lost together with the workers that computed it again, or not unpicklable in this process
             return error
         return outcome
 
@@ -349,15 +350,15 @@ class ClientRun:
         self._queue.finish(suspect.task, FailedAttempt(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _resubmit(self, task: Task, future: Any) -> None:
-        """Run a task again whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or disconnected."""
+        """Run a task again whose result cannot be fetched, because the worker that holds it or the scheduler is gone, stopped or disconnected."""
         self._workers.avoid(self._workers.holders(future))
         future.release()
         self._queue.add([task])
 
     def _check_cluster(self) -> None:
-        """Check the scheduler, the workers, suspects and late tasks, after no result arrived for a while."""
+        """Check scheduler, workers, suspects and late tasks when no result has arrived for a while."""
         if self._is_gone():
-            raise TaskFailedError(_GONE)
+            raise TaskFailedError(_SCHEDULER_GONE)
         if self._client.status != "running":
             return
         self._watch.check()
@@ -366,7 +367,7 @@ class ClientRun:
             self._duplicate_slow_tasks()
 
     def _check_suspects(self) -> None:
-        """Handle suspects whose worker is gone: they may run nowhere else, so dask would keep them waiting forever."""
+        """Handle suspects whose worker is gone: they may run on no other, so dask would keep them waiting forever."""
         for key, attempt in list(self._attempts.items()):
             if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
                 del self._attempts[key]
@@ -382,8 +383,8 @@ class ClientRun:
         }
         if not slow:
             return
-        runs_on = self._workers.running()
-        self._workers.avoid(runs_on[key] for key in slow if key in runs_on)
+        worker_of = self._workers.running()
+        self._workers.avoid(worker_of[key] for key in slow if key in worker_of)
         for key, task in slow.items():
-            if key in runs_on and (others := self._workers.preferred(exclude=[runs_on[key]])):
+            if key in worker_of and (others := self._workers.preferred(exclude=[worker_of[key]])):
                 self._submit([task], **prefer_workers(others))

@@ -1,4 +1,4 @@
-"""Run a job as a SLURM job array, without a scheduler of dask.
+"""Run a job as a SLURM job array, without a dask scheduler.
 
 ::
 
@@ -6,8 +6,8 @@
         |
         +-- array job         element n runs its share of the tasks and appends receipts to its own journal
         |     (afterany)
-        +-- finish job        runs the same command again, which resumes the job: it reads the journals, checks the receipts, runs what follows from
-                              them (joins) and what is missing, and publishes. If much is left (the next pass of a pyramid), it submits another array.
+        +-- finish job        runs the same command again, which resumes the job: it reads the journals, checks the receipts, runs missing tasks and those
+                              that follow from results (joins), and publishes. If many tasks are left (the next pass of a pyramid), it submits an array.
 
 The finish job also starts when elements fail (``afterany``): it then runs their tasks itself, or submits them again.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.runs.job import Job, Result, Task
 
-_JOURNALS_PER_ROUND = 1_000_000  # numbers of journals: round n uses those from n + 1 million on
+_JOURNALS_PER_ROUND = 1_000_000  # the journals of round n have the numbers from (n + 1) million on
 _SCRIPT_NAME = "batch.sh"
 
 
@@ -59,12 +59,12 @@ def submitting_to(batch: Batch) -> Iterator[None]:
 
 
 def current_batch() -> Batch | None:
-    """Return the batch that jobs of this thread are submitted to, None if they run here."""
+    """Return the batch that jobs of this thread are submitted to; None if they run in this process."""
     return _current.get()
 
 
 def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
-    """Refuse several jobs that overwrite existing data: the finish job runs the same command again, and could not know which of them are done."""
+    """Reject several jobs that overwrite data: the finish job runs the same command again, and cannot tell which of them are already done."""
     if current_batch() is not None and num_jobs > 1 and overwrites:
         raise UnsupportedError(
             f"a job array overwrites one layer or one mag at a time, got {num_jobs}; submit one command for each, or all in one with --cluster slurm-allocation"
@@ -72,32 +72,32 @@ def check_restartable(num_jobs: int, *, overwrites: bool) -> None:
 
 
 def submit_tasks(job: Job, batch: Batch) -> Job:
-    """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`, or return a job of the few tasks that are left to run here."""
+    """Submit the tasks of a job as an array and raise :class:`HandedToSlurm`; if few tasks are left, return a job of them to run in this process."""
     if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )
     before = read_batch(job.folder)
-    is_finish_job = before is not None and before.rounds == batch.rounds  # otherwise a user submits, for the first time or after a cancellation
+    is_finish_job = before is not None and before.rounds == batch.rounds  # otherwise a user submits the job, for the first time or after a cancellation
     batch = replace(batch, rounds=() if before is None else before.rounds)
-    asked = _requested_size(batch)
+    requested = _requested_size(batch)
     total = job.num_tasks + job.num_known
-    few = finish_job_tasks(Workload(total, job.nbytes_in, job.task_nbytes), asked)
+    max_tasks_here = finish_job_tasks(Workload(total, job.nbytes_in, job.task_nbytes), requested)
     tasks = iter(job.tasks())
-    first = list(islice(tasks, few + 1))
-    if not first or (is_finish_job and len(first) <= few):
+    first = list(islice(tasks, max_tasks_here + 1))
+    if not first or (is_finish_job and len(first) <= max_tasks_here):
         return _RemainingJob(job, first)
     journaled = len(set(keys_of(read_journal(job.folder))))
     if is_finish_job and journaled <= batch.rounds[-1].journaled:  # another array would fail in the same way
         raise TaskFailedError(f"array {batch.rounds[-1].array} finished no task: see wkwdask status, and the logs of its elements in {batch.logs}")
-    left = max(total - journaled, len(first))
-    work = Workload(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
-    size = propose_size(work, asked, max_array_size())
+    num_left = max(total - journaled, len(first))
+    work = Workload(num_left, job.nbytes_in * num_left // max(total, num_left), job.task_nbytes)
+    size = propose_size(work, requested, max_array_size())
     path = _tasks_path(job.folder, len(batch.rounds))
     num_tasks = _write(path, chain(first, tasks), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
-    after = size if asked.seconds is not None else finish_job_size(few, work, size)
-    raise HandedToSlurm(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
+    finish_size = size if requested.seconds is not None else finish_job_size(max_tasks_here, work, size)
+    raise HandedToSlurm(job.folder, _submit(job.folder, batch, (size, finish_size), num_tasks, journaled), size)
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
@@ -108,8 +108,8 @@ def _write(path: str, tasks: Iterable[Task], group: int) -> int:
 
 def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
     """Submit an array and its finish job, of these sizes, and hand the lock over to the finish job."""
-    # The array is submitted on hold. It starts only after the finish job depends on it, the record names both and the lock is handed over: if this
-    # process dies in between, nothing runs that nobody would publish.
+    # The array is submitted on hold, and released only when the finish job depends on it, the record names both, and the lock is handed over. So if this
+    # process dies in between, no array runs whose results no job would publish.
     script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
     publish_bytes(script, batch.script.encode())
     files.makedirs(batch.logs)
@@ -117,7 +117,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
         raise PermissionError(errno.EACCES, "the folder for the logs of the jobs is not writable; name another one with --logs", batch.logs)
     logs = batch.logs.replace("%", "%%")
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
-    again = json.dumps(replace(batch, rounds=()).to_json())
+    command = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
     array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # the last of equal options wins
     submitted: list[str] = []
@@ -125,12 +125,12 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
         array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
         submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
-        submitted.append(submit_job(script, [*program, "batch-finish", root, again], finish, batch.folder))
-        one = Round(submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1))
-        batch = replace(batch, rounds=(*batch.rounds, one))
+        submitted.append(submit_job(script, [*program, "batch-finish", root, command], finish, batch.folder))
+        new_round = Round(submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1))
+        batch = replace(batch, rounds=(*batch.rounds, new_round))
         write_batch(root, batch)
-        hand_over(root, SlurmJob(cluster_name(), one.finish))
-        release_job(one.array)
+        hand_over(root, SlurmJob(cluster_name(), new_round.finish))
+        release_job(new_round.array)
     return batch
 
 
@@ -151,18 +151,18 @@ def _sbatch_options(batch: Batch) -> dict[str, str]:
 
 
 def _requested_size(batch: Batch) -> ArraySize:
-    """Return the resources that the user asked for, with the cores of the script: the proposed memory depends on them."""
+    """Return the resources that the user requested, and the cores that the script sets, on which the proposed memory depends."""
     cores = _sbatch_options(batch).get("cpus-per-task", "")
     return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
 
 
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
     """Return the proposed resources as options of sbatch, except those that the script or the user sets."""
-    said = _sbatch_options(batch).keys()
-    options = [] if "cpus-per-task" in said and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
-    if batch.size.seconds is not None or "time" not in said:
+    named = _sbatch_options(batch).keys()
+    options = [] if "cpus-per-task" in named and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
+    if batch.size.seconds is not None or "time" not in named:
         options.append(f"--time={format_walltime(size.seconds or 0)}")
-    if batch.size.memory_nbytes is not None or not said & {"mem", "mem-per-cpu"}:
+    if batch.size.memory_nbytes is not None or not named & {"mem", "mem-per-cpu"}:
         options.append(f"--mem={(size.memory_nbytes or 0) >> 20}M")
     return options
 
@@ -206,7 +206,7 @@ class ElementJob:
         return len(self._share) - self._num_known
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the tasks, and stop when the job was cancelled or finished elsewhere, which removes its record."""
+        """Yield the tasks. Stop when the record of the job is gone: it was cancelled or has ended."""
         for task in self._share.tasks():
             if not files.exists(f"{self.folder}/{BATCH_NAME}"):
                 return
@@ -223,7 +223,7 @@ class ElementJob:
 
 @contextlib.contextmanager
 def element_job(root: str, number: int, element: int, *, has_started_before: bool) -> Iterator[ElementJob | None]:
-    """Open the tasks of one element, None if the job is over."""
+    """Open the tasks of one element; None if the job is over."""
     batch = read_batch(root)
     if batch is None:
         yield None

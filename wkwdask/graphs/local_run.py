@@ -40,7 +40,7 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _end_with_driver() -> None:
-    """Exit this process of a pool when the process that started it is killed; otherwise it would wait for tasks forever."""
+    """Exit this pool process when the process that started it is killed; otherwise it would wait for tasks forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
@@ -54,8 +54,8 @@ def _end_after(process: Any) -> None:
 class _LocalRun:
     """Run of a job on an executor.
 
-    When a process dies, its whole pool breaks, and the task at fault is unknown. The tasks in flight become suspects: they run again one at a time in a new
-    pool, so the next death identifies its task.
+    When a process dies, its whole pool breaks, and the task at fault is unknown. All tasks in flight become suspects: they run again one at a time in a new
+    pool, so that the next death identifies its task.
     """
 
     def __init__(self, job: RetryingJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | FailedAttempt]) -> None:
@@ -91,12 +91,12 @@ class _LocalRun:
         while True:
             while len(self._running) < 2 * self._workers and (task := self._queue.pop()) is not None:
                 self._submit(executor, task)
-            pause = self._queue.retry_delay()
+            delay = self._queue.retry_delay()
             if self._running:
-                wait(self._running, pause, FIRST_COMPLETED)
+                wait(self._running, delay, FIRST_COMPLETED)
                 self._collect_done()
-            elif pause is not None:
-                time.sleep(pause)
+            elif delay is not None:
+                time.sleep(delay)
             else:
                 return
 
@@ -109,28 +109,28 @@ class _LocalRun:
 
     def _collect_done(self) -> None:
         for future in [future for future in self._running if future.done()]:
-            outcome = future.result()  # raises before the task leaves ``_running``, which _recover then inspects
+            outcome = future.result()  # if it raises, the task is still in ``_running``, where _recover finds it
             self._queue.finish(self._running.pop(future), outcome)
 
     def _recover(self, error: BrokenExecutor) -> None:
         """Record the results that arrived before the pool broke; all other tasks become suspects."""
         lost = []
         for future, task in self._running.items():
-            broken = future.exception()
-            if broken is None:
+            failure = future.exception()
+            if failure is None:
                 self._queue.finish(task, future.result())
-            elif isinstance(broken, BrokenExecutor):
+            elif isinstance(failure, BrokenExecutor):
                 lost.append(task)
             else:
-                raise broken
+                raise failure
         self._running.clear()
         if len(lost) == 1:
             (task,) = lost
             self._deaths[task.key] += 1
             if self._deaths[task.key] >= _MOST_DEATHS:
-                failure = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
-                failure.__cause__ = error
-                self._queue.finish(task, FailedAttempt(failure, gethostname(), attempts=_MOST_DEATHS))
+                given_up = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
+                given_up.__cause__ = error
+                self._queue.finish(task, FailedAttempt(given_up, gethostname(), attempts=_MOST_DEATHS))
                 return
         self._suspects += lost
 

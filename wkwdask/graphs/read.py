@@ -1,7 +1,7 @@
 """A volume as a dask array.
 
-The array is ``dask.array.from_array`` over a small picklable reader. Only in this form does dask fuse a slice into the read: a 2-D slice of a large chunk then
-decodes one layer of blocks.
+The array is ``dask.array.from_array`` over a small picklable reader. Only then does dask fuse a slice into the read, so that a 2-D slice of a large chunk
+decodes only one layer of blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BoxReader:
     start: Vec3
     """Absolute voxel of element 0 along x, y, z."""
     box: BoundingBox
-    """Extent of the data [voxels of the mag]. The array ends with it, and is zero between ``start`` and it."""
+    """Extent of the data [voxels of the mag]. The array ends where it ends, and is zero from ``start`` to its beginning."""
     axes: str
     """Order of the axes ``c``, ``x``, ``y``, ``z``; without ``c``, the array has one channel."""
     channel: int | None
@@ -75,7 +75,7 @@ class BoxReader:
         return (*self.volume.token, self.start, self.box, self.axes, self.channel)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        """Read the selection of a basic index. Any other index reads the whole array and is applied to it."""
+        """Read the selection of a basic index. For any other index, read the whole array and apply the index to it."""
         items = index if isinstance(index, tuple) else (index,)
         if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
             everything: Any = self._read([slice(0, n) for n in self.shape])
@@ -94,22 +94,22 @@ class BoxReader:
         order = self.axes if "c" in span else f"c{self.axes}"
         view = view.transpose([order.index(axis) for axis in "cxyz"])
         low = [span[axis].start + first for axis, first in zip("xyz", self.start, strict=True)]
-        asked = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
-        inside = asked.intersection(self.box)
-        if inside == asked:
-            self.volume.read_into(view, asked.topleft, first_channel)
+        selected = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
+        inside = selected.intersection(self.box)
+        if inside == selected:
+            self.volume.read_into(view, selected.topleft, first_channel)
             return out
         view[...] = 0
         if not inside.is_empty:
-            self.volume.read_into(part_of_array(view, inside, asked.topleft), inside.topleft, first_channel)
+            self.volume.read_into(part_of_array(view, inside, selected.topleft), inside.topleft, first_channel)
         return out
 
 
 def _span(item: slice | int | np.integer[Any], length: int) -> tuple[slice, slice | int]:
     """Split an index of one axis into the span to read and the index to apply to it."""
     if not isinstance(item, slice):
-        at = range(length)[int(item)]
-        return slice(at, at + 1), 0
+        position = range(length)[int(item)]
+        return slice(position, position + 1), 0
     selected = range(length)[item]
     if not selected:
         return slice(0, 0), slice(None)

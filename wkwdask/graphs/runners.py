@@ -1,4 +1,4 @@
-"""Run jobs: on this thread, local threads or processes, or a dask cluster, as dask's own configuration says; in a dry run, only collect them."""
+"""Run jobs on this thread, local threads, local processes or a dask cluster, chosen as dask itself would; in a dry run, only collect them."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def planned_export_report(export: Export) -> Report | None:
     return Report((), 0, 0.0)
 
 
-def is_pyramid_planned(place: str) -> bool:
-    """In a dry run, collect a pyramid and return True. It cannot be planned: its source does not exist yet."""
+def is_pyramid_planned(mag: str) -> bool:
+    """In a dry run, collect the pyramid of a mag and return True. It cannot be planned, since its source does not exist yet."""
     collected = _dry_run.get()
     if collected is not None:
-        collected.pyramids.append(place)
+        collected.pyramids.append(mag)
     return collected is not None
 
 
@@ -102,7 +102,7 @@ _MEMORY_NBYTES = 2 << 30  # of a task, if no worker or setting says otherwise
 
 
 def active_client() -> Any:
-    """Return the dask Client that ``dask.compute`` would use now, None if it would use a local scheduler."""
+    """Return the dask Client that ``dask.compute`` would use now; None for a local scheduler."""
     get = dask.base.get_scheduler()
     owner = getattr(get, "__self__", None)
     distributed = sys.modules.get("distributed")
@@ -152,7 +152,7 @@ def available_memory() -> int:
 
 
 def check_reachable(folder: str, *, in_process: bool = False) -> None:
-    """Refuse to run a job on a folder in the memory of this process if other processes would run it."""
+    """Raise an error if a folder is in the memory of this process, but other processes would run the job."""
     if current_batch() is not None or (not in_process and (active_client() is not None or dask.base.get_scheduler() is dask.multiprocessing.get)):
         need_file_system(folder, "a job that other processes run")
 
@@ -205,7 +205,7 @@ def run_plan(plan: Plan) -> Report:
 
 
 def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_later_steps: bool = False) -> Report:
-    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags is resumed."""
+    """Write the mags of one call in order, after checking all of them. A call that was interrupted between two mags is resumed."""
     check_restartable(len(stages), overwrites=existing == "overwrite")
     existing = resolve_existing(stages, existing, has_later_steps=has_later_steps)
     reports = []
@@ -218,7 +218,7 @@ def run_plans(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, has_
 
 
 def resolve_existing(stages: Sequence[Callable[[str], Rechunk | None]], existing: str, *, has_later_steps: bool = False) -> str:
-    """Check all mags of a call before the first is made, and return its ``existing=`` policy: ``"resume"`` if the call was interrupted between two mags."""
+    """Check all mags of a call before the first is written. Return the ``existing=`` policy: ``"resume"`` for a call interrupted between two mags."""
     if len(stages) < 2 and not has_later_steps:
         return existing
     jobs = [plan.staged for plan in (stage(existing) for stage in stages) if plan is not None]

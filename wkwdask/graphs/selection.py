@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Item: TypeAlias = "int | np.integer[Any] | slice | npt.NDArray[np.integer[Any]]"
 """Index of one axis: an integer, which removes the axis, a slice with any step, or an array of integers."""
 
-_CELL = 256
+_CELL_VX = 256
 """Longest edge of a box that is read at once, unless stored chunks are longer [voxels]."""
 _POINTS = 1 << 21
 """Number of points that are looked up at once."""
@@ -56,7 +56,7 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
 
 def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]) -> npt.NDArray[Any]:
     """Read the values at points, with the meaning of xarray's pointwise (vectorized) indexing."""
-    # xarray also uses it to transpose or broadcast a lazy array. Such points fill a box: read the box instead of looking up each of its points.
+    # xarray uses pointwise indexing also to transpose or broadcast a lazy array. Such points fill a box, and reading the box is faster than each point.
     shape = np.broadcast_shapes(*(item.shape for item in items if isinstance(item, np.ndarray)))
     lines = _lines(items, len(shape))
     if lines is not None:
@@ -66,20 +66,20 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
     full: dict[str, Any] = {"c": np.int64(reader.channel or 0)}
     for axis, item, n in zip(reader.axes, items, reader.shape, strict=True):
         if isinstance(item, np.ndarray):
-            at = np.where(item < 0, item + n, item)
-            full[axis] = at.reshape(*at.shape, *(1,) * len(spans))
+            indices = np.where(item < 0, item + n, item)
+            full[axis] = indices.reshape(*indices.shape, *(1,) * len(spans))
         else:
             rank = sum(isinstance(other, slice) for other in items[: reader.axes.index(axis)])
             full[axis] = spans[rank].reshape(-1, *(1,) * (len(spans) - rank - 1))
-    order = {axis: np.broadcast_to(indices, whole) for axis, indices in full.items()}
+    broadcast = {axis: np.broadcast_to(indices, whole) for axis, indices in full.items()}
     out = np.empty(whole, reader.dtype)
     for first in range(0, out.size, _POINTS):
         part = slice(first, first + _POINTS)
-        points = np.stack([order[axis].flat[part] + start for axis, start in zip("xyz", reader.start, strict=True)], axis=1)
-        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(axis=1)  # zero before the box
+        points = np.stack([broadcast[axis].flat[part] + start for axis, start in zip("xyz", reader.start, strict=True)], axis=1)
+        inside = (points >= reader.box.topleft).all(axis=1) & (points < reader.box.bottomright).all(axis=1)  # the array is zero before the box
         values = np.zeros((len(points), reader.volume.num_channels), reader.dtype)
         values[inside] = sample_points(reader.volume, points[inside])
-        out.reshape(-1)[part] = np.take_along_axis(values, order["c"].flat[part][:, np.newaxis], axis=1)[:, 0]
+        out.reshape(-1)[part] = np.take_along_axis(values, broadcast["c"].flat[part][:, np.newaxis], axis=1)[:, 0]
     return out
 
 
@@ -128,15 +128,15 @@ def _indices(item: Item, length: int) -> npt.NDArray[np.int64]:
 
 
 def _spans(indices: npt.NDArray[np.int64], start: int, chunk_len: int) -> Iterator[_Span]:
-    """Group selected indices that are read together: those inside one cell of the grid and no more than a chunk apart."""
-    # Cells of 256 voxels, a multiple of the chunks; a gap longer than a chunk skips at least part of one:
+    """Group the selected indices that are read together: they lie in one cell of the grid, and at most a chunk apart."""
+    # A cell is at least 256 voxels long, a whole number of chunks. A gap longer than a chunk starts a new span, since it may skip a whole chunk:
     #
     #   cells     |                |                |
     #   selected   x x  x         x|x             x |
     #   spans      [----]         [] []            []
     order = np.argsort(indices, kind="stable")
     ascending = indices[order]
-    cells = (ascending + start) // (-(-_CELL // chunk_len) * chunk_len)
+    cells = (ascending + start) // (-(-_CELL_VX // chunk_len) * chunk_len)
     cuts = np.flatnonzero((np.diff(cells) != 0) | (np.diff(ascending) > chunk_len)) + 1
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(ascending)], strict=True):
         if high > low:

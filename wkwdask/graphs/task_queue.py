@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Result, Task
     from wkwdask.runs.retries import RetryingJob
 
-_MOST_RETRIES = 100  # with so many tasks waiting for a retry, no new ones start: a resource that all of them need is probably down
+_MOST_RETRIES = 100  # while this many tasks wait for a retry, no new ones start: a resource that all of them need is probably down
 
 
 class TaskQueue:
@@ -23,9 +23,9 @@ class TaskQueue:
 
     def __init__(self, job: RetryingJob) -> None:
         self._job = job
-        # A stack of iterators: a result adds the tasks that follow from it on top, so a join runs soon after its parts, while few parts are on disk.
+        # A stack of iterators. The tasks that follow from a result go on top, so each join runs soon after its parts, and few parts are on disk at a time.
         self._sources = [iter(job.tasks())]
-        self._next: Task | None = None
+        self._next: Task | None = None  # taken from the sources by ``has_more``
         self._retries: list[tuple[float, int, Task]] = []  # heap of (time, number, task); the number keeps tasks from being compared
         self._number = count()
 
@@ -34,7 +34,7 @@ class TaskQueue:
         self._sources.append(iter(tasks))
 
     def pop(self) -> Task | None:
-        """Return the next task, None if none can start now."""
+        """Return the next task; None if none can start now."""
         if self._retries and self._retries[0][0] <= time.monotonic():
             return heapq.heappop(self._retries)[2]
         if len(self._retries) >= _MOST_RETRIES:
@@ -51,7 +51,7 @@ class TaskQueue:
         return None
 
     def pop_or_wait(self) -> Task | None:
-        """Return the next task, after the delay of a retry if necessary; None if no task is left."""
+        """Return the next task, waiting for a retry if no other task is left; None at the end."""
         while True:
             task = self.pop()
             if task is not None or not self._retries:
@@ -66,7 +66,7 @@ class TaskQueue:
         return self._next is not None
 
     def retry_delay(self) -> float | None:
-        """Return the seconds until the next retry, None if none is waiting."""
+        """Return the seconds until the next retry; None if no task waits for one."""
         return max(0.0, self._retries[0][0] - time.monotonic()) if self._retries else None
 
     def finish(self, task: Task, outcome: Result | FailedAttempt) -> bool:

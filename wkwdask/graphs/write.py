@@ -5,8 +5,8 @@
     chunks of the array  --rechunk-->  parts  --_encode-->  part files  --_join-->  shard, published
                                        inside one shard     one receipt each        one task per shard
 
-The graph is built from ``map_blocks`` and ``rechunk`` alone. Receipts travel between tasks; voxels go from a chunk straight to its part file. If the chunks
-that a part touches do not fit into memory (wide sections, for example), a first graph cuts the chunks into scratch files, and a job assembles parts from these.
+The graph is built from ``map_blocks`` and ``rechunk`` alone. Voxels go from the parts straight to part files, and only receipts travel between the last tasks.
+If the chunks that a part touches do not fit into memory (wide sections, for example), a first graph cuts all chunks into scratch files, and a job reads these.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from wkwdask.runs.staged import StagedMags
 
 
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 
 
 def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
-    """Run graphs of receipts, and pass the receipt of each shard to ``take`` early."""
+    """Run graphs of receipts, and pass the receipt of each shard to ``take``, once and as early as possible."""
     seen: set[Vec3] = set()
 
     def take_once(value: Any) -> None:
@@ -67,7 +67,7 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
 
 
 def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
-    """Run graphs whose chunks are single objects, show the progress, and return the objects; ``on_value`` receives each one early if possible."""
+    """Run graphs whose chunks are single objects, show the progress, and return the objects. ``on_value`` may receive an object early, and more than once."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     if folder is not None:
         check_reachable(folder)
@@ -91,19 +91,19 @@ def compute_values(graphs: Sequence[da.Array], title: str, on_value: Callable[[A
 
 
 def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, on_value: Callable[[Any], None]) -> list[Any]:
-    """Fetch and release each object early: a worker lost later costs no finished shard.
+    """Fetch and release each object when it is computed, so that a worker lost later costs no finished shard.
 
-    A failure stops only what depends on it, and is reported at the end.
+    A failure stops only the tasks that depend on it, and is reported at the end.
     """
     from distributed import futures_of
 
     futures = futures_of(client.persist(list(graphs)))
-    found: list[Any] = []
+    values: list[Any] = []
 
     def take(_: Task, result: Result) -> None:
         for item in result.value:
             on_value(item)
-        found.extend(result.value)
+        values.extend(result.value)
 
     with RetryingJob(FlatJob(lambda: iter(()), len(futures), take), progress, FailurePolicy()) as job:
         try:
@@ -113,11 +113,11 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
         except BaseException:
             client.cancel(futures, force=True)
             raise
-    return found
+    return values
 
 
 def _deliver(job: RetryingJob, future: Any) -> None:
-    """Pass the result or the error of a graph task to the job. The cluster itself has retried it as often as configured."""
+    """Pass the result or the error of a graph task to the job. The cluster has already retried it as often as dask is configured to."""
     task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
         job.receive(task, Result((), value=list(future.result().ravel())))
@@ -141,7 +141,7 @@ def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
     for _ in futures:
         while True:
             try:
-                future = ended.get(timeout=_LOOK_SECONDS)
+                future = ended.get(timeout=_POLL_SECONDS)
             except Empty:
                 watch.check()
             else:
@@ -149,7 +149,7 @@ def _as_completed(futures: Sequence[Any], client: Any) -> Iterator[Any]:
         yield future
 
 
-_SHARE_OF_MEMORY = 4  # a quarter of a task's memory for its chunks: waiting chunks, the part and the user's own functions need the rest
+_MEMORY_DIVISOR = 4  # chunks get a quarter of a task's memory; waiting chunks, the part and the user's own functions need the rest
 _META = np.empty((0, 0, 0, 0), object)
 
 
@@ -165,7 +165,7 @@ class WritePlan:
 
 def plan_write(array: da.Array, target: TargetArray) -> WritePlan:
     """Choose the parts of an array, so that the memory of a task is bounded by its chunks and by parts of the target."""
-    budget = memory_per_task() // _SHARE_OF_MEMORY
+    budget = memory_per_task() // _MEMORY_DIVISOR
     plan = _parts(array, target, budget)
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
     if plan.touched_nbytes <= max(budget, 2 * chunk_nbytes):
@@ -181,7 +181,7 @@ def _parts(array: da.Array, target: TargetArray, budget: int) -> PartPlan:
 def build_write_graph(array: da.Array, target: TargetArray, prepare: Callable[[], object] | None = None) -> da.Array:
     """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
-    part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
+    part_shape = _parts(array, target, memory_per_task() // _MEMORY_DIVISOR).part_shape
     lengths = [piece_lengths(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)
@@ -222,8 +222,8 @@ def _without(receipts: da.Array, target: TargetArray, done: set[Vec3]) -> list[d
     if not done:
         return [receipts]
     low = [axis.start for axis in cell_range(target.box, target.shard_shape)]
-    left = (shard for shard in cells(target.box, target.shard_shape) if shard not in done)
-    return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in left]
+    missing = (shard for shard in cells(target.box, target.shard_shape) if shard not in done)
+    return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in missing]
 
 
 def _cutting_graph(array: da.Array, target: TargetArray, part_shape: Vec3, done: set[Vec3]) -> da.Array:
@@ -260,7 +260,7 @@ def with_final_task(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) 
 
 def _first_task(prepare: Callable[[], object]) -> da.Array:
     """Return an array of one chunk whose only task calls ``prepare``; tasks that take it as an argument run after it."""
-    # dask would fuse a lone block into every task that it is broadcast to, and so run it once for each. It does not fuse across a rechunk.
+    # dask would fuse a single block into every task that uses it, and so call ``prepare`` in each of them. It does not fuse across a rechunk.
     pair: da.Array = da.map_blocks(_prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META)
     first: da.Array = pair.rechunk((2, 1, 1, 1), method="tasks")
     return first

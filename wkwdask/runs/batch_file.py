@@ -1,7 +1,7 @@
-"""Job arrays that run the tasks of a job: ``batch.json``, and a task file for each round.
+"""Files of a job that is submitted to SLURM: ``batch.json``, and a task file for each round of the job array.
 
 Each element reads only its own groups of tasks. The tasks of a group are pickled together, so that shared parts are stored once. Unpickling runs arbitrary
-code, so a group is loaded only if it carries the user's own signature for this place in this round of this job.
+code, so a group is loaded only if the user's own key signed it for this place in this file.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ _JOB_ID = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One job array, and the dependent job that follows it."""
+    """One job array, and the finish job that runs after it."""
 
     array: str
+    """SLURM id of the array."""
     finish: str
-    """Id of the dependent job."""
+    """SLURM id of the finish job."""
     tasks: int
     elements: int
     journaled: int
-    """Tasks in the journals before."""
+    """Number of tasks that the journals contained at submission."""
     time: float
     """Submission time [seconds since the epoch]."""
 
@@ -69,18 +70,18 @@ class Batch:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
-        rounds = tuple(_round(one) for one in value["rounds"])
+        rounds = tuple(_round(entry) for entry in value["rounds"])
         lists = {name: tuple(value[name]) for name in ("arguments", "options")}
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
 
 
 def _round(value: dict[str, Any]) -> Round:
-    one = Round(**value)
-    if not all(isinstance(number, str) and _JOB_ID.fullmatch(number) for number in (one.array, one.finish)):
-        raise ValueError(f"expected ids of SLURM jobs, found {one.array!r} and {one.finish!r}")
-    if not all(isinstance(count, int) for count in (one.tasks, one.elements, one.journaled)) or not math.isfinite(one.time):
+    parsed = Round(**value)
+    if not all(isinstance(number, str) and _JOB_ID.fullmatch(number) for number in (parsed.array, parsed.finish)):
+        raise ValueError(f"expected ids of SLURM jobs, found {parsed.array!r} and {parsed.finish!r}")
+    if not all(isinstance(count, int) for count in (parsed.tasks, parsed.elements, parsed.journaled)) or not math.isfinite(parsed.time):
         raise TypeError(f"expected numbers, found {value}")
-    return one
+    return parsed
 
 
 def read_batch(root: str) -> Batch | None:
@@ -101,7 +102,7 @@ def write_batch(root: str, batch: Batch) -> None:
 
 
 class HandedToSlurm(BaseException):
-    """Control flow, not an error: SLURM continues the job, and this process is done."""
+    """Ends this process without an error, because SLURM continues the job."""
 
     def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
         super().__init__(root)
@@ -120,12 +121,12 @@ def write_tasks(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[An
     #   | group 0 | group 1 | group 2 | group 3 | ...
     #       ^                   ^                      element 0 of an array of 2 reads groups 0, 2, ...
     #
-    # The signature covers path, offset and number of tasks, so that a signed group cannot be moved to another place or job. The index is published
-    # after the task file, so an index never names missing groups.
+    # The signature covers path, offset and number of tasks, so a signed group cannot be moved to another place or job. The index is published after the
+    # task file, so it never names missing groups.
     offset, index = 0, []
-    waiting, key = iter(tasks), user_key(create=True)
+    remaining, key = iter(tasks), user_key(create=True)
     with NewFile(path) as file:
-        while members := list(islice(waiting, group)):
+        while members := list(islice(remaining, group)):
             data = dumps(members)
             file.write(data, offset)
             index.append((offset, len(data), len(members), signature(key, f"{path} {offset} {len(members)}", data)))

@@ -1,6 +1,6 @@
 """Life of a job: start, phases, and publication, or a state that a later call can resume.
 
-A verb contributes a plan: a generator of phases. It yields tasks that can run together, resumes when they are done, and returns their totals.
+A verb contributes a plan, which generates phases. It yields tasks that can run together, continues when they are done, and returns their totals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Phase:
     """Job with the tasks. In a plan, a ResumableJob."""
     title: str
     failure_policy: FailurePolicy = field(default_factory=FailurePolicy)
-    """Number of failures after which the phase ends."""
+    """Limit on failed tasks, and how they are reported."""
     in_process: bool = False
     """Whether tasks hold arrays and must stay in this process."""
     folder: str | None = None
@@ -45,7 +45,7 @@ class Phase:
 
 
 class Work(ABC, Generic[R]):
-    """A call that runs tasks and returns a result."""
+    """Work of a call that runs tasks and returns a result."""
 
     __slots__ = ()
 
@@ -55,14 +55,14 @@ class Work(ABC, Generic[R]):
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, R]:
-        """Yield the phases, each when those before it are done, and return the result."""
+        """Yield each phase when the one before it is done, and return the result."""
 
     def suspend(self, error: BaseException) -> None:
-        """End a failed attempt, keeping what a later one can use."""
+        """End a failed attempt, keeping finished work that a later one can use."""
 
 
 def drive(work: Work[R], run: Callable[..., None]) -> R:
-    """Run a work to its end; tasks run as in ``wkwdask.graphs.runners.run_job``."""
+    """Run all phases of some work and return its result; ``run`` is ``wkwdask.graphs.runners.run_job``."""
     done = work.start()
     if done is not None:
         return done
@@ -101,7 +101,7 @@ class Outcome:
 
 
 class Plan(ABC):
-    """Part of a verb in a job that makes mags. :class:`WriteMags` is the rest."""
+    """Work of one verb in a job that writes mags; :class:`WriteMags` does everything that verbs share."""
 
     __slots__ = ()
 
@@ -109,10 +109,10 @@ class Plan(ABC):
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Yield the phases. Each yield returns a note of the tasks that an earlier start finished."""
+        """Yield the phases. Each yield returns a note about tasks that an earlier start finished, or an empty text."""
 
     def nothing_to_do(self) -> Report | None:
-        """Return the report of a plan without targets, else None."""
+        """Return the report of a plan without targets; None if there are targets."""
         return None
 
     def problems(self) -> list[str]:
@@ -129,7 +129,7 @@ class Plan(ABC):
 
 
 class WriteMags(Work["Report"]):
-    """Job that makes mags, new or resumed."""
+    """Job that writes mags, new or resumed."""
 
     __slots__ = ("_plan",)
 

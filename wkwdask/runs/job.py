@@ -1,4 +1,4 @@
-"""Jobs and tasks as runners see them: tasks that run anywhere, more than once if needed, and may lead to further tasks."""
+"""Jobs and tasks as runners see them. A task may run anywhere and more than once, and its result may lead to further tasks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _IMPORTLIB = str(Path(importlib.__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """Result of a task."""
+
     receipts: tuple[tuple[int, Receipt], ...]
-    """Index of the target, and receipt, for each shard or part written."""
+    """Index of the target and receipt of each shard or part that was written."""
     sources: int = 0
     """Digest of the states of all files read, see ``wkwdask.model.states``."""
     value: Any = None
@@ -94,7 +96,7 @@ def run_task(task: Task) -> Result:
 
 
 def mark_final(error: Exception) -> None:
-    """Mark an error as not to be retried, because its task has retried already, and keep the user's part of its traceback."""
+    """Mark an error whose task must not be retried, because it already was, and keep the user's part of the traceback."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
     error._wkwdask_trace = format_user_trace(error)  # type: ignore[attr-defined]
 
@@ -106,7 +108,7 @@ def copy_marks(error: Exception, other: Exception) -> Exception:
 
 
 def user_trace(error: Exception) -> str:
-    """Return the traceback kept by :func:`mark_final`, empty without one."""
+    """Return the traceback kept by :func:`mark_final`; empty without one."""
     trace: str = getattr(error, "_wkwdask_trace", "")
     return trace
 

@@ -1,6 +1,6 @@
-"""Job folder: mags are built in it, published from it, and recovered from it after a crash.
+"""Job folder, in which mags are built, and from which they are published, also after a crash.
 
-A job locks every folder that it will replace and builds new ones in a dot folder beside them::
+A job locks every folder that it will replace, and builds the new ones in a hidden folder beside them::
 
     layer/.1.wkwdask-lock              lock of mag 1, names the job
     layer/.wkwdask-job-<job>/          job folder
@@ -10,8 +10,8 @@ A job locks every folder that it will replace and builds new ones in a dot folde
         1/                             mag being built
         publish.json                   publish record, written when all mags are complete
 
-The publish record is the commit point. A job killed before it leaves nothing visible: with a journal the same job can resume, without one the next job
-removes the folder. After it, the next job in the layer completes the renames.
+Writing the publish record is the commit point. A job that is killed before leaves nothing visible: with a journal, the same job can resume; without one, the
+next job removes the folder. If a job is killed after the commit point, the next job in the layer completes the publication.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewMag:
+    """Complete mag to be published."""
+
     staged: str
     """Name of its folder in the job folder."""
     folder: str
+    """Final folder."""
     box: tuple[int, ...] | None = None
     """Box of its data for the provenance: topleft and size [voxels of the mag]."""
 
@@ -72,24 +75,24 @@ class Publisher:
 
     def prepare(self, job: str, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
         """Complete the mags, flush them, and write the publish record."""
-        # A mag whose provenance carries this id is already in its final place, so a repeated publish() skips it.
+        # A repeated publish() skips the mags whose final folders contain this id in their provenance.
         publication_id = secrets.token_hex(8)
         for mag in mags:
             staged = f"{self.paths.root}/{mag.staged}"
             write_provenance(staged, {"job": job, "publication": publication_id, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in files.walk(staged, topdown=False):
-                files.fsync(folder)  # data files were flushed when they were written; this flushes their names, before the record promises them
+                files.fsync(folder)  # the files were flushed when they were written, but not their names, which the record relies on
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(self._record, format_publication(self.paths, job, publication_id, listed, edit))
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
-        # Each step can be repeated, and the order leaves a readable dataset after a crash at any point:
+        # Each step can be repeated, and after a crash between any two steps the dataset is readable:
         #
-        #   1. exchange each staged mag with its final folder   the id in the provenance tells which are done
+        #   1. exchange each staged mag with its final folder   the id in the provenance marks those that are done
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet
-        #   3. unlink plan.json                                 the folder now holds the old mags and must not look resumable
+        #   3. unlink plan.json                                 the folder now contains the replaced mags and must not look resumable
         #   4. delete the job folder, publish.json included     until here the next job repeats from 1
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None:
@@ -111,8 +114,8 @@ class Publisher:
         root, publication = self.paths.root, read_publication(self.paths)
         if publication is None or publication.removed is None:
             return
-        # Opposite order to publish(): the metadata must never list a mag that is gone. The last line empties the record, so that a repeated call does
-        # not move a new mag of the same name that another job has published since.
+        # The order is opposite to that of publish(), since the metadata must never list a missing mag. The last line empties the record: otherwise, a repeated
+        # call could move a mag of the same name that another job has published in the meantime.
         if publication.edit is not None:
             _apply(publication.edit, self._record)
         for number, folder in enumerate(publication.removed):
@@ -151,7 +154,10 @@ class JobFolder:
         self._datasets = tuple(datasets)
 
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Lock the targets, complete or remove dead jobs, and create the folder or take over that of the same job."""
+        """Lock the targets, complete or remove dead jobs, and create the job folder or take over that of an interrupted start.
+
+        Return the provenance of the published mags if completing a dead job has finished this one too.
+        """
         if existing != "update":  # an update must not recreate the folder of a layer that was just renamed
             files.makedirs(self.parent)
         try:
@@ -164,12 +170,12 @@ class JobFolder:
                 if before is not None:
                     check_records(self._paths(self.root))
                     check_no_links(self.root)
-                # existing="resume" of a job that began with "overwrite" may still replace its targets.
+                # A job that began with "overwrite" may still replace its targets when it continues with "resume".
                 first_existing = existing if before is None else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 files.makedirs(self.root)
-                # Owner first: a folder with a plan but no owner would belong to nobody. The plan comes last and makes the job resumable.
+                # The owner comes first, since a folder with a plan but no owner would belong to no job. The plan comes last and makes the job resumable.
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
@@ -202,7 +208,7 @@ class JobFolder:
             self._release()
 
     def remove(self, edit: MetadataEdit | None) -> None:
-        """Remove the targets: from the metadata, then by moving them into the job folder, which :meth:`end` deletes."""
+        """Remove the targets from the metadata and move them into the job folder, which :meth:`end` deletes."""
         paths = self._paths(self.root)
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
         Publisher(paths).hide_removed()
@@ -215,18 +221,18 @@ class JobFolder:
             self._release()
 
     def suspend(self) -> bool:
-        """End the work of this process; return whether anything stays for a later start."""
+        """End the work of this process. Return whether finished work stays for a later start."""
         try:
             publication = self._publication(self.root)
-            stays = publication.is_prepared or can_resume(self.root)
-            if not stays:
+            is_kept = publication.is_prepared or can_resume(self.root)
+            if not is_kept:
                 publication.discard()
         finally:
             self._release()
-        return stays
+        return is_kept
 
     def discard(self) -> None:
-        """End the job without publishing. If publication has begun, the next job in the layer completes it."""
+        """End the job and delete its folder, unless publication has begun: then the next job in the layer completes it."""
         try:
             publication = self._publication(self.root)
             if not publication.is_prepared:
@@ -242,7 +248,7 @@ class JobFolder:
         return files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
 
     def _paths(self, root: str) -> RecordPaths:
-        """Return the paths that records may name: those that this job itself may change."""
+        """Return the paths that records of a job may name: those in datasets that this job may change."""
         return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
 
     def _publication(self, root: str) -> Publisher:
@@ -250,15 +256,15 @@ class JobFolder:
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; return the provenance of the mags if that completed an equal job."""
-        # Locks are taken in sorted order, so that two jobs on the same mags cannot each hold one and fail on the other. A dead job is completed or removed
-        # only after its lock was taken over, so no third job sees the mag unlocked in between.
+        # Locks are taken in sorted order: otherwise, two jobs on the same mags could each take one lock and fail at the other. The lock of a dead job is taken
+        # over before the job is completed or removed, so that no third job sees the mag unlocked in between.
         finished: set[str] = set()
         for target in sorted(self.targets):
             for before in locks.take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(dirname(target), before.job, existing)
             dead = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
-            for job in dead:  # killed before they created their folder, or after they deleted it
+            for job in dead:  # these jobs were killed before they created their folder, or after they deleted it
                 if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
@@ -271,8 +277,8 @@ class JobFolder:
         """Complete or remove a dead job; return it if its mags are published."""
         # A dead job is in one of three states:
         #   publish record         publication began: complete it
-        #   journal, no record     resumable: keep it if it writes other mags or shards; otherwise raise an error, unless existing="overwrite" or the job
-        #                          resumes only on request, and then delete it
+        #   journal, no record     resumable: keep it if it writes other mags or shards. Else delete it with existing="overwrite" or if it resumes only on
+        #                          request, and raise an error in all other cases
         #   neither                no finished work: delete it
         root = job_root(parent, job)
         check_records(self._paths(root))
@@ -292,7 +298,7 @@ class JobFolder:
         files.remove_tree(root)
         release_locks_of(job, targets)
         is_published = any(read_provenance(target).get("job") == job for target in self.targets)
-        return {job} if is_published else set()  # it may have been killed between publishing its mags and releasing its locks
+        return {job} if is_published else set()  # true if it was killed while it deleted its folder, or before it released its locks
 
     def _clean_up(self, existing: str) -> set[str]:
         """End the other dead jobs in the layer; return those that were completed."""
@@ -303,9 +309,9 @@ class JobFolder:
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None:
                 if job_records.age_seconds(root) > job_records.OWNERLESS_SECONDS:
-                    files.remove_tree(root)  # a task that outlived its discarded job created the folder again
+                    files.remove_tree(root)  # a task that outlived its discarded job has created the folder again
             elif owner.is_gone() or not holds_locks(root, job):
-                with contextlib.suppress(OSError):  # a dead job that cannot be completed now must not block other mags of the layer
+                with contextlib.suppress(OSError):  # a dead job that cannot be completed must not block jobs on other mags of the layer
                     finished |= self._end_dead_job(self.parent, job, existing)
         return finished
 
@@ -325,10 +331,10 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
             raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed to SLURM")
-        new = owner.handed_to(batch)
+        new_owner = owner.handed_to(batch)
         for target in targets_of(root):
-            locks.hand_over_locks(target, new)
-        write_owner(f"{root}/{OWNER_NAME}", new)
+            locks.hand_over_locks(target, new_owner)
+        write_owner(f"{root}/{OWNER_NAME}", new_owner)
 
 
 # ----------------------------------------------------------------------------- dead jobs

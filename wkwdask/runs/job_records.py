@@ -38,6 +38,8 @@ _PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterruptedJob:
+    """Interrupted job that can resume."""
+
     job: str
     root: str
     targets: tuple[str, ...]
@@ -57,7 +59,7 @@ class JobState(Enum):
 
 
 def find_interrupted(parent: str, targets: Sequence[str]) -> InterruptedJob | None:
-    """Find an interrupted job that writes one of some folders and blocks other jobs that do."""
+    """Find an interrupted job that writes one of some folders and blocks other jobs from writing it."""
     return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
 
 
@@ -94,9 +96,9 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
 
 
 def problem_of(root: str) -> str:
-    """Return why the records of a job are rejected; empty if they can be trusted."""
+    """Return the reason why the records of a job are rejected; empty if they can be trusted."""
     try:
-        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # the folder may be reached through a link in another dataset
+        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # a link in another dataset may lead to the folder
     except CorruptError as error:
         return str(error)
     return ""
@@ -174,7 +176,7 @@ def read_plan(root: str) -> dict[str, Any] | None:
 
 
 def holds_locks(root: str, job: str) -> bool:
-    """Check whether a job holds any lock. Without one it has ended, or a user broke its locks."""
+    """Check whether a job holds any lock. A job without locks has ended, or a user removed its locks."""
     try:
         return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
     except CorruptError:
@@ -184,17 +186,17 @@ def holds_locks(root: str, job: str) -> bool:
 def targets_of(root: str) -> list[str]:
     """List the mags that a job writes, in any folder."""
     record, paths = read_plan(root), RecordPaths(root)
-    # Publication deletes the plan before the publish record, which names the same mags.
+    # Publication deletes the plan first and the publish record last; both name the same mags.
     return published_folders(paths) if record is None else list(map(paths.parse_path, record["targets"]))
 
 
 def holds_only_jobs(folder: str) -> bool:
-    """Check that a folder that would become a dataset holds nothing but what jobs create. Call it before reading the JSON, which a job may write."""
+    """Check that a future dataset folder contains only what jobs create. Call it before reading the JSON of the dataset, which a job may write."""
     return not files.isdir(folder) or all(_is_made_by_jobs(f"{folder}/{name}") for name in files.listdir(folder) if not name.startswith("."))
 
 
 def _is_made_by_jobs(layer_folder: str) -> bool:
-    """Check that a layer folder holds only mags of jobs that run, were interrupted, or are ending."""
+    """Check that a layer folder contains only mags of jobs that run, were interrupted, or are ending."""
     try:
         names = [name for name in files.listdir(layer_folder) if not name.startswith(".")]
     except FileNotFoundError:

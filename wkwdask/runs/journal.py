@@ -1,7 +1,7 @@
-"""Journal of a job: one JSON line per finished task, in the job folder.
+"""Journal of a job: one JSON line for each finished task, in the job folder.
 
-Each process that drives the job appends to a separate file, and all files together are the journal. A line cut short by a crash is ignored.
-A resumed job skips the tasks in the journal whose results still hold.
+Each process that drives the job appends to its own file; all files together are the journal. A line cut short by a crash is ignored. A resumed job skips the
+tasks in the journal whose output still exists.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FLUSH_SECONDS = 2.0
 
 
 class Journal:
-    """Append-only file. Each line leaves the process at once and is flushed to disk within seconds."""
+    """Append-only file. Each line is written at once, and flushed to disk within seconds while lines keep coming."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._output = open_next(folder, _PREFIX, number)
@@ -39,7 +39,7 @@ class Journal:
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
-        # A line lost in a crash only means that its task runs again, so not every line is flushed.
+        # A line lost in a crash only means that its task runs again, so not each line is flushed.
         data = memoryview(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         while data:
             data = data[self._output.append(data) :]
@@ -81,10 +81,10 @@ def has_journal(folder: str) -> bool:
 
 
 class ResumableJob(Job, Protocol):
-    """Job that can check whether results of an earlier start still hold."""
+    """Job that can check whether the output of an earlier start still exists."""
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Check that the output of a result still exists, or the output that later tasks made of it."""
+        """Check that the output of a result still exists, or the output that later tasks built from it."""
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class JournaledJob:
     _lines: dict[str, bytes] = field(init=False)
 
     def __post_init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # a third of the memory, which counts at a million tasks
+        self._lines = {key: zlib.compress(line, 1) for key, _, line in _keyed(lines)}  # compressed to a third, since a job may have a million tasks
 
     @property
     def num_tasks(self) -> int:
@@ -135,7 +135,7 @@ class JournaledJob:
 
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:
-    """Return the journal entry of a result, with time and speed."""
+    """Return the journal entry of a result, with its time, duration and bytes read."""
     entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
     entry["time"] = round(time.time(), 1)
     if result.seconds:

@@ -1,6 +1,6 @@
-"""Shards written whole by one task, or in parts by several: assembly of bricks, joining of parts, and totals.
+"""Shards that one task writes whole, or several tasks in parts: assembly of bricks, joining of parts, totals, and scratch files.
 
-Voxels that arrive before the rest of their part wait in scratch files.
+Scratch files hold voxels of a part until its other voxels are computed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BrickWriter:
     def _writer(self, shard: Vec3) -> Writer:
         writer = self._open.get(shard)
         if writer is None:
-            if self._part is None:  # bricks of whole shards arrive shard by shard, so the one before is complete
+            if self._part is None:  # bricks of whole shards arrive shard by shard, so the previous shard is complete
                 self._finish()
             writer = self._open[shard] = self._target.open_part(shard, self._part)
         return writer
@@ -128,7 +128,7 @@ def join_key(level: int, shard: Vec3) -> str:
 
 
 class ReceiptCollector:
-    """Receipts received so far. Whole shards are added to the totals; parts wait until their shard is complete."""
+    """Receipts received so far. Those of whole shards are added to the totals; those of parts wait for the other parts of their shard."""
 
     def __init__(self, targets: Sequence[TargetArray]) -> None:
         self.targets = tuple(targets)
@@ -137,7 +137,7 @@ class ReceiptCollector:
 
     def add(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
         """Accept the result of a task; return the joins that can start now."""
-        if isinstance(task.spec, JoinSpec):  # parts are removed only now, when the journal holds the receipt of the joined shard
+        if isinstance(task.spec, JoinSpec):  # only now, since the journal contains the receipt of the joined shard
             task.spec.target.remove_parts(task.spec.shard)
         joins: list[Task] = []
         for level, receipt in result.receipts:
@@ -151,7 +151,7 @@ class ReceiptCollector:
         return joins
 
     def still_exists(self, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Check that everything an earlier start wrote exists, or the shards it was joined into."""
+        """Check that all output of an earlier start still exists, or the shards into which it was joined."""
         return all(self._holds(level, receipt, known) for level, receipt in result.receipts)
 
     def _holds(self, level: int, receipt: Receipt, known: Callable[[str], Result | None]) -> bool:
@@ -165,13 +165,13 @@ class ReceiptCollector:
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
     """Select the source files counted by one part of a shard. A file read by several parts counts in one of them only."""
-    # A file belongs to the part that contains its lowest corner, or the corner of the shard if the file begins before it:
+    # A file counts in the part that contains its lowest corner, or the lowest corner of the shard if the file begins before the shard:
     #
     #   parts   |   0   |   1   |
     #   files     | a  | b  | c |     a and b count in part 0, c in part 1, although part 1 reads b too
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
-    mine: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
-    return mine
+    counted: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
+    return counted
 
 
 def source_changed(task: Task, states: States, source: Volume) -> ResumeError:
@@ -199,7 +199,7 @@ def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingB
     """Write pieces to one scratch file, atomically and repeatably; pieces of zeros are left out."""
     path = f"{folder}/{name}"
     files.make_folders_below(dirname(folder), folder)
-    found, offset = [], 0
+    written, offset = [], 0
     with NewFile(path, flush=False) as file:
         for part, box, channels, voxels in pieces:
             values = np.asfortranarray(voxels).ravel("K").view(np.uint8)
@@ -207,9 +207,9 @@ def write_scratch(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingB
                 continue
             data = lz4.block.compress(values, store_size=True)
             file.write(data, offset)
-            found.append(ScratchPiece(part, box, channels, path, offset, len(data)))
+            written.append(ScratchPiece(part, box, channels, path, offset, len(data)))
             offset += len(data)
-    return tuple(found)
+    return tuple(written)
 
 
 def read_scratch(piece: ScratchPiece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -266,9 +266,9 @@ class ShardTally:
 
     def check(self) -> None:
         """Check that each shard was written once."""
-        found = len(np.unique(self.shards[:, :3], axis=0))
-        if not self.is_complete or found != self.expected:
-            raise IncompleteWriteError(f"{self.target.folder}: receipts for {found} files, expected {self.expected}")
+        num_written = len(np.unique(self.shards[:, :3], axis=0))
+        if not self.is_complete or num_written != self.expected:
+            raise IncompleteWriteError(f"{self.target.folder}: receipts for {num_written} files, expected {self.expected}")
 
     def report(self, folder: str, *, whole: bool = True) -> MagReport:
         voxels = self.target.box.volume if whole else self.voxels
@@ -290,7 +290,7 @@ def tally_of(target: TargetArray, receipts: Iterable[Receipt]) -> ShardTally:
 
 
 def pyramid_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
-    """Return the file records of a pyramid. After the first mag, the sources are the files of the mag before."""
+    """Return the file records of a pyramid. The sources of each mag after the first are the files of the previous mag."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)

@@ -1,7 +1,7 @@
-"""Progress of a job: a bar on a terminal, lines in a batch log, nothing for a job that ends at once, and always JSON lines in the job folder.
+"""Progress of a job: a bar on a terminal or lines in a batch log, neither for a job that ends at once, and always JSON lines in the job folder.
 
 Counting costs a few additions; a separate thread displays the numbers at intervals. Failed tasks are recorded in the job folder too. Each process that
-drives the job appends to separate files. Errors in writing a line never end a job.
+drives the job appends to its own files. An error while writing a line never ends the job.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ _MAX_STEP = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """Failed task."""
+
     task: str
-    """Journal key."""
+    """Key of the task in the journal."""
     name: str
-    """Name for people."""
+    """Name of the task in messages."""
     reason: str
     attempts: int
     time: float
@@ -73,7 +75,7 @@ class LineFile:
             self._is_opened = True
         if self._output is None:
             return
-        # One write to a file opened for appending is not interleaved with the lines of other processes.
+        # A single write to a file opened for appending is not mixed with lines of other processes.
         line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         data = b"\n" + line if self._is_cut else line
         with contextlib.suppress(OSError):
@@ -97,19 +99,19 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 
 def read_failures(folder: str) -> list[Failure]:
     """Read the failed tasks of a job that no later attempt finished."""
-    found: dict[str, Failure] = {}
+    failures: dict[str, Failure] = {}
     for _, path in sorted(files.numbered(folder, FAILURES, SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
                 failure = Failure(**record)
                 if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
                     continue
-                if failure.task not in found or found[failure.task].time <= failure.time:
-                    found[failure.task] = failure
-    if found:
+                if failure.task not in failures or failures[failure.task].time <= failure.time:
+                    failures[failure.task] = failure
+    if failures:
         for key in keys_of(read_journal(folder)):
-            found.pop(key, None)
-    return list(found.values())
+            failures.pop(key, None)
+    return list(failures.values())
 
 
 def keep_progress(folder: str, mag: str) -> None:
@@ -194,6 +196,8 @@ def _clock(seconds: float) -> str:
 
 
 class Bar:
+    """Progress bar on a terminal."""
+
     def __init__(self, title: str) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -213,11 +217,11 @@ class Bar:
 PROGRESS_VARIABLE = "WKWDASK_PROGRESS"
 SECONDS_VARIABLE = "WKWDASK_PROGRESS_SECONDS"
 FILE_VARIABLE = "WKWDASK_PROGRESS_FILE"
-_PATIENCE_SECONDS = 1.0
+_FIRST_BAR_SECONDS = 1.0
 _BAR_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 _LONGEST_LINE_SECONDS = 60.0
-_LINES_SO_FAR = 10  # the next line comes after a tenth of the elapsed time
+_LINES_PER_ELAPSED_TIME = 10  # the next line comes after a tenth of the elapsed time
 _TOTAL_INTERVAL_SECONDS = 0.25
 
 
@@ -308,14 +312,14 @@ class Progress:
 
     def _display_loop(self) -> None:
         """Display the numbers at intervals, in the progress thread."""
-        shows = [] if self._is_quiet else [_Periodic(self._draw, _BAR_SECONDS, _PATIENCE_SECONDS) if _is_terminal() else self._periodic(self._print)]
-        shows += [self._periodic(self._write)] if self._files else []
+        displays = [] if self._is_quiet else [_Periodic(self._draw, _BAR_SECONDS, _FIRST_BAR_SECONDS) if _is_terminal() else self._periodic(self._print)]
+        displays += [self._periodic(self._write)] if self._files else []
         while True:
-            due = min(show.due for show in shows)
+            due = min(display.due for display in displays)
             if self._stop.wait(max(0.0, self._started + due - time.monotonic())):
                 return
-            for show in shows:
-                show.run_if_due(time.monotonic() - self._started)
+            for display in displays:
+                display.run_if_due(time.monotonic() - self._started)
 
     def _periodic(self, action: Callable[[], None]) -> _Periodic:
         return _Periodic(action, self._interval) if self._interval else _Periodic(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
@@ -353,7 +357,7 @@ class _Periodic:
         """Run the action if it is due; ``now`` is the time since the start [seconds]."""
         if now >= self.due:
             self._action()
-            self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_SO_FAR)))
+            self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_PER_ELAPSED_TIME)))
 
 
 def _chosen_seconds() -> float | None:

@@ -1,4 +1,4 @@
-"""Retries and failures: transient errors are retried, other failed tasks are listed at the end while the rest of the job continues."""
+"""Retries and failures. Transient errors are retried; after other errors the job continues, and lists its failed tasks at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRANSIENT_CODES = (
 )  # fmt: skip
 _TRANSIENT_ERRORS = (TimeoutError, ConnectionError)
 _PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before the second, third and fourth attempt
-_FAILURES_WITHOUT_SUCCESS = 8  # if the first tasks all fail, the settings are wrong, not the data: give up early
+_FAILURES_WITHOUT_SUCCESS = 8  # if the first tasks all fail, the settings are probably wrong, not the data: give up early
 _LISTED = 20
 
 
@@ -80,13 +80,13 @@ def attempt_remotely(run: Callable[[Task], Result], task: Task) -> Result | Fail
     if not isinstance(outcome, FailedAttempt):
         return outcome
     error = outcome.error
-    # Pickling drops the traceback, so it travels as text. Some errors cannot be pickled, or not unpickled with the same type; they are replaced.
+    # Pickling drops the traceback, so it is sent as text. An error that cannot be pickled, or is unpickled as another type, is replaced.
     trace = "".join(traceback.format_exception(error))
     try:
-        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+        survives = type(pickle.loads(pickle.dumps(error))) is type(error)
     except Exception:
-        same = False
-    if not same:
+        survives = False
+    if not survives:
         error = copy_marks(TaskFailedError(f"{type(error).__name__}: {error}"), error)
     return replace(outcome, error=error, trace=trace)
 
@@ -145,9 +145,9 @@ class RetryingJob:
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Accept a result and return the tasks that can start now."""
         self._has_succeeded = True
-        follow = self._job.receive(task, result)
+        next_tasks = self._job.receive(task, result)
         self.progress.count(self._job, result)
-        return follow
+        return next_tasks
 
     def fail(self, task: Task, failed: FailedAttempt) -> float | None:
         """Accept a failure; return the pause before the next attempt [seconds], or None if there is none."""
@@ -195,7 +195,8 @@ class RetryingJob:
             raise error
 
     def _error(self, ending: str) -> Exception:
-        # One cause, one error: its own type and traceback help more than a list. If everything fails with the same type, that is one cause too.
+        # If all failures have one cause, raise that error itself: its type and traceback help more than a list. Equal messages are one cause, and also equal
+        # types if no task succeeded.
         is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)
         if self._first is not None and is_one_reason and not self._policy.lists_always:
             error = _as_raised(self._first)
@@ -205,8 +206,8 @@ class RetryingJob:
                 error.add_note(ending)
             return error
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
-        where = f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
-        more = f"\n  and {self._num_failed - _LISTED} more{where}" if self._num_failed > _LISTED else ""
+        log = f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
+        more = f"\n  and {self._num_failed - _LISTED} more{log}" if self._num_failed > _LISTED else ""
         trace = "" if self._first is None else user_trace(self._first.error)
         failed = TaskFailedError(f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
         failed.__cause__ = None if self._first is None else _as_raised(self._first)
@@ -214,7 +215,7 @@ class RetryingJob:
 
 
 def _is_transient(error: Exception) -> bool:
-    """Check whether an error may be gone at the next attempt. Errors in the data are permanent."""
+    """Check whether the next attempt may succeed. Errors in the data are permanent."""
     if is_final(error):
         return False
     return isinstance(error, _TRANSIENT_ERRORS) or (isinstance(error, OSError) and error.errno in _TRANSIENT_CODES)

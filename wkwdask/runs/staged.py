@@ -1,4 +1,4 @@
-"""Mags built in a job folder and published together: the layout, start, resumption and end of a writing job, for any target format."""
+"""Mags that are built in a job folder and published together: start, resumption and end of a job that writes them, in any format."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it
 
 @dataclass(frozen=True, slots=True)
 class StagedMags:
-    """Writing job: what it builds, where, and how it ends. Picklable; nothing is created before :meth:`start`."""
+    """Job that writes mags: targets, final folders, settings, and the change of the metadata. Picklable; nothing is created before :meth:`start`."""
 
     owner: Owner
     parent: str
@@ -94,7 +94,7 @@ class StagedMags:
         self._check_metadata()
 
     def _was_publishing(self) -> bool:
-        """Check whether a job died while it published one of the mags. The start of the next job completes that first."""
+        """Check whether a job died while it published one of the mags. The next job completes that publication when it starts."""
         ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
         return any(set(targets_of(root)) & set(self.folders) for root in ended)
 
@@ -112,7 +112,7 @@ class StagedMags:
             self.edit.check_writable()
 
     def start(self) -> Report | None:
-        """Lock the mags and create the job folder; return a report if nothing is left to do. Repeating it in another process is harmless."""
+        """Lock the mags and create the job folder; return a report if nothing is left to do. It can be repeated in another process."""
         done = self.done()
         if done is not None:
             return done
@@ -137,12 +137,12 @@ class StagedMags:
                 self.edit.check_current()
         except BaseException:
             if not self._job_folder().suspend():
-                with contextlib.suppress(OSError):  # it is not empty
+                with contextlib.suppress(OSError):  # the folder of the layer is not empty
                     files.rmdir(self.parent)
             raise
 
     def done(self) -> Report | None:
-        """Return the report of an equal finished job on ``existing="resume"``, else None."""
+        """Return the report of an equal finished job if ``existing="resume"``; None if there is work to do."""
         if self.existing == "resume" and all(is_occupied(folder) for folder in self.folders) and has_no_jobs(self.parent, self.folders):
             return self._finished_before()
         return None
@@ -152,7 +152,7 @@ class StagedMags:
         return all(is_occupied(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
 
     def accepting_finished(self) -> StagedMags:
-        """Return the job as one that does nothing if an equal job finished before."""
+        """Return a job that does nothing if an equal job has finished before."""
         return replace(self, existing="resume") if self.existing == "error" and self.is_finished() else self
 
     def _finished_before(self) -> Report:
@@ -182,7 +182,7 @@ class StagedMags:
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Check that all shards were written, then publish the mags."""
-        # All checks come before the publish record: after it, the job cannot be taken back.
+        # All checks come before the publish record, since a job cannot be withdrawn after it.
         for tally in tallies:
             tally.check()
         if self.edit is not None:
@@ -197,7 +197,7 @@ class StagedMags:
         seconds = time.time() - job_folder.started_at()
         reports = [tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)]
         if self.box is not None:
-            reports = [replace(one, voxels=self.box.volume) for one in reports]
+            reports = [replace(report, voxels=self.box.volume) for report in reports]
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
@@ -234,7 +234,7 @@ def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> 
 
 
 def is_interrupted_call(jobs: Sequence[StagedMags], *, has_later_steps: bool = False) -> bool:
-    """Check whether a call of several jobs was interrupted: some jobs finished with the same settings, and later ones or later steps perhaps did not."""
+    """Check whether a call of several jobs was interrupted: some jobs finished with the same settings, but perhaps not all of them, or not the later steps."""
     done = [job.is_finished() for job in jobs]
     return any(done) and (has_later_steps or not all(done) or not all(has_no_jobs(job.parent, job.folders) for job in jobs))
 
@@ -292,7 +292,7 @@ class ArrayContent:
 
     @property
     def trust_note(self) -> str:
-        """Note on how far the array is known to be the same on resume."""
+        """Note on what shows, on resume, that the array is the same."""
         if self.token is not None:
             return f"the array is assumed to be the same, because its place, shape, type and token {self.token!r} are"
         if self.in_memory:
@@ -306,7 +306,7 @@ _PRESENCE = "presence"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Job before its targets are known: owner, place, settings, and the decisions of an interrupted start."""
+    """Job before its targets are known: owner, folders, settings, and the decisions of an interrupted start."""
 
     owner: Owner
     parent: str
@@ -349,7 +349,7 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
 
 
 def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: ArrayContent) -> Draft:
-    """Draft a job that writes an array. A resumed job need not prove that the voxels are the same."""
+    """Draft a job that writes an array, new or resumed. The voxels of a resumed job are not compared."""
     check_existing(existing)
     settings = {**settings, **content.settings}
     is_free = not any(lock.conflicts_with(content.shards) and not lock.owner.is_gone() for lock in locks_of(folder))

@@ -99,10 +99,10 @@ class JobStatus:
     """Number of elements by state, for each SLURM job."""
 
     def __str__(self) -> str:
-        what = str(self.job.owner) if self.job.owner is not None else self.job.root
+        name = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
         state = _INTERRUPTED_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_TEXTS[self.job.state]
-        lines = [f"{what}: {state}", f"  writes {', '.join(self.job.targets)}"]
+        lines = [f"{name}: {state}", f"  writes {', '.join(self.job.targets)}"]
         if self.job.problem:
             return "\n".join([lines[0], f"  {self.job.problem}"])
         lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
@@ -113,8 +113,8 @@ class JobStatus:
 
     def to_json(self) -> dict[str, Any]:
         owner = None if self.job.owner is None else asdict(self.job.owner)
-        what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
-        return {**what, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
+        facts = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
+        return {**facts, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
 
     def _numbers(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")}
@@ -153,19 +153,19 @@ def _concerns(job: FoundJob, path: str) -> bool:
 def status_of(job: FoundJob) -> JobStatus:
     entries = list(entries_of(read_journal(job.root)).values())
     begin = _start_time(job, entries)
-    present = [entry for entry in entries if _number(entry, "time") >= begin]
+    current = [entry for entry in entries if _number(entry, "time") >= begin]
     records = read_progress(job.root)
     total = int(_number(records[-1], "total")) if records and job.batch is None else 0
     if job.batch is not None:
         total = job.batch.rounds[-1].journaled + job.batch.rounds[-1].tasks
-    now = time.time() if job.is_running else max((_number(entry, "time") for entry in present), default=begin)
+    now = time.time() if job.is_running else max((_number(entry, "time") for entry in current), default=begin)
     return JobStatus(
         job,
-        done=len(present),
-        known=len(entries) - len(present),
+        done=len(current),
+        known=len(entries) - len(current),
         total=max(total, len(entries)),
-        nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in present),
-        nbytes_out=sum(_stored_nbytes(entry) for entry in present),
+        nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in current),
+        nbytes_out=sum(_stored_nbytes(entry) for entry in current),
         seconds=round(max(now - begin, 0.0), 1),
         workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
         failures=tuple(read_failures(job.root)),
@@ -183,19 +183,19 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 def wait_for_batch(root: str, batch: Batch) -> bool:
     """Wait for the last SLURM job of a submitted command; return whether the command succeeded."""
-    # The dependent job of a round may submit another round, and a command may run several jobs one after the other. So after each end, look for a running
-    # job of the same command and wait for its last round.
+    # A finish job may submit another round, and a command may run several jobs one after the other. So after each end, look for a running job of the same
+    # command and wait for its last round.
     dataset = dirname(dirname(root))
-    seen, last = "", batch.rounds[-1].finish
-    while last != seen:
-        seen, state = last, wait_for_end(last)
+    ended, last = "", batch.rounds[-1].finish
+    while last != ended:
+        ended, state = last, wait_for_end(last)
         same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
-        last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), seen)
+        last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), ended)
     return state == "COMPLETED" and not same
 
 
 def _start_time(job: FoundJob, entries: list[dict[str, Any]]) -> float:
-    """Return when the first task of the current start began; waiting in a queue does not count."""
+    """Return the time at which the first task of the current start began, after any waiting in a queue."""
     since = job.batch.rounds[-1].time if job.batch is not None else _owner_time(job.owner)
     return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
 
@@ -235,9 +235,9 @@ class FinishedJob:
 
 
 def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
-    """List the finished jobs that made the mags of a mag, layer or dataset folder."""
+    """List the finished jobs that wrote the mags of a dataset, layer or mag."""
     path = abspath(local_path(location_of(url)))
-    found: dict[str, FinishedJob] = {}
+    finished: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):
         provenance = read_provenance(folder)
         if "report" in provenance and "settings" in provenance:
@@ -245,8 +245,8 @@ def finished_jobs(url: str | os.PathLike[str]) -> list[FinishedJob]:
             with contextlib.suppress(CorruptError), reading(folder, "record"):
                 names = [basename(mag["path"]) for mag in provenance["report"]["mags"]]
                 report = Report.from_json(provenance["report"], "", [f"{dirname(folder)}/{name}" for name in names])
-                found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
-    return list(found.values())
+                finished.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
+    return list(finished.values())
 
 
 def _mag_folders(path: str) -> Iterator[str]:
