@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from support.commands import run_here
 
 import wkwdask
+from wkwdask.clusters import jobqueue
 from wkwdask.clusters.check import file_system, findings, versions
 from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_config, known_configs, load_config, shipped_folder
 from wkwdask.clusters.jobqueue import exports, job_arguments, render
@@ -267,8 +270,8 @@ FACTS = {
 BAD = [
     ({"address": "tcp://127.0.0.1:1"}, "worker"),
     ({"versions": {**versions(), "numba": "0.1"}}, "numba"),
-    ({"sees": False}, "shared folder, from here"),
-    ({"writes": "Permission denied"}, "shared folder, from there"),
+    ({"sees": False}, "shared folder, to node"),
+    ({"writes": "Permission denied"}, "shared folder, from node"),
     ({"scratch": {"problem": "read-only", "kind": "", "is_network": False, "free": 0}}, "scratch"),
     ({"scratch": {"problem": "", "kind": "nfs4", "is_network": True, "free": 1 << 40}}, "scratch"),
     ({"scratch": {"problem": "", "kind": "xfs", "is_network": False, "free": 1 << 20}}, "scratch"),
@@ -278,16 +281,16 @@ BAD = [
 
 
 def test_findings():
-    assert all(one.is_fine for one in findings(FACTS, comes_back=True, folder="/shared"))
-    assert [one.what for one in findings(FACTS, comes_back=False, folder="/shared") if not one.is_fine] == ["shared folder, from there"]
-    tmpfs = findings({**FACTS, "scratch": {"problem": "", "kind": "tmpfs", "is_network": False, "free": 1 << 40}}, comes_back=True, folder="/shared")
-    assert ["it is in memory" in one.remedy for one in tmpfs if one.what == "scratch"] == [True]
+    assert all(one.is_fine for one in findings(FACTS, is_token_visible=True, folder="/shared"))
+    assert [one.name for one in findings(FACTS, is_token_visible=False, folder="/shared") if not one.is_fine] == ["shared folder, from node"]
+    tmpfs = findings({**FACTS, "scratch": {"problem": "", "kind": "tmpfs", "is_network": False, "free": 1 << 40}}, is_token_visible=True, folder="/shared")
+    assert ["it is in memory" in one.remedy for one in tmpfs if one.name == "scratch"] == [True]
 
 
 @pytest.mark.parametrize(("facts", "what"), BAD)
 def test_findings_that_are_wrong(facts, what):
-    wrong = [one for one in findings({**FACTS, **facts}, comes_back=True, folder="/shared") if not one.is_fine]
-    assert [one.what for one in wrong] == [what]
+    wrong = [one for one in findings({**FACTS, **facts}, is_token_visible=True, folder="/shared") if not one.is_fine]
+    assert [one.name for one in wrong] == [what]
     assert wrong[0].remedy
 
 
@@ -320,3 +323,14 @@ def test_check_on_this_machine(tmp_path):
 def test_the_wheel_contains_the_configurations():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"] == {"cluster-configs": "wkwdask/cluster_configs"}
+
+
+@pytest.mark.parametrize("command", [(sys.executable, "-c", "import time; time.sleep(600)"), ("no-such-command",)])
+def test_a_queue_that_does_not_answer(monkeypatch, command):
+    class StalledCluster:
+        pass
+
+    monkeypatch.setattr(jobqueue, "_QUEUE_COMMANDS", {"StalledCluster": command})
+    monkeypatch.setattr(jobqueue, "_ANSWER_SECONDS", 0.2)
+    states = jobqueue.ResubmittingAdaptive._states(SimpleNamespace(_jobs=StalledCluster()))
+    assert asyncio.run(asyncio.wait_for(states, 30)) is None

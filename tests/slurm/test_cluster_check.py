@@ -25,8 +25,8 @@ def test_one_job_of_dask_jobqueue_is_enough(slurm, tmp_path):
     (tmp_path / "shared").mkdir()
     done = check(tmp_path / "site.yaml", tmp_path / "shared")
     assert done.returncode == 0, done.output
-    assert "fine   shared folder, from there  seen here" in done.stdout
-    assert "fine   memory of a worker         1.00 GiB" in done.stdout
+    assert "fine   shared folder, from node  visible" in done.stdout
+    assert "fine   memory of a worker        1.00 GiB" in done.stdout
     assert "1 jobs of 1 worker" in done.stderr
     slurm.wait_until_empty()
     assert os.listdir(tmp_path / "shared") == []
@@ -41,7 +41,7 @@ def test_an_allocation_with_little_memory_is_reported(slurm, tmp_path, monkeypat
     done = check(script, tmp_path)
     assert done.returncode == 1, done.output
     (wrong,) = (line for line in done.stdout.splitlines() if line.startswith("WRONG"))
-    assert wrong.startswith("WRONG  memory of a worker         512.00 MiB")
+    assert wrong.startswith("WRONG  memory of a worker        512.00 MiB")
     assert wrong.endswith("less than 1 GiB: raise memory")
     assert [path.name for path in tmp_path.iterdir() if path != script] == ["submitted-from"]
 

@@ -95,11 +95,11 @@ def check(config: str, folder: str, seconds: float) -> None:
     from wkwdask.clusters.check import check_cluster
     from wkwdask.clusters.config import load_config
 
-    results = check_cluster(load_config(config), folder, seconds)
-    widths = [max(len(text) for text in column) for column in zip(*((result.what, result.found) for result in results), strict=True)]
-    for result in results:
-        click.echo(f"{'fine ' if result.is_fine else 'WRONG'}  {result.what:{widths[0]}}  {result.found:{widths[1]}}  {result.remedy}".rstrip())
-    if not all(result.is_fine for result in results):
+    findings = check_cluster(load_config(config), folder, seconds)
+    widths = [max(len(text) for text in column) for column in zip(*((finding.name, finding.value) for finding in findings), strict=True)]
+    for finding in findings:
+        click.echo(f"{'fine ' if finding.is_fine else 'WRONG'}  {finding.name:{widths[0]}}  {finding.value:{widths[1]}}  {finding.remedy}".rstrip())
+    if not all(finding.is_fine for finding in findings):
         click.get_current_context().exit(1)
 
 

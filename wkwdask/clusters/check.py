@@ -1,4 +1,4 @@
-"""Cluster check: start one worker, let it probe its node, stop it, and compare the facts with this machine."""
+"""Check of a cluster: start one worker, let it probe its node, stop it, and compare its facts with those of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PACKAGES = ("wkwdask", "dask", "distributed", "numpy", "lz4", "numba")
 FROM_DRIVER = "from-here"
 FROM_WORKER = "from-worker"
-_SEEN_SECONDS = 30.0
+_VISIBLE_SECONDS = 30.0  # network file systems may show a new file late
 _NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "panfs", "afs", "wekafs", "orangefs",
     "pvfs2", "9p", "fuse.juicefs", "fuse.s3fs",
@@ -39,17 +39,17 @@ _NETWORK_FILE_SYSTEMS = (
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that must agree."""
-    found = {"python": platform.python_version()}
+    by_name = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            by_name[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            by_name[name] = "absent"
+    return by_name
 
 
 def probe(folder: str, token: str) -> dict[str, Any]:
-    """Collect facts about the current node, inside a dask worker or not."""
+    """Collect facts about the node of this process, which may be a dask worker."""
     facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_worker_facts()}
     facts["sees"] = wait_for_token(os.path.join(folder, FROM_DRIVER), token)
     facts["writes"] = _written(os.path.join(folder, FROM_WORKER), token)
@@ -57,7 +57,7 @@ def probe(folder: str, token: str) -> dict[str, Any]:
     return facts
 
 
-def wait_for_token(path: str, token: str, seconds: float = _SEEN_SECONDS) -> bool:
+def wait_for_token(path: str, token: str, seconds: float = _VISIBLE_SECONDS) -> bool:
     """Wait for a file with a token. A network file system may show it late."""
     until = time.monotonic() + seconds
     while True:
@@ -121,14 +121,14 @@ def file_system(path: str, mounts: str = "/proc/self/mounts") -> str:
             lines = [line.split() for line in file]
     except OSError:
         return ""
-    place = os.path.realpath(path)
-    found = ("", "")
-    for _, where, kind, *_ in lines:
-        folder = where.replace("\\040", " ")
-        inside = folder == "/" or place == folder or place.startswith(f"{folder}/")
-        if inside and len(folder) >= len(found[0]):  # the longest mount point wins; of two mounts on one folder, the later one is visible
-            found = (folder, kind)
-    return found[1]
+    real = os.path.realpath(path)
+    mount, mount_kind = "", ""
+    for _, escaped, kind, *_ in lines:
+        folder = escaped.replace("\\040", " ")
+        is_inside = folder == "/" or real == folder or real.startswith(f"{folder}/")
+        if is_inside and len(folder) >= len(mount):  # the longest mount point wins; of two mounts on one folder, the later one is visible
+            mount, mount_kind = folder, kind
+    return mount_kind
 
 
 _MIN_SCRATCH_NBYTES = 1 << 30
@@ -140,12 +140,14 @@ _END_SECONDS = 60.0
 class Finding:
     """Result of one check."""
 
-    what: str
-    found: str
+    name: str
+    """Name of the property that was checked."""
+    value: str
+    """Value of the property on the worker."""
     is_fine: bool
-    """Whether the observation is as required."""
+    """Whether the value is as required."""
     remedy: str = ""
-    """Remedy, or additional information."""
+    """Remedy, or further information about a value that is fine."""
 
 
 def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
@@ -153,85 +155,88 @@ def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) ->
     if config.kind == "kubernetes":
         raise UnsupportedError(f"{config.name}: manifests are checked by Kubernetes: kubectl apply --dry-run=server -f {config.path}")
     token = uuid4().hex
-    with _probe_folder(folder) as place:
-        with open(os.path.join(place, FROM_DRIVER), "w", encoding="ascii") as file:
+    with _probe_folder(folder) as shared:
+        with open(os.path.join(shared, FROM_DRIVER), "w", encoding="ascii") as file:
             file.write(token)
-        look = _probe_by_script if config.kind in SCRIPT_KINDS else _probe_by_client
-        facts = look(config, place, token, seconds)
-        comes_back = wait_for_token(os.path.join(place, FROM_WORKER), token)
-    return findings(facts, comes_back=comes_back, folder=folder)
+        probe_node = _probe_by_script if config.kind in SCRIPT_KINDS else _probe_by_client
+        facts = probe_node(config, shared, token, seconds)
+        is_token_visible = wait_for_token(os.path.join(shared, FROM_WORKER), token)
+    return findings(facts, is_token_visible=is_token_visible, folder=folder)
 
 
 @contextmanager
 def _probe_folder(folder: str) -> Iterator[str]:
-    place = tempfile.mkdtemp(prefix=".wkwdask-check-", dir=folder)
-    os.chmod(place, 0o777 & ~_umask())
+    """Create a folder for the files of one check, and remove it at the end."""
+    path = tempfile.mkdtemp(prefix=".wkwdask-check-", dir=folder)
+    os.chmod(path, 0o777 & ~_umask())
     try:
-        yield os.path.abspath(place)
+        yield os.path.abspath(path)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _umask() -> int:
-    now = os.umask(0o077)
-    os.umask(now)
-    return now
+    current = os.umask(0o077)  # it can only be read by setting it
+    os.umask(current)
+    return current
 
 
-def _probe_by_client(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_client(config: ClusterConfig, folder: str, token: str, seconds: float) -> dict[str, Any]:
     from wkwdask.clusters.connect import cluster
 
     options: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
     source: Any = config.path or dict(config.values)
     with cluster(source, **options) as client:
-        return probe_worker(client, place, token, seconds)
+        return probe_worker(client, folder, token, seconds)
 
 
-def probe_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
+def probe_worker(client: Any, folder: str, token: str, seconds: float) -> dict[str, Any]:
+    """Wait for a worker and let it probe its node."""
     try:
         client.wait_for_workers(1, timeout=seconds)
     except TimeoutError:
         raise TaskFailedError(f"no worker connected within {seconds:g} s: see the queue and the output of the job (log-directory)") from None
-    found: dict[str, Any] = client.submit(probe, place, token, pure=False).result(timeout=seconds)
-    return found
+    facts: dict[str, Any] = client.submit(probe, folder, token, pure=False).result(timeout=seconds)
+    return facts
 
 
-def _probe_by_script(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: float) -> dict[str, Any]:
     """Submit the batch script with a small command that probes the node."""
     program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
-    output, answer = os.path.join(place, "job.out"), os.path.join(place, "answer.json")
+    output, answer = os.path.join(folder, "job.out"), os.path.join(folder, "answer.json")
     options = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
     options += ["--array=0"] if config.kind == "array" else []
-    command = ["sbatch", "--parsable", *options, str(config.path), *program, "cluster", "probe", "--folder", place, "--token", token, "--output", answer]
+    command = ["sbatch", "--parsable", *options, str(config.path), *program, "cluster", "probe", "--folder", folder, "--token", token, "--output", answer]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        submission = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise TaskFailedError(f"{config.name}: sbatch not found: run the check on a machine that submits jobs") from None
-    if done.returncode:
-        raise TaskFailedError(f"{config.name}: the job was rejected: {' '.join(done.stderr.split())}")
-    job = done.stdout.strip().partition(";")[0]
+    if submission.returncode:
+        raise TaskFailedError(f"{config.name}: the job was rejected: {' '.join(submission.stderr.split())}")
+    job = submission.stdout.strip().partition(";")[0]
     try:
-        found = _answer(config, job, answer, output, seconds)
+        facts = _wait_for_answer(config, job, answer, output, seconds)
         until = time.monotonic() + _END_SECONDS
         while _state(job) not in (*END_STATES, "") and time.monotonic() < until:  # let the job clean up before it is cancelled
             time.sleep(0.2)
-        return found
+        return facts
     finally:
         with suppress(OSError):
             subprocess.run(["scancel", job], capture_output=True, check=False)
 
 
-def _answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
+def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
+    """Wait until the job has written its facts; raises TaskFailedError if it ends without them."""
     until = time.monotonic() + seconds
     while True:
         state = _state(job)
         with suppress(OSError), open(answer, encoding="utf-8") as file:
-            found: dict[str, Any] = json.load(file)
-            return found
+            facts: dict[str, Any] = json.load(file)
+            return facts
         if state in END_STATES or time.monotonic() > until:
             with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
                 raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")
-            raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is seen in the shared folder")
+            raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is visible in the shared folder")
         time.sleep(0.5)
 
 
@@ -240,12 +245,12 @@ def _state(job: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
 
 
-def findings(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> list[Finding]:
+def findings(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> list[Finding]:
     """Evaluate the facts of a worker."""
     return [
         Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_check_address(facts["address"], facts["host"])),
         *_check_versions(facts["versions"]),
-        *_check_shared_folder(facts, comes_back=comes_back, folder=folder),
+        *_check_shared_folder(facts, is_token_visible=is_token_visible, folder=folder),
         *_check_scratch(facts["scratch"], facts["scratch_folder"]),
         *_check_memory(facts),
     ]
@@ -259,18 +264,19 @@ def _check_address(address: str, host: str) -> tuple[bool, str]:
 
 
 def _check_versions(worker: Mapping[str, str]) -> Iterator[Finding]:
-    for name, here in versions().items():
-        other = worker.get(name, "absent")
-        found = here if other == here else f"{other}, here {here}"
-        yield Finding(name, found, other == here, "" if other == here else "use the same environment on both sides: python, job-script-prologue")
+    for name, local in versions().items():
+        remote = worker.get(name, "absent")
+        value = local if remote == local else f"{remote}, here {local}"
+        yield Finding(name, value, remote == local, "" if remote == local else "use the same environment on both sides: python, job-script-prologue")
 
 
-def _check_shared_folder(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> Iterator[Finding]:
-    seen = facts["sees"]
-    yield Finding("shared folder, from here", "seen there" if seen else "not seen there", seen, "" if seen else f"{folder} is not the same on the node")
-    writes, remedy = not facts["writes"], facts["writes"] or f"{folder} is not the same on the node"
-    is_fine = writes and comes_back
-    yield Finding("shared folder, from there", "seen here" if is_fine else "not seen here" if writes else "not written", is_fine, "" if is_fine else remedy)
+def _check_shared_folder(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> Iterator[Finding]:
+    is_visible, other_folder = facts["sees"], f"{folder} is not the same on the node"
+    yield Finding("shared folder, to node", "visible" if is_visible else "not visible", is_visible, "" if is_visible else other_folder)
+    error = facts["writes"]
+    is_fine = not error and is_token_visible
+    value = "visible" if is_fine else "not written" if error else "not visible"
+    yield Finding("shared folder, from node", value, is_fine, "" if is_fine else error or other_folder)
 
 
 def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
@@ -278,13 +284,13 @@ def _check_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]
         yield Finding("scratch", folder, False, f"{scratch['problem']}: set local-directory")
         return
     kind, free = scratch["kind"] or "unknown", scratch["free"]
-    found = f"{folder} ({kind}, {format_bytes(free)} free)"
+    value = f"{folder} ({kind}, {format_bytes(free)} free)"
     if scratch["is_network"]:
-        yield Finding("scratch", found, False, "a network file system: set local-directory to a disk of the node")
+        yield Finding("scratch", value, False, "a network file system: set local-directory to a disk of the node")
     elif free < _MIN_SCRATCH_NBYTES:
-        yield Finding("scratch", found, False, f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory")
+        yield Finding("scratch", value, False, f"less than {format_bytes(_MIN_SCRATCH_NBYTES)} free: set local-directory")
     else:
-        yield Finding("scratch", found, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
+        yield Finding("scratch", value, True, "it is in memory: files there count towards the memory of the job" if kind in ("tmpfs", "ramfs") else "")
 
 
 def _check_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:

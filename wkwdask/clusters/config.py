@@ -25,6 +25,8 @@ _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class Key:
+    """Type and default of one key of a configuration."""
+
     read: Callable[[Any], Any]
     """Converts the value; raises ValueError with the expected kind of value."""
     default: Any = None
@@ -182,7 +184,7 @@ def _checked(values: Mapping[Any, Any], keys: Mapping[str, Key], prefix: str, pr
 
 
 def _unknown_dask_keys(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Find settings unknown to dask. It would silently ignore a misspelt one."""
+    """Find settings that dask does not know. It would silently ignore a misspelt one."""
     import dask.config
     import distributed.config  # noqa: F401 - adds its own to the known ones
 
@@ -218,7 +220,7 @@ def _check_jobqueue(values: Mapping[str, Any]) -> list[str]:
 
 
 def _check_lifetime(values: Mapping[str, Any]) -> Iterator[str]:
-    """Check that workers leave before their job ends, which would kill them together with their tasks."""
+    """Check that workers stop before the end of their job, which would kill them together with their tasks."""
     lifetime, stagger = values["lifetime"], values["lifetime-stagger"] or 0
     if lifetime is None:
         if stagger:
@@ -350,7 +352,7 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 def _loader() -> Any:
     """Return a YAML loader that rejects duplicate keys and aliases."""
-    # Of duplicate keys, plain YAML keeps the last silently. A few lines of nested aliases can expand to gigabytes.
+    # The default loader silently keeps the last of duplicate keys, and a few lines of nested aliases can expand to gigabytes.
     import yaml
 
     def mapping(reader: Any, node: Any) -> dict[Any, Any]:
@@ -377,7 +379,7 @@ def _config_of(name: str, path: Path | None, values: Any, changes: Mapping[str, 
         merged = {**values, **changes}
         if isinstance(values.get("dask"), dict) and isinstance(changes.get("dask"), dict):
             merged["dask"] = _merged(values["dask"], changes["dask"])
-        # The two exclude each other, so overriding one drops the other of the file.
+        # jobs and adaptive exclude each other, so overriding one drops the other.
         if changes.get("jobs") is not None and "adaptive" not in changes:
             merged.pop("adaptive", None)
         if changes.get("adaptive") is not None and "jobs" not in changes:

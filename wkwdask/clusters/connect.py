@@ -128,12 +128,12 @@ def cluster(
     ...     print(client)
     None
     """
-    chosen = config if config is not None else os.environ.get(CLUSTER_VARIABLE) or None
-    if chosen is None:
+    source = config if config is not None else os.environ.get(CLUSTER_VARIABLE) or None
+    if source is None:
         _reject_options(report, overrides)
         yield None
         return
-    loaded = load_config(chosen, overrides)
+    loaded = load_config(source, overrides)
     if report is not None:
         _need_bokeh(report)
     with ExitStack() as stack:
@@ -153,11 +153,11 @@ def _need_bokeh(report: Any) -> None:
 
 
 def _enter(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
-    """Enter all contexts of a cluster, in the reverse of the order in which they must end."""
+    """Enter all contexts of a cluster; they end in the reverse order."""
     import dask
 
-    # SIGTERM raises an exception from the outermost context on, so that it too stops the cluster. Settings come before the cluster, which reads them when it
-    # starts, and the report is written while the client still exists.
+    # The handler of SIGTERM comes first, so that the signal stops the cluster too. The settings come before the cluster, which reads them when it starts. The
+    # report comes last, since it is written while the client still exists.
     starter = _STARTERS.get(config.kind, _reject_kind)
     stack.enter_context(sigterm_raises())
     stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
@@ -191,7 +191,7 @@ def local_client(config: ClusterConfig) -> Iterator[Any]:
 
 
 def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a LocalCluster, within CPU affinity, cgroup and SLURM limits."""
+    """Return the arguments of a LocalCluster, within the limits of CPU affinity, cgroup and SLURM."""
     from wkwdask.graphs.runners import available_cores, available_memory
 
     threads = values["threads-per-worker"]
@@ -215,10 +215,10 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
 
     values = config.values
     file = os.path.expandvars(values["scheduler-file"] or "")
-    where = {"scheduler_file": file} if file else {"address": values["address"]}
+    location = {"scheduler_file": file} if file else {"address": values["address"]}
     seconds = values["timeout"] or (_FILE_SECONDS if file else _ADDRESS_SECONDS)
     try:
-        client = Client(**where, timeout=seconds)
+        client = Client(**location, timeout=seconds)
     except (OSError, ValueError) as error:
         name = file or values["address"]
         raise TaskFailedError(f"{name}: no dask scheduler answered within {seconds:g} s; check that it runs, and its address ({error})") from error

@@ -1,7 +1,7 @@
 """Clusters whose workers are jobs of a queueing system, through dask-jobqueue, and the replacement of lost jobs.
 
-Lost jobs are replaced by dask's adaptive scaling, extended here to notice them. Otherwise each job that reached its walltime or lifetime, was preempted or
-cancelled, would shrink the cluster for good: dask-jobqueue never resubmits a job of several worker processes, nor one cancelled before its worker came.
+Dask's adaptive scaling, extended here, detects and replaces lost jobs. Without it, each job that reached its walltime or lifetime, or was preempted or
+cancelled, would shrink the cluster for good: dask-jobqueue resubmits neither jobs of several worker processes, nor jobs cancelled before a worker connected.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _TRIES = 3
+_ANSWER_SECONDS = 60.0  # timeout of a query of the queue
 _QUEUE_COMMANDS = {"SLURMCluster": ("squeue", "--noheader", "--states=all", "--format=%i %T %r", "--user")}
 _STARTING_STATES = ("PENDING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "STOPPED")
 _EXTERNAL_ENDS = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "REVOKED")
@@ -69,13 +70,14 @@ class ResubmittingAdaptive(Adaptive):
             self._num_rejected = 0
         except RuntimeError as error:  # dask-jobqueue raises it when the queueing system rejects a job
             self._num_rejected += 1
-            if self._num_rejected >= _TRIES and not self._workers_here():
+            if self._num_rejected >= _TRIES and not self._connected_workers():
                 await self._give_up(f"jobs cannot be submitted: {rejection_message(error)}")
 
-    def _workers_here(self) -> set[str]:
+    def _connected_workers(self) -> set[str]:
         return {str(worker.name) for worker in self._jobs.scheduler.workers.values()}
 
     def _members(self, job: str) -> set[str]:
+        """Return the names of the workers of a job."""
         suffixes = self._jobs.worker_spec.get(job, {}).get("group", ("",))
         return {f"{job}{suffix}" for suffix in suffixes}
 
@@ -90,7 +92,7 @@ class ResubmittingAdaptive(Adaptive):
             return
         self._report_waiting(states or {})
         lost = [name for name in self._late_jobs() if self._is_lost(name, states)]
-        # The cluster still wants what is in worker_spec. A job taken out of workers is therefore submitted again at its next scaling.
+        # A job that is in ``worker_spec`` but not in ``workers`` is submitted again at the next scaling of the cluster.
         for name in lost:
             job = self._jobs.workers.pop(name)
             self._absent_since.pop(name, None)
@@ -98,14 +100,14 @@ class ResubmittingAdaptive(Adaptive):
             await job.close()
             job.status = Status.closed
         worst = max(lost, key=lambda name: self._num_failed[name], default=None)
-        if worst is not None and self._num_failed[worst] >= _TRIES and not self._workers_here():
+        if worst is not None and self._num_failed[worst] >= _TRIES and not self._connected_workers():
             await self._give_up(f"{self._num_failed[worst]} jobs in a row ended before their worker connected")
 
     def _late_jobs(self) -> list[str]:
         """List the jobs that have been without a worker for too long."""
-        here, now = self._workers_here(), time.monotonic()
+        connected, now = self._connected_workers(), time.monotonic()
         for name in list(self._jobs.workers):
-            if self._members(name) & here:
+            if self._members(name) & connected:
                 self._seen.add(name)
                 self._absent_since.pop(name, None)
                 self._num_failed.pop(name, None)
@@ -121,32 +123,40 @@ class ResubmittingAdaptive(Adaptive):
         if states is None:
             return name in self._seen
         state = states.get(number, ("", ""))[0]
-        if state in _STARTING_STATES:  # after a requeue, the job waits for its first worker again
+        if state in _STARTING_STATES:  # also after a requeue: the job waits for its first worker again
             self._seen.discard(name)
             return False
         if state == "RUNNING":
             return name in self._seen
-        if name not in self._seen and state not in _EXTERNAL_ENDS:  # ended on its own before any worker came: a faulty script, not bad luck
+        if name not in self._seen and state not in _EXTERNAL_ENDS:  # it ended by itself before a worker connected, probably because of a faulty script
             self._num_failed[name] += 1
         return True
 
     def _report_waiting(self, states: Mapping[str, tuple[str, str]]) -> None:
-        """Print why no worker comes. A job that asks for more than its partition offers waits forever."""
+        """Print why no worker has connected. A job that requests more than its partition offers waits forever."""
         numbers = {job.job_id for job in self._jobs.workers.values()}
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
-        if waiting and not self._workers_here() and set(waiting) != self._reported_reasons:
+        if waiting and not self._connected_workers() and set(waiting) != self._reported_reasons:
             self._reported_reasons = set(waiting)
             click.echo(
                 f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
             )
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
-        """Query the queue for state and reason of this user's jobs; None if it cannot be queried or does not answer."""
+        """Query the queue for state and reason of this user's jobs, by job id; None if it cannot be queried or does not answer in time."""
         command = _QUEUE_COMMANDS.get(type(self._jobs).__name__)
         if command is None:
             return None
-        process = await asyncio.create_subprocess_exec(*command, getpass.getuser(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
-        output, _ = await process.communicate()
+        try:
+            process = await asyncio.create_subprocess_exec(*command, getpass.getuser(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+        except OSError:
+            return None
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), _ANSWER_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.communicate()
+            return None
         if process.returncode:
             return None
         lines = (line.split(maxsplit=2) for line in output.decode().splitlines())
@@ -163,8 +173,8 @@ class ResubmittingAdaptive(Adaptive):
 def rejection_message(error: BaseException) -> str:
     """Extract the message of the queueing system from an error of dask-jobqueue."""
     text = str(error)
-    said = text.partition("stderr:\n")[2].strip() or text
-    return " ".join(said.split())
+    message = text.partition("stderr:\n")[2].strip() or text
+    return " ".join(message.split())
 
 
 _CLOSE_SECONDS = 60
@@ -207,7 +217,7 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
 
 def _dask_jobqueue(source: str) -> Any:
     """Import dask-jobqueue without its handler for Ctrl-C."""
-    # On import, dask-jobqueue makes Ctrl-C exit with code 0. An interrupted command must not look like a success.
+    # On import, dask-jobqueue installs a handler that exits with code 0 on Ctrl-C. An interrupted command must not look like a success.
     before = signal.getsignal(signal.SIGINT)
     module = import_extra("dask_jobqueue", source, "cluster")
     if before is not None and threading.current_thread() is threading.main_thread():
@@ -254,7 +264,7 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
 
 
 def _submit(cluster: Any, config: ClusterConfig) -> Any:
-    """Submit the minimum number of jobs, so that a rejection is an error at once, and start adaptive scaling."""
+    """Submit the minimum number of jobs, so that a rejection raises an error at once, and start adaptive scaling."""
     minimum, maximum = job_limits(config)
 
     async def submit() -> None:
