@@ -23,7 +23,7 @@ class TaskQueue:
 
     def __init__(self, job: RetryingJob) -> None:
         self._job = job
-        # A stack of iterators. The tasks that follow from a result go on top, so each join runs soon after its parts, and few parts are on disk at a time.
+        # A stack of iterators. The tasks that follow from a result are put on top, so each join runs soon after its parts, and few parts are on disk at a time.
         self._sources = [iter(job.tasks())]
         self._next: Task | None = None  # taken from the sources by ``has_more``
         self._retries: list[tuple[float, int, Task]] = []  # heap of (time, number, task); the number keeps tasks from being compared

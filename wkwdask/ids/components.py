@@ -1,10 +1,10 @@
 """Jobs that find connected components in three steps: label each brick, join labels across faces, write.
 
-1. Label: each brick is labelled alone. Its scratch file keeps what joining needs: the labels on its faces, and the sizes and values of the components that
-   touch a face.
-2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, with some ten bytes per component that touches a face, and assigns final ids
-   brick by brick.
-3. Write: each brick is labelled again, which is cheaper than storing its labels, and written with final ids.
+1. Label: tasks label each brick by itself. They store what joining needs in scratch files: the labels on the faces of bricks, and the sizes and values of the
+   components that touch a face.
+2. Join: tasks pair the labels on adjacent faces. The driver unites the pairs, which takes some ten bytes per component that touches a face, and assigns final
+   ids brick by brick.
+3. Write: tasks label each brick again, which is cheaper than storing its labels, and write it with final ids.
 
 The result does not depend on the number of workers.
 """
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 
 _KEPT_PLANES = 64
 _ALL = slice(None)
-# A face with a border of one voxel, put together of the faces of 3 x 3 bricks: -1, 0, 1 is the place of a brick along one axis of the face.
+# A face with a border of one voxel is assembled from the faces of 3 x 3 bricks. -1, 0, 1 is the position of a brick along one axis of the face:
 #
 #        -1        0         1
-#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: the voxels a, b to c, and d are taken from the bricks
-#           [a  b .. .. c  d]           _BORDER: their places in the bordered face
+#     [.. .. a][b .. .. c][d .. ..]     _NEAR_EDGE: voxels that are copied from each brick: a, b to c, d
+#           [a  b .. .. c  d]           _BORDER: voxels of the bordered face to which they are copied
 _NEAR_EDGE = {-1: slice(-1, None), 0: _ALL, 1: slice(0, 1)}
 _BORDER = {-1: slice(0, 1), 0: slice(1, -1), 1: slice(-1, None)}
 
@@ -96,11 +96,11 @@ class Labelling:
         return f"{self.folder}/bricks"
 
     @property
-    def _zero_counts(self) -> bool:
+    def _is_zero_foreground(self) -> bool:
         return self.limits is not None and bool(self.limits[0] <= 0 <= self.limits[1])
 
     def _application(self) -> AppliedFunction:
-        return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
+        return AppliedFunction(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._is_zero_foreground)
 
     def occupied(self, region_shape: Vec3) -> CellMap:
         return self._application().occupied(region_shape)
@@ -125,19 +125,19 @@ class Labelling:
         return self.plan.brick_box(brick).intersection(self.area)
 
     def read(self, box: BoundingBox) -> npt.NDArray[Any] | None:
-        """Read values or foreground mask of a box, shape (x, y, z); None if all of it is background."""
+        """Read the labels or the foreground mask of a box, shape (x, y, z); None if all voxels are background."""
         voxels = np.empty((1, *box.size), self.source.dtype, order="F")
-        if not self.source.read_into(voxels, box.topleft, fill_zeros=self._zero_counts) and not self._zero_counts:
+        if not self.source.read_into(voxels, box.topleft, fill_zeros=self._is_zero_foreground) and not self._is_zero_foreground:
             return None
         labels: npt.NDArray[Any] = voxels[0]
         if self.limits is None:
             return labels
         low, high = self.limits
-        counts: npt.NDArray[Any] = labels >= low if high == np.inf else (labels >= low) & (labels <= high)
-        return counts
+        foreground: npt.NDArray[Any] = labels >= low if high == np.inf else (labels >= low) & (labels <= high)
+        return foreground
 
     def label(self, brick: Vec3) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
-        """Label a brick; return its voxels, labels, number of labels on open faces, and sizes; None without components."""
+        """Label a brick. Return its voxels, labels, number of labels on open faces, and sizes of components; None without components."""
         box = self.inside(brick)
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
@@ -150,10 +150,10 @@ class Labelling:
 
     def faces(self, brick: Vec3) -> BrickFaces | None:
         """Label a brick and return what joining needs; None without components."""
-        found = self.label(brick)
-        if found is None:
+        labelled = self.label(brick)
+        if labelled is None:
             return None
-        voxels, labels, num_touching, sizes = found
+        voxels, labels, num_touching, sizes = labelled
         planes = []
         values = np.zeros(num_touching, np.uint64)
         for axis in range(3):
@@ -162,16 +162,16 @@ class Labelling:
                 plane = labels[at].T
                 touching = (plane > 0) & (plane <= num_touching)
                 planes.append(np.where(touching, plane, np.uint32(0)) if touching.any() else None)
-                # All voxels of a component have one value (labels) or the value True (threshold): any voxel on a face tells it.
-                seen = voxels[at].T[touching]
-                values[plane[touching] - 1] = seen.view(f"u{seen.dtype.itemsize}")
+                # All voxels of a component have the same value (labels) or the value True (threshold), so any of its voxels on a face has it.
+                face_values = voxels[at].T[touching]
+                values[plane[touching] - 1] = face_values.view(f"u{face_values.dtype.itemsize}")
         num_kept = int(np.count_nonzero(sizes[num_touching:] >= self.min_voxels))
         return BrickFaces(brick, num_kept, len(sizes) - num_touching - num_kept, sizes[:num_touching], values, tuple(planes))
 
     # -------------------------------------------------------------------------------------------- the third step, as a Computation
 
     def states(self, region: Vec3) -> int:
-        """Return the digest of a region's files; other files than those that were labelled are an error."""
+        """Return the digest of a region's files; raises IncompleteWriteError if they have changed since the region was labelled."""
         states = self.source_states(region)
         if FacesFile(faces_path(self.folder, region)).sources != states:
             raise self._changed(self.plan.region_box(region))
@@ -188,14 +188,14 @@ class Labelling:
         brick = divide(box.topleft, self.plan.brick_shape)
         table = load_table(self.table_path)
         row = table.row_of(self.code_of(brick))
-        found = None if row is None else self.label(brick)
-        if row is None or found is None:
+        labelled = None if row is None else self.label(brick)
+        if row is None or labelled is None:
             return None
-        _, labels, num_touching, sizes = found
+        _, labels, num_touching, sizes = labelled
         if num_touching != table.num_touching[row]:
             raise self._changed(box)
         # label     0 | 1 ... num_touching     | num_touching + 1 ...
-        # final id  0 | that of the joined set | consecutive ids of this brick alone, 0 for components that are too small
+        # final id  0 | id of the joined set   | consecutive ids of this brick alone, 0 for components that are too small
         is_kept = sizes[num_touching:] >= self.min_voxels
         lookup = np.zeros(len(sizes) + 1, target.dtype)
         lookup[1 : num_touching + 1] = read_ids(self.folder, int(table.first_node[row]), num_touching)
@@ -227,27 +227,27 @@ class RegionSpec:
 def label_region(spec: RegionSpec) -> Result:
     """Label the bricks of a region and write its faces file."""
     labelling, region = spec.labelling, spec.region
-    states = labelling.source_states(region)  # before reading: a file that changes during the read then fails the check on resume
-    found = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
-    write_faces(labelling.folder, region, (faces for faces in found if faces is not None), states)
+    states = labelling.source_states(region)  # before reading, so that a file that changes during the read fails later checks
+    all_faces = (labelling.faces(brick) for brick in labelling.plan.bricks(region))
+    write_faces(labelling.folder, region, (faces for faces in all_faces if faces is not None), states)
     return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(region)))
 
 
 class ScratchJob(FlatJob):
     """Job whose tasks write scratch files and have no follow-up tasks."""
 
-    def __init__(self, tasks: Sequence[Task], is_there: Callable[[Task, Result], bool]) -> None:
+    def __init__(self, tasks: Sequence[Task], is_written: Callable[[Task, Result], bool]) -> None:
         super().__init__(lambda: iter(tasks), len(tasks), lambda *_: None)
-        self._is_there = is_there
+        self._is_written = is_written
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        return self._is_there(task, result)
+        return self._is_written(task, result)
 
 
 def label_job(labelling: Labelling) -> ScratchJob:
-    """Return the job that labels all bricks. A source that has changed since an earlier start is a :class:`ResumeError`."""
+    """Return the job that labels all bricks. It raises :class:`ResumeError` if the source has changed since an earlier start."""
 
-    def is_there(task: Task, result: Result) -> bool:
+    def is_written(task: Task, result: Result) -> bool:
         if labelling.source_states(task.spec.region) != result.sources:
             raise source_changed(task, labelling.source.shard_states(labelling.plan.region_box(task.spec.region)), labelling.source)
         try:
@@ -255,14 +255,14 @@ def label_job(labelling: Labelling) -> ScratchJob:
         except (CorruptError, FileNotFoundError):
             return False
 
-    return ScratchJob([RegionSpec(labelling, region).task("labelled", "label", label_region) for region in labelling.regions()], is_there)
+    return ScratchJob([RegionSpec(labelling, region).task("labelled", "label", label_region) for region in labelling.regions()], is_written)
 
 
 # ------------------------------------------------------------------------------------------------ join
 
 
 class _Planes:
-    """Reader of nodes on brick faces, with a cache of the last ones. A node is a component that touches an open face, numbered over all bricks."""
+    """Cached reader of the nodes on brick faces. A node is a component that touches an open face; nodes are numbered over all bricks."""
 
     def __init__(self, labelling: Labelling) -> None:
         self._labelling = labelling
@@ -277,7 +277,7 @@ class _Planes:
             return None
 
     def _read(self, brick: Vec3, face: int) -> Nodes | None:
-        """Read node and value of each voxel on a face; -1 where there is none, None for a face without nodes."""
+        """Read node and value of each voxel on a face, with node -1 for background; None for a face without nodes."""
         row = self._table.row_of(self._labelling.code_of(brick))
         file = None if row is None else self._file(self._labelling.region_of(brick))
         if row is None or file is None:
@@ -290,7 +290,7 @@ class _Planes:
         return nodes, np.append(np.uint64(0), file.values(inside))[plane]
 
     def around(self, brick: Vec3, axis: int, shape: tuple[int, int], reach: int) -> Nodes:
-        """Read the lower face of a brick with a border of one voxel, which belongs to the neighbouring bricks."""
+        """Read the lower face of a brick, with a border of one voxel from the neighbouring bricks if ``reach`` is not 0."""
         v, u = (n for n in (2, 1, 0) if n != axis)
         nodes = np.full((shape[0] + 2, shape[1] + 2), -1, np.int64)
         values = np.zeros(nodes.shape, np.uint64)
@@ -303,41 +303,41 @@ class _Planes:
                 other[u] += du
                 if other[0] not in x_range or other[1] not in y_range or other[2] not in z_range:
                     continue
-                found = self.nodes((other[0], other[1], other[2]), 2 * axis)
-                if found is not None:
-                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in found)
+                face = self.nodes((other[0], other[1], other[2]), 2 * axis)
+                if face is not None:
+                    nodes[_BORDER[dv], _BORDER[du]], values[_BORDER[dv], _BORDER[du]] = (array[_NEAR_EDGE[dv], _NEAR_EDGE[du]] for array in face)
         return nodes, values
 
 
 def join_region(spec: RegionSpec) -> Result:
     """Pair the components of each brick of a region with those beyond its upper faces."""
     labelling, planes = spec.labelling, _Planes(spec.labelling)
-    found = [np.zeros((0, 2), np.int64)]
+    pairs = [np.zeros((0, 2), np.int64)]
     for brick in labelling.plan.bricks(spec.region):
         for axis in range(3):
-            here = planes.nodes(brick, 2 * axis + 1)
-            if here is None:
+            face = planes.nodes(brick, 2 * axis + 1)
+            if face is None:
                 continue
-            # Each pair of adjacent faces is visited once, from its lower brick. With edge or corner neighbours (18, 26) a voxel also touches voxels of the
-            # bricks diagonally beyond: so the border of one voxel.
+            # Each pair of adjacent faces is visited once, from its lower brick. With connectivity 18 or 26, a voxel also touches voxels of bricks diagonally
+            # beyond the face, so the opposite face gets a border of one voxel.
             beyond = (brick[0] + (axis == 0), brick[1] + (axis == 1), brick[2] + (axis == 2))
-            shape = (here[0].shape[0], here[0].shape[1])
-            found.append(pair_faces(here, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
-    write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(found)))
+            shape = (face[0].shape[0], face[0].shape[1])
+            pairs.append(pair_faces(face, planes.around(beyond, axis, shape, labelling.connectivity > 6), labelling.connectivity))
+    write_pairs(labelling.folder, spec.region, unique_pairs(np.concatenate(pairs)))
     return Result(())
 
 
 def faces_job(labelling: Labelling) -> ScratchJob:
     """Return the job that pairs components across faces."""
 
-    def is_there(task: Task, result: Result) -> bool:
+    def is_written(task: Task, result: Result) -> bool:
         try:
             read_pairs(labelling.folder, task.spec.region)
         except (CorruptError, FileNotFoundError):
             return False
         return True
 
-    return ScratchJob([RegionSpec(labelling, region).task("joined across faces", "faces", join_region) for region in labelling.regions()], is_there)
+    return ScratchJob([RegionSpec(labelling, region).task("joined across faces", "faces", join_region) for region in labelling.regions()], is_written)
 
 
 def tabulate(labelling: Labelling) -> BrickTable:
@@ -385,7 +385,7 @@ def number(labelling: Labelling) -> Numbering:
             add_to_roots(roots, file.sizes(inside), int(table.first_node[row]), totals)
             others[row] = num_others
             num_dropped += dropped
-    is_root = roots == np.arange(len(roots))  # a set is kept or dropped by the sum of its parts, which is known at its root
+    is_root = roots == np.arange(len(roots))  # the size of a whole set is stored at its root, and decides whether the set is kept
     is_kept = is_root & (totals >= labelling.min_voxels)
     num_dropped += int(is_root.sum() - is_kept.sum())
     ids, first_other, num_components = _ids(table, roots, is_kept, others)

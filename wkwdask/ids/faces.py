@@ -1,4 +1,4 @@
-"""Scratch files of connected components: faces of labelled bricks, pairs of labels that belong together, and final ids.
+"""Scratch files of connected components: faces of labelled bricks, pairs of connected labels, and final ids.
 
 A faces file holds one region: compressed tables and planes of its bricks, an index with a row per brick that has components, and a footer. All files are
 published atomically.
@@ -54,7 +54,7 @@ class BrickFaces:
 
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
-    """Write the faces file of a region; writing it again changes nothing."""
+    """Write the faces file of a region. Repeating it is harmless."""
     files.make_folders_below(dirname(folder), folder)
     rows, offset = [], 0
     with NewFile(faces_path(folder, region)) as file:
@@ -108,8 +108,8 @@ class FacesFile:
 
     def row_of(self, brick: Vec3) -> int | None:
         """Return the row of a brick, None without components."""
-        found = np.flatnonzero((self._rows[:, :3] == brick).all(axis=1))
-        return int(found[0]) if len(found) else None
+        rows = np.flatnonzero((self._rows[:, :3] == brick).all(axis=1))
+        return int(rows[0]) if len(rows) else None
 
     def sizes(self, row: int) -> npt.NDArray[np.int64]:
         sizes: npt.NDArray[np.int64] = self._blob(row, 0, np.dtype(np.int64)).ravel()
@@ -182,7 +182,7 @@ def _loaded(path: str, *_: int) -> BrickTable:
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
-    """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum; writing them again changes nothing."""
+    """Write the pairs of joined nodes of a region, shape (n, 2), with a checksum. Repeating it is harmless."""
     data = np.ascontiguousarray(pairs).tobytes()
     publish_bytes(pairs_path(folder, region), data + np.int64(zlib.crc32(data)).tobytes())
 

@@ -99,7 +99,7 @@ class ComponentsSearch(Plan):
             return self
         if self.lay_out_longer is None:
             raise ValueError(f"{folder}: {num_components} components are too many for {target.dtype.name}; set dtype= to a longer type")
-        # The level was staged with uint32 before the number of components was known; nothing is written to it yet, so it is described again as uint64.
+        # The level was staged as uint32, before the number of components was known. No voxel is written yet, so its metadata are replaced by those of uint64.
         levels = self.lay_out_longer()
         (longer,) = levels.staged(self.staged.root)
         longer.describe()
@@ -109,41 +109,42 @@ class ComponentsSearch(Plan):
 def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> SourceVolume:
     """Open a mag, a layer (its finest mag), or a dataset with the name of a layer."""
     if layer is None and mag is None:
-        read = open_source_volume(url)
+        opened = open_source_volume(url)
     else:
         image, volume = open_source(url, layer, mag, "mag")
-        read = SourceVolume(volume, image.voxel_size_nm)
-    if read.volume.num_channels != 1:
-        raise ValueError(f"{read.volume.name}: has {read.volume.num_channels} channels, expected one")
-    return read
+        opened = SourceVolume(volume, image.voxel_size_nm)
+    if opened.volume.num_channels != 1:
+        raise ValueError(f"{opened.volume.name}: has {opened.volume.num_channels} channels, expected one")
+    return opened
 
 
-def lay_out_components(read: SourceVolume, wanted: TargetRequest, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
+def lay_out_components(opened: SourceVolume, request: TargetRequest, options: ComponentsOptions, existing: str, workers: int) -> ComponentsSearch:
     """Plan connected components, or resume the interrupted job of the same settings."""
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
     if options.min_voxels < 0:
         raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
-    source = read.volume
+    source = opened.volume
     limits = _limits(options.threshold, source)
-    place = wanted.place_like(read)
+    destination = request.place_like(opened)
     box = source.box
     area = where_box(source.name, options.where, box) or box
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)
     if spec.dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {spec.dtype.name}")
-    levels = check_no_overlap(place.new_levels([spec], wanted.stored, source, existing), source)
-    longer = None if options.dtype is not None else partial(place.new_levels, [replace(spec, dtype=np.dtype(np.uint64))], wanted.stored, source, "overwrite")
+    levels = check_no_overlap(destination.new_levels([spec], request.stored, source, existing), source)
+    long_spec = replace(spec, dtype=np.dtype(np.uint64))
+    longer = None if options.dtype is not None else partial(destination.new_levels, [long_spec], request.stored, source, "overwrite")
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, ids="auto" if options.dtype is None else spec.dtype.name, input=source_token(source),
     )  # fmt: skip
-    draft, made = stage_level(levels, _COMMAND, settings, existing)
-    framed = relative_to(source, made.origin)
-    plan = plan_components(framed.box, Tiling(made.chunk_shape, made.shard_shape, source.dtype.itemsize), workers, draft.shape())
+    draft, target = stage_level(levels, _COMMAND, settings, existing)
+    framed = relative_to(source, target.origin)
+    plan = plan_components(framed.box, Tiling(target.chunk_shape, target.shard_shape, source.dtype.itemsize), workers, draft.shape())
     record = {"region": plan.region_shape, "presence": occupancy_digest(framed, [plan.region_shape])}
-    labelling = Labelling(framed, plan, counted_from(area, made.origin), limits, options.connectivity, options.min_voxels, made.scratch_folder)
-    staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
+    labelling = Labelling(framed, plan, counted_from(area, target.origin), limits, options.connectivity, options.min_voxels, target.scratch_folder)
+    staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
     return ComponentsSearch(source, labelling, staged, longer)
 
 
@@ -153,10 +154,10 @@ def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tu
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name}: holds {source.dtype.name}; only equal integers can be joined: set threshold=")
         return None
-    given = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
-    if len(given) != 2 or not all(isinstance(value, Real) for value in given) or not given[0] <= given[1]:
+    limits = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
+    if len(limits) != 2 or not all(isinstance(value, Real) for value in limits) or not limits[0] <= limits[1]:
         raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
-    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy integers would be rounded through float
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in limits)  # as a float, a large integer would be rounded
     if source.dtype.kind in "iu":
         low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
     return low, high

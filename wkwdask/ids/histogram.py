@@ -50,7 +50,7 @@ class Bins(NamedTuple):
 
     number: int
     low: Any
-    """Lower edge of the first bin, of the type of the values if it was found in them."""
+    """Lower edge of the first bin; if it is the least value, of the type of the values."""
     high: Any
     """Upper edge of the last bin, which includes it."""
 
@@ -127,17 +127,17 @@ class HistogramSurvey(_ValueSurvey):
             counts[-int(np.iinfo(values.dtype).min)] = 0
         return Counts(counts[np.newaxis], *np.zeros((3, 1), np.int64))
 
-    def finished(self, found: dict[int, Counts]) -> Iterator[Counts]:
+    def finished(self, facts: dict[int, Counts]) -> Iterator[Counts]:
         """Yield the counts of each slice, or of the whole box, with the zeros that were not read."""
         box, channels = self.plan.box, self.volume.num_channels
         nothing = _stacked([self.count(np.empty(0, self.volume.dtype))] * channels)
         zero = _stacked([self.count(np.zeros(1, self.volume.dtype))] * channels)
         slices = range(box.topleft[2], box.bottomright[2]) if self.per_slice else (ALL_SLICES,)
         for z in slices:
-            counts = found.get(z, nothing)
+            counts = facts.get(z, nothing)
             if not self.ignore_zero:  # regions without a stored shard were not read: all of their voxels are zero
-                unseen = box.volume // len(slices) - counts.total()
-                counts = counts.plus(Counts(*(n * unseen.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
+                num_zeros = box.volume // len(slices) - counts.total()
+                counts = counts.plus(Counts(*(n * num_zeros.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
             yield counts
 
 
@@ -147,7 +147,7 @@ class HistogramAccumulator:
     def __init__(self, survey: HistogramSurvey) -> None:
         self._survey = survey
         self._memory = BrickMemory(survey.volume)
-        self._found: dict[int, Counts] = {}
+        self._facts: dict[int, Counts] = {}
 
     def add_brick(self, box: BoundingBox) -> None:
         brick = self._memory.read(box, fill_zeros=False)
@@ -160,14 +160,14 @@ class HistogramAccumulator:
             self._add(box.topleft[2] + n if self._survey.per_slice else ALL_SLICES, counts)
 
     def _add(self, z: int, counts: Counts) -> None:
-        self._found[z] = self._found[z].plus(counts) if z in self._found else counts
+        self._facts[z] = self._facts[z].plus(counts) if z in self._facts else counts
 
     def result(self) -> dict[int, Counts]:
         """Return the counts by slice; all slices together have the key ``ALL_SLICES``."""
-        return self._found
+        return self._facts
 
-    def merge(self, found: dict[int, Counts]) -> None:
-        for z, counts in found.items():
+    def merge(self, facts: dict[int, Counts]) -> None:
+        for z, counts in facts.items():
             self._add(z, counts)
 
 
@@ -192,12 +192,12 @@ class RangeSurvey(_ValueSurvey):
     def start(self) -> RangeAccumulator:
         return RangeAccumulator(self)
 
-    def finished(self, found: Range) -> tuple[Any, Any]:
+    def finished(self, facts: Range) -> tuple[Any, Any]:
         """Return the range with the zeros that were not read; 0 to 1 if no voxel counts, as in ``numpy.histogram``."""
         zero = self.volume.dtype.type(0)
-        if found.voxels < self.plan.box.volume and not self.ignore_zero:
-            found = _widened(found, Range(zero, zero, 0))
-        return (zero, self.volume.dtype.type(1)) if found.low is None else (found.low, found.high)
+        if facts.voxels < self.plan.box.volume and not self.ignore_zero:
+            facts = _widened(facts, Range(zero, zero, 0))
+        return (zero, self.volume.dtype.type(1)) if facts.low is None else (facts.low, facts.high)
 
 
 class RangeAccumulator:
@@ -206,7 +206,7 @@ class RangeAccumulator:
     def __init__(self, survey: RangeSurvey) -> None:
         self._survey = survey
         self._memory = BrickMemory(survey.volume)
-        self._found = Range(None, None, 0)
+        self._facts = Range(None, None, 0)
 
     def add_brick(self, box: BoundingBox) -> None:
         brick = self._memory.read(box, fill_zeros=False)
@@ -218,18 +218,18 @@ class RangeAccumulator:
         self.merge(Range(low, high, box.volume))
 
     def result(self) -> Range:
-        return self._found
+        return self._facts
 
-    def merge(self, found: Range) -> None:
-        self._found = _widened(self._found, found)
+    def merge(self, facts: Range) -> None:
+        self._facts = _widened(self._facts, facts)
 
 
-def _widened(one: Range, other: Range) -> Range:
-    voxels = one.voxels + other.voxels
-    if one.low is None or other.low is None:
-        seen = other if one.low is None else one
-        return Range(seen.low, seen.high, voxels)
-    return Range(min(one.low, other.low), max(one.high, other.high), voxels)
+def _widened(first: Range, second: Range) -> Range:
+    voxels = first.voxels + second.voxels
+    if first.low is None or second.low is None:
+        known = second if first.low is None else first
+        return Range(known.low, known.high, voxels)
+    return Range(min(first.low, second.low), max(first.high, second.high), voxels)
 
 
 def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPlan:
@@ -255,8 +255,8 @@ def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percent
     ranks = np.floor(places).astype(np.int64)
     low, high = (values[np.searchsorted(ends, np.minimum(rank, ends[-1] - 1), side="right")].astype(np.float64) for rank in (ranks, ranks + 1))
     share, step = places - ranks, high - low
-    found: npt.NDArray[np.float64] = np.where(share < 0.5, low + step * share, high - step * (1 - share))
-    return found
+    between: npt.NDArray[np.float64] = np.where(share < 0.5, low + step * share, high - step * (1 - share))
+    return between
 
 
 def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -268,5 +268,5 @@ def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], p
     bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])  # percentile 0 is the lower edge of the first filled bin
     borders = edges.astype(np.float64)
     share = (places - ends[bins]) / counts[bins]
-    found: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])
-    return found
+    inside: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])
+    return inside

@@ -1,7 +1,7 @@
 """Tables that map ids, in files of a job's folder or in a user's ``.npy``, for up to a thousand million entries.
 
-Each process maps the table into memory and touches only what it looks up. This is the only place where files are memory-mapped. That is safe because they are
-not written any more, and a user's ``.npy`` is checked to be unchanged before each use.
+Each process maps the table into memory and reads only the pages that it looks up. Mapping is safe, because the files of a job are complete before they are
+mapped, and a user's ``.npy`` is checked to be unchanged before each use.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -
 
 def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     if chunk.dtype.kind == "i" and len(chunk) and chunk.min() < 0:
-        place = int(np.argmax(chunk < 0))
-        raise FormatError(f"{source}: id {first + place} becomes {chunk[place]}, expected no negative id")
+        index = int(np.argmax(chunk < 0))
+        raise FormatError(f"{source}: id {first + index} becomes {chunk[index]}, expected no negative id")
     return int(chunk.max()) if len(chunk) else 0
 
 
@@ -193,9 +193,9 @@ def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
     samples = np.sort(np.concatenate([np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]))
     num_parts = -(-total // ROWS)
     cuts = np.unique(samples[np.arange(1, num_parts) * len(samples) // max(1, num_parts)])
-    places = [np.concatenate([[0], np.searchsorted(keys, cuts), [len(keys)]]) for keys, _ in opened]
+    bounds = [np.concatenate([[0], np.searchsorted(keys, cuts), [len(keys)]]) for keys, _ in opened]
     for part in range(len(cuts) + 1):
-        slices = [slice(int(place[part]), int(place[part + 1])) for place in places]
+        slices = [slice(int(bound[part]), int(bound[part + 1])) for bound in bounds]
         yield (
             np.concatenate([np.zeros(0, np.uint64), *(keys[at] for (keys, _), at in zip(opened, slices, strict=True))]),
             np.concatenate([np.zeros(0, np.uint64), *(values[at] for (_, values), at in zip(opened, slices, strict=True))]),
@@ -206,12 +206,12 @@ def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks
     """Sort pairs and drop duplicates; pairs that contradict each other are an error."""
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order], values[order]
-    again = keys[1:] == keys[:-1]
-    differs = again & (values[1:] != values[:-1])
+    is_repeated = keys[1:] == keys[:-1]
+    differs = is_repeated & (values[1:] != values[:-1])
     if differs.any():
         _raise_conflict(int(keys[1:][differs][0]), chunks, describe)
-    first = np.append(True, ~again)[: len(keys)]
-    return keys[first], values[first]
+    is_first = np.append(True, ~is_repeated)[: len(keys)]
+    return keys[is_first], values[is_first]
 
 
 def _raise_conflict(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> None:

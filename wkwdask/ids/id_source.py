@@ -150,7 +150,7 @@ class CsvFile(_File):
                     for frame in reader:
                         if frame.shape[1] != 2:
                             self._raise_bad_line(has_header)
-                        # dtype= would accept 1.5 and True.
+                        # The dtype= of pandas would silently convert 1.5 and True to ids.
                         keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
                         yield first, keys, values
                         first += len(frame)
@@ -241,20 +241,20 @@ class NpyFile(_File):
         return files.map_array(self.path, dtype, ref.offset, shape, "F" if is_reversed else "C"), ref.offset
 
     def chunks(self) -> Iterator[Chunk]:
-        found, _ = self._opened()
-        for first in range(0, len(found), ROWS):
-            rows = np.array(found[first : first + ROWS])
+        array, _ = self._opened()
+        for first in range(0, len(array), ROWS):
+            rows = np.array(array[first : first + ROWS])
             what = f"{self.path}: rows {first + 1} to {first + len(rows)}"
             yield first + 1, as_ids(rows[:, 0], what), as_ids(rows[:, 1], what)
 
     def write(self, folder: str) -> IdMap:
         """Write the table, or use the file in place."""
-        found, offset = self._opened()
-        if found.ndim == 2:
+        array, offset = self._opened()
+        if array.ndim == 2:
             return super().write(folder)
-        if not found.dtype.isnative:
-            return write_values(folder, (np.array(found[first : first + ROWS]) for first in range(0, len(found), ROWS)), self.path)
-        return use_npy(self.path, found.dtype, offset, len(found))
+        if not array.dtype.isnative:
+            return write_values(folder, (np.array(array[first : first + ROWS]) for first in range(0, len(array), ROWS)), self.path)
+        return use_npy(self.path, array.dtype, offset, len(array))
 
 
 class AgglomerateFile(_File):
@@ -295,10 +295,10 @@ def open_mapping(mapping: Any) -> IdSource:
 
 
 def _pairs(keys: Any, values: Any) -> PairsInMemory:
-    found = PairsInMemory(as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping"))
-    if found.keys.ndim != 1 or found.keys.shape != found.values.shape:
-        raise ValueError(f"mapping: ids of shape {found.keys.shape} and values of shape {found.values.shape}, expected two lists of one length")
-    return found
+    pairs = PairsInMemory(as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping"))
+    if pairs.keys.ndim != 1 or pairs.keys.shape != pairs.values.shape:
+        raise ValueError(f"mapping: ids of shape {pairs.keys.shape} and values of shape {pairs.values.shape}, expected two lists of one length")
+    return pairs
 
 
 def _open_file(path: str) -> IdSource:
@@ -332,9 +332,8 @@ def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> No
 
     if not path.endswith(".npy"):
         frame = pd.DataFrame({"old": old.astype(np.uint64), "new": new.astype(np.uint64)})
-        write_table(
-            frame.set_index("old") if path.endswith(".csv") else frame, path
-        )  # the index is the first column of a CSV file, but the last of a Parquet file
+        # The old ids must be the first column. pandas writes an index as the first column of a CSV file, but as the last of a Parquet file.
+        write_table(frame.set_index("old") if path.endswith(".csv") else frame, path)
         return
     stream = io.BytesIO()
     np.save(stream, np.stack([old.astype(np.uint64), new.astype(np.uint64)], axis=1))

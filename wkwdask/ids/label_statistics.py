@@ -1,4 +1,4 @@
-"""Survey of a label layer: size, bounding box and centroid of each label, and statistics of another layer inside of it."""
+"""Survey of a label layer: size, bounding box and centroid of each label, and statistics of another layer inside each label."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _exact_moments(counts: npt.NDArray[np.int64], totals: npt.NDArray[np.int64])
     with np.errstate(over="ignore"):
         exact_sums, exact_squares = ((totals[:, n + 1] << LIMB_BITS) + totals[:, n] for n in (0, 2))
         differences = (counts * exact_squares - exact_sums * exact_sums).astype(np.float64)
-    # Only labels with very many voxels have sums above 64 bits, and a volume has few of these: Python integers are fast enough.
+    # Only labels with very many voxels have products beyond 64 bits. There are few of them, so Python integers are fast enough.
     for row in np.flatnonzero((product >= _SAFE) | (square >= _SAFE)).tolist():
         a, b, c, d = totals[row].tolist()
         differences[row] = int(counts[row]) * ((d << LIMB_BITS) + c) - ((b << LIMB_BITS) + a) ** 2
     return sums / counts, differences / counts.astype(np.float64) ** 2
 
 
-_TASKS = 16  # least number of regions, unless they are tiny; it does not depend on the number of workers, see ``Survey.plan``
+_TASKS = 16  # least number of regions, unless these are tiny; independent of the number of workers, see ``Survey.plan``
 
 
 def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
@@ -154,15 +154,15 @@ class LabelAccumulator:
         labels = self._memory.read(box, fill_zeros=not survey.ignore_zero)
         if labels is None:
             return
-        # Places count from the corner of the whole box, which keeps their sums small.
+        # Coordinates are counted from the corner of the whole box, which keeps their sums small.
         corner = [a - b for a, b in zip(box.topleft, survey.plan.box.topleft, strict=True)]
         self._table.add(labels[0], corner, None if survey.values is None else read_aligned(survey.values, box))
 
     def result(self) -> LabelRows:
         return self._table.rows()
 
-    def merge(self, found: LabelRows) -> None:
-        self._table.merge(found)
+    def merge(self, facts: LabelRows) -> None:
+        self._table.merge(facts)
 
 
 def make_label_survey(labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool) -> LabelSurvey:

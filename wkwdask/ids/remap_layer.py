@@ -65,10 +65,10 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
     hit = ids != 0
     segments, numbers = np.unique(ids[hit], return_inverse=True)
     num_trees = int(trees.max()) + 1 if len(trees) else 0
-    sets = DisjointSets(len(segments) + num_trees)  # segments come first, ascending: the root of a set is its smallest segment
+    sets = DisjointSets(len(segments) + num_trees)  # segments come first and ascend, so the root of a set is its smallest segment
     sets.unite(np.stack([numbers.reshape(-1), trees[hit] + len(segments)], axis=1))
     roots = sets.roots()[: len(segments)]
-    num_outside = int(len(ids) - hit.sum())  # nodes outside of the layer, or on id 0
+    num_outside = int(len(ids) - hit.sum())  # nodes outside the layer, or on id 0
     return MergerMode(segments, segments[roots], path, f"{num_outside} of {len(ids)} nodes lie on no segment" if num_outside else "")
 
 
@@ -154,31 +154,31 @@ class Remap(Plan):
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
-def lay_out_remap(read: SourceVolume, wanted: TargetRequest, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
+def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, options: RemapOptions, existing: str, workers: int) -> Remap:
     """Plan a mapping of ids, or resume the interrupted job of the same settings."""
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
-    source = read.volume
+    source = opened.volume
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
-    place = wanted.place_like(read)
-    found = _opened(mapping, source)
+    destination = request.place_like(opened)
+    id_source = _opened(mapping, source)
     box = source.box
     area = where_box(source.name, options.where, box)
     spec = LevelSpec(box, dtype, 1)
-    levels = check_no_overlap(place.new_levels([spec], wanted.stored, source, existing), source)
+    levels = check_no_overlap(destination.new_levels([spec], request.stored, source, existing), source)
     settings = settings_of(
-        options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
+        options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=id_source.digest(),
         default=options.default, dtype=dtype.name, input=source_token(source),
     )  # fmt: skip
-    draft, made = stage_level(levels, options.command, settings, existing)
+    draft, target = stage_level(levels, options.command, settings, existing)
     voxel_nbytes = source.dtype.itemsize + spec.voxel_nbytes
-    plan = plan_bricks(counted_from(box, made.origin), Tiling(made.chunk_shape, made.shard_shape, voxel_nbytes), workers, None, draft.shape())
+    plan = plan_bricks(counted_from(box, target.origin), Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": occupancy_digest(source, [plan.region_shape])}
-    staged = draft.mags([made], LevelSpec.like(source).nbytes, levels.edit, record)
-    application = AppliedFunction(map_ids, (source,), plan, where=area, origin=made.origin)
-    return Remap(source, found, application, made, staged, options.default == "keep")
+    staged = draft.mags([target], LevelSpec.like(source).nbytes, levels.edit, record)
+    application = AppliedFunction(map_ids, (source,), plan, where=area, origin=target.origin)
+    return Remap(source, id_source, application, target, staged, options.default == "keep")
 
 
 def _opened(mapping: Any, source: Volume) -> IdSource:

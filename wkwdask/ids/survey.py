@@ -1,4 +1,4 @@
-"""Surveys: jobs that gather facts about a volume. Each task accumulates the facts of its bricks, and the driver merges the results of tasks."""
+"""Surveys: jobs that gather facts about a volume. Each task accumulates the facts of its bricks, and the driver merges those of all tasks."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class OpenedMag:
 
 def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> OpenedMag:
     """Open a mag; ``category`` restricts the choice of the layer if none is named."""
-    found = find(url)
+    resolved = find(url)
     if layer is None and category is not None:
-        fitting = tuple(one for one in found.layers if one.category == category)
-        found = replace(found, layers=fitting or found.layers)
-    return OpenedMag(*found.open(layer, mag))
+        matching = tuple(image for image in resolved.layers if image.category == category)
+        resolved = replace(resolved, layers=matching or resolved.layers)
+    return OpenedMag(*resolved.open(layer, mag))
 
 
 def open_companion(first: OpenedMag, color: str | os.PathLike[str], mag: Mag | str | None) -> OpenedMag:
     """Open a layer that is read together with another one, in the finest mag that is not finer than that of the first."""
     dataset = first.layer.container
     named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
-    found = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
-    layer = found.choose(None)
-    if mag is not None or found.mag is not None:
-        return OpenedMag(*found.open(None, mag))
+    resolved = find(color) if named is None else ResolvedUrl(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
+    layer = resolved.choose(None)
+    if mag is not None or resolved.mag is not None:
+        return OpenedMag(*resolved.open(None, mag))
     for candidate in layer.mags:
         if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
             continue
@@ -71,15 +71,15 @@ _MOST_FAILURES = 100
 
 
 class Accumulator(Protocol):
-    """Facts so far. Their size depends on the facts, never on the number of voxels."""
+    """Facts gathered so far. Their size must not grow with the number of voxels."""
 
     def add_brick(self, box: BoundingBox) -> None:
         """Read a brick [voxels of the mag] and add its facts."""
 
     def result(self) -> Any:
-        """Return the facts, picklable, as :meth:`merge` takes them."""
+        """Return the facts, picklable, for :meth:`merge` of another accumulator."""
 
-    def merge(self, found: Any) -> None:
+    def merge(self, facts: Any) -> None:
         """Add the facts of another accumulator."""
 
 
@@ -112,7 +112,7 @@ class SurveySpec:
     survey: Survey
     region: Vec3
     number: int
-    """Place of the region in the order of merging."""
+    """Position of the region in the order of merging."""
 
     def task(self) -> Task:
         return Task(f"{self.survey.plan.region_box(self.region)} of {self.survey.name}", "survey {},{},{}".format(*self.region), SurveySpec.run, self)
@@ -126,7 +126,7 @@ class SurveySpec:
 
 
 class SurveyJob:
-    """Job of one survey. If the order of merging counts, results wait for those of the regions before them."""
+    """Job of one survey. If the order of merging matters, each result waits for those of the regions before it."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey

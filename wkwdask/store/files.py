@@ -347,7 +347,7 @@ def guarded(path: str) -> contextlib.AbstractContextManager[None]:
 
 def publish_folder(staged: str, target: str) -> None:
     """Move a complete folder to its final path, replacing the folder there."""
-    # Where two names cannot be swapped, the old folder is parked while the new one takes its name. A process may be killed after each rename. The parked
+    # If two names cannot be swapped, the old folder is parked while the new one takes its name. A process may be killed after each rename. The parked
     # folder has a fixed name, so that a repeated call finds it and continues with the next rename.
     parked = f"{staged}.old"
     if lexists(target) and not lexists(parked):

@@ -1,6 +1,6 @@
 """Public functions for batches of blocks: decode many blocks into an array, or encode many blocks of an array, in one call without the GIL.
 
-Where python-lz4 exports LZ4's C functions, compiled loops do the work; elsewhere, python-lz4 does it block by block. Both decode to equal voxels, with two
+If python-lz4 exports LZ4's C functions, compiled loops do the work; otherwise, python-lz4 does it block by block. Both decode to equal voxels, with two
 differences. The compiled loops stop after the last requested voxel, so they do not notice damage beyond it. The encoded LZ4 bytes may differ, as they may
 between builds of LZ4; LZ4HC and raw bytes are equal.
 """

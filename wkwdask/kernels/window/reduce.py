@@ -119,7 +119,7 @@ def _parts(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Part,
 
 def _segments(low: int, high: int, factor: int) -> list[_Segment]:
     """Split the windows of an axis that contain voxels of [low, high): the two cut by its ends, and the whole ones between them."""
-    # Windows are anchored at voxel 0, wherever the box begins. So its ends may cut the first and the last window, which then reduce fewer voxels. Factor 4:
+    # Windows are anchored at voxel 0, not at the box. So the ends of a box may cut the first and the last window, which then reduce fewer voxels. Factor 4:
     #
     #   voxels    0   1   2   3 | 4   5   6   7 | 8   9  10  11 |12  13  14  15
     #   box               [-----------------------------------------)
