@@ -88,7 +88,7 @@ class Publisher:
 
     def publish(self) -> None:
         """Carry out the publish record. Repeating it is harmless."""
-        # Each step can be repeated, and after a crash between any two steps the dataset is readable:
+        # Each step can be repeated, and after a crash at any point the dataset is readable:
         #
         #   1. exchange each staged mag with its final folder   the id in the provenance marks those that are done
         #   2. edit the metadata                                readers ignore a mag that the metadata does not list yet

@@ -1,7 +1,7 @@
 """Locks on mags, or on some of their shards: small files beside a mag, each with the job that writes it.
 
-The lock describes its owner so precisely that any process on the same machine, or SLURM, can check whether the owner has ended. This module also edits JSON
-files, each atomically and in one process at a time.
+A lock describes its owner well enough to check later, on the same machine or through SLURM, whether the owner has ended. This module also edits JSON files,
+each atomically and in one process at a time.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Owner:
 
     def _is_copied(self, origin: str, folder: str) -> bool:
         """Check whether this record was copied from another folder that still exists; the owner then works in that folder."""
-        # A path of another machine may name another folder here, so only owners of this machine are compared, and SLURM jobs, which all run on shared folders.
+        # A path of another machine may name another folder here, so only owners of this machine are compared, and SLURM jobs, which belong to no machine.
         try:
             return (self.pid == 0 or self._can_be_seen()) and not files.samefile(origin, folder)
         except (OSError, ValueError):
