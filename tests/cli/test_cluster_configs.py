@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import tomllib
@@ -14,11 +15,12 @@ import yaml
 from support.commands import run_here
 
 import wkwdask
-from wkwdask.clusters import jobqueue
+from wkwdask.clusters import check, jobqueue
 from wkwdask.clusters.check import file_system, findings, versions
 from wkwdask.clusters.config import CLUSTER_VARIABLE, FOLDERS_VARIABLE, find_config, known_configs, load_config, shipped_folder
 from wkwdask.clusters.jobqueue import exports, job_arguments, render
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.store import slurm
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SHIPPED = sorted(path.name for path in shipped_folder().iterdir())
@@ -334,3 +336,12 @@ def test_a_queue_that_does_not_answer(monkeypatch, command):
     monkeypatch.setattr(jobqueue, "_ANSWER_SECONDS", 0.2)
     states = jobqueue.ResubmittingAdaptive._states(SimpleNamespace(_jobs=StalledCluster()))
     assert asyncio.run(asyncio.wait_for(states, 30)) is None
+
+
+def test_a_check_does_not_wait_for_a_queue_that_does_not_answer(monkeypatch, tmp_path):
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nexec sleep 600\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_ANSWER_SECONDS", 0.2)
+    assert check._state("1") == ""

@@ -20,8 +20,8 @@ from uuid import uuid4
 from dask.utils import format_bytes
 
 from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig
-from wkwdask.errors import TaskFailedError, UnsupportedError
-from wkwdask.store.slurm import END_STATES
+from wkwdask.errors import BatchError, TaskFailedError, UnsupportedError
+from wkwdask.store.slurm import END_STATES, cancel_jobs, count_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -221,8 +221,8 @@ def _probe_by_script(config: ClusterConfig, folder: str, token: str, seconds: fl
             time.sleep(0.2)
         return facts
     finally:
-        with suppress(OSError):
-            subprocess.run(["scancel", job], capture_output=True, check=False)
+        with suppress(BatchError):
+            cancel_jobs([job])
 
 
 def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
@@ -241,8 +241,11 @@ def _wait_for_answer(config: ClusterConfig, job: str, answer: str, output: str, 
 
 
 def _state(job: str) -> str:
-    command = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    """Return the state of a job; empty if SLURM has forgotten it or does not answer."""
+    try:
+        return next(iter(count_states(job)), "")
+    except BatchError:
+        return ""
 
 
 def findings(facts: Mapping[str, Any], *, is_token_visible: bool, folder: str) -> list[Finding]:
