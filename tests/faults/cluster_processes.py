@@ -1,14 +1,16 @@
-"""A dask cluster as a site runs it: a scheduler and workers, each a process of its own that a test can kill, stop or start again."""
+"""A dask cluster of separate processes, as a site runs it: a test can kill, stop and restart its scheduler and workers."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 
-from faults.drivers import ENVIRONMENT, wait_until
+from faults.drivers import wait_until
+from support.warm_processes import ENVIRONMENT, WarmProcess
 
 
 class ClusterProcesses:
@@ -19,14 +21,14 @@ class ClusterProcesses:
     folder : Path
         For what the processes print.
     host : str
-        Where all of them listen.
+        Address on which all processes listen.
     configuration : str
         Variables of the environment that dask reads.
     """
 
     def __init__(self, folder, host="127.0.0.1", **configuration):
         self._folder = folder
-        self._environment = {**ENVIRONMENT, **configuration}
+        self._configuration = configuration
         self._host = host
         self._started = []
         self._port = free_port()
@@ -35,7 +37,7 @@ class ClusterProcesses:
 
     @property
     def address(self):
-        """Where the scheduler listens, also after it was started again."""
+        """Address of the scheduler, which a restart keeps."""
         return f"tcp://{self._host}:{self._port}"
 
     def start_scheduler(self):
@@ -58,8 +60,11 @@ class ClusterProcesses:
     def _start(self, module, *arguments, inside=()):
         log = open(self._folder / f"{len(self._started)}-{module}.log", "w")  # noqa: SIM115 (the process writes to it)
         with log:
-            command = [*inside, sys.executable, "-m", f"distributed.cli.{module}", *arguments]
-            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+            if inside:
+                command = [*inside, sys.executable, "-m", f"distributed.cli.{module}", *arguments]
+                process = subprocess.Popen(command, env={**ENVIRONMENT, **self._configuration}, stdout=log, stderr=log)
+            else:
+                process = WarmProcess(_run_command, module, arguments, output=log.name, errors=log.name, **self._configuration)
         self._started.append(process)
         return process
 
@@ -93,6 +98,10 @@ class ClusterProcesses:
                 process.kill()
         for process in self._started:
             process.wait()
+
+
+def _run_command(module, arguments):
+    importlib.import_module(f"distributed.cli.{module}").main(arguments, prog_name=module)
 
 
 def free_port():

@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,11 @@ from pathlib import Path
 import dask
 import numpy as np
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
+from support.warm_processes import ENVIRONMENT, WarmProcess, is_running, warm_context  # noqa: F401 (other tests import ENVIRONMENT from here)
 
 import wkwdask
 from wkwdask.errors import ExistsError
-from wkwdask.graphs import client_run
+from wkwdask.graphs import client_run, local_run
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
@@ -36,9 +37,6 @@ from wkwdask.store import files
 from wkwdask.store.locks import Owner
 from wkwdask.verbs import image_import, rechunk
 
-# processes that tests start find the package and the helpers of the tests
-_PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
-ENVIRONMENT = {**os.environ, "WKWDASK_PROGRESS": "off", "PYTHONPATH": os.pathsep.join(_PATHS)}
 KILLS = int(os.environ.get("WKWDASK_KILLS", "0"))  # more of everything, for a night; 0 is what a test chooses itself
 RESUME_NOTE = "finished work is kept"
 NOTHING_TO_UPDATE = "nothing to do"
@@ -231,7 +229,7 @@ def ending_while_folders_are_removed(name, code):
 
 
 def this_owner(command):
-    """Give the record of a lock that this process holds."""
+    """Return the record of a lock that this process holds."""
     return asdict(Owner.this_process(command))
 
 
@@ -241,7 +239,7 @@ def look_often(monkeypatch):
 
 
 def late_after(seconds, monkeypatch):
-    """Let tasks on a cluster be late after so many seconds; gives a list to which the workers that each new task may go to are added, None for any."""
+    """Make tasks on a cluster late after so many seconds; return a list that receives the allowed workers of each new task, None for any."""
     submitted = []
     submit = client_run.ClientRun._submit
 
@@ -323,18 +321,18 @@ class Driver:
     case: str
     log: str
     scheduler: str = "synchronous"
-    """What dask calls it, the address of a cluster's scheduler, or ``"local"`` for a cluster that ends with the driver."""
+    """Name that dask knows, address of a cluster's scheduler, or ``"local"`` for a cluster that ends with the driver."""
     workers: int = 2
     seconds: float = 0.0
-    """How slow each task is made."""
+    """Delay of each task [s]."""
     options: tuple[tuple[str, str], ...] = ()
     """Further options of the call."""
     kill_at: int | None = None
-    """After how many lines of its journal it ends itself."""
+    """Number of lines of its journal after which it ends itself."""
     kill_after: float | None = None
-    """How much later [s]; None is at once, when no other task has begun."""
+    """Delay of its end [s]; None ends it at once, before another task begins."""
     signal: int = signal.SIGKILL
-    """How."""
+    """Signal that ends it."""
 
     def run(self):
         """Build in this process."""
@@ -348,9 +346,13 @@ class Driver:
         if self.scheduler == "local":
             from support.local_cluster import local_cluster
 
-            with local_cluster() as cluster, cluster.get_client():
+            with local_cluster() as cluster, cluster.get_client() as client:
+                for pid in client.run(os.getpid).values():
+                    write_down(f"{self.log}.pids", str(pid))
                 yield
             return
+        if self.scheduler == "processes":
+            local_run._process_pool = partial(_pool_of_warm_processes, self.log)
         if "://" not in self.scheduler:
             with dask.config.set(scheduler=self.scheduler, num_workers=self.workers):
                 yield
@@ -386,9 +388,9 @@ class Driver:
         journal.Journal.append = lambda *args: counted(*args)
 
     def fork(self):
-        """Run in a forked process, a session of its own, and give its exit code.
+        """Run in a forked process with a separate session, and return its exit code.
 
-        A process that was interrupted with Ctrl-C gives 130, or 131 where nothing is kept for another one; one that found the mags there gives 3.
+        The exit code is 130 after Ctrl-C, 131 after Ctrl-C if there is nothing to resume, and 3 if the mags exist.
         """
         child = multiprocessing.get_context("fork").Process(target=self._forked)
         child.start()
@@ -406,10 +408,24 @@ class Driver:
         except ExistsError:
             os._exit(3)
 
-    def start(self, **options):
-        """Start a new process; it prints when it is ready to work."""
-        command = [sys.executable, "-c", "from faults import drivers; drivers.main()", json.dumps(asdict(self))]
-        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
+    def start(self):
+        """Start a fresh process that prints an error as :func:`main` does."""
+        return WarmProcess(_run_and_print_error, self, output=f"{self.log}.{time.monotonic_ns()}.out", errors=f"{self.log}.{time.monotonic_ns()}.err")
+
+
+def _pool_of_warm_processes(log, workers):
+    context, begin = warm_context(), local_run._end_with_driver
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_and_write_pid, initargs=(f"{log}.pids", begin))
+
+
+def _begin_and_write_pid(path, begin):
+    begin()
+    write_down(path, str(os.getpid()))
+
+
+def pool_processes(driver):
+    """List the running processes of the pools and of the local cluster of a driver, in the order of their start."""
+    return [pid for pid in map(int, _lines(f"{driver.log}.pids")) if is_running(pid)]
 
 
 # ----------------------------------------------------------------------------- the end at a given step
@@ -475,8 +491,8 @@ def killed_at(step, job, folder, exchange=True):
 def killed_at_each(steps, job, start, folder, exchange=True):
     """Yield the steps; each time, the folder is what a kill before that change leaves.
 
-    One job is killed. For the other steps, a second job copies its folder before each of these changes: what a process has written stays as it is when it is
-    killed. With ``WKWDASK_KILLS``, a job is killed at each step.
+    One job is killed. For the other steps, a second job copies its folder before each of these changes: a kill leaves what a process has
+    written unchanged. With ``WKWDASK_KILLS``, a job is killed at each step.
 
     Parameters
     ----------
@@ -523,8 +539,11 @@ def killed_at_each(steps, job, start, folder, exchange=True):
 
 
 def main():
-    """Be the process that :meth:`Driver.start` starts: an error's type, message and notes go to standard output as JSON."""
-    driver = Driver(**json.loads(sys.argv[1]))
+    """Run the driver of the command line; the type, message and notes of an error go to standard output as JSON."""
+    _run_and_print_error(Driver(**json.loads(sys.argv[1])))
+
+
+def _run_and_print_error(driver):
     try:
         with without_flushing():
             driver.run()
@@ -533,9 +552,9 @@ def main():
         sys.exit(1)
 
 
-def wait_until(condition, seconds=60.0, tell=lambda: ""):
-    """Wait for something; ``tell`` says what there is in its place when that takes too long."""
+def wait_until(condition, seconds=60.0, describe=lambda: ""):
+    """Wait for something; ``describe`` names what is found when that takes too long."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"waited too long: {tell()}"
+        assert time.monotonic() < end, f"waited too long: {describe()}"
         time.sleep(0.002)

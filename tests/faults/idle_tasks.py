@@ -20,21 +20,21 @@ class IdleTask:
 
     @property
     def spec(self):
-        """What it is called with."""
+        """Arguments."""
         return self
 
     @property
     def name(self):
-        """What an error calls it."""
+        """Name in errors."""
         return f"idle task {self.number}"
 
     @property
     def key(self):
-        """What a journal calls it."""
+        """Name in the journal."""
         return f"idle {self.number}"
 
     def run(self):
-        """Give its number back."""
+        """Return its number."""
         return Result((), value=self.number)
 
 
@@ -55,7 +55,7 @@ class IdleJob(FlatJob):
 
 
 def run_idle(num_tasks):
-    """Run so many tasks by whatever dask is set to."""
+    """Run so many tasks on the configured scheduler of dask."""
     job = IdleJob(num_tasks)
     run_job(job, "idle")
     job.check()

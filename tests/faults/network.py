@@ -1,4 +1,4 @@
-"""A network of its own for one process, which can be cut: a namespace behind a pair of virtual devices. Needs root."""
+"""A separate network for one process, which can be cut: a namespace behind a pair of virtual devices. Needs root."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def why_not():
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:
-        with Namespace(f"wkwt{os.getpid() % 100000}"):  # a name of its own: the kernel takes its time to forget it
+        with Namespace(f"wkwt{os.getpid() % 100000}"):  # another name, which the kernel forgets late
             return ""
     except subprocess.CalledProcessError as error:
         return f"no network namespace here: {error.stderr.strip()}"

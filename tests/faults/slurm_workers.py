@@ -15,7 +15,7 @@ from slurm.sites import wait_until
 held = []
 
 PLAIN = ("--no-nanny", "--memory-limit", "1GB")  # by itself dask takes the share of a job's memory that its threads have of the machine's cores
-"""What a worker is started with."""
+"""Options of a worker."""
 
 _SCRIPT = """\
 #!/bin/bash
@@ -25,7 +25,7 @@ exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthrea
 
 
 class SlurmWorkers:
-    """Workers of one thread, each a job of its own that is requeued when its node is lost; two of them fill a node of four cores.
+    """Workers of one thread, each a separate job that is requeued when its node is lost; two of them fill a node of four cores.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class SlurmWorkers:
 
     @property
     def address(self):
-        """Where the scheduler listens."""
+        """Address of the scheduler."""
         return self.processes.address
 
     def start_worker(self, *options, sbatch=()):
@@ -94,19 +94,19 @@ def allocate(nbytes):
 
 
 def pid_of(client, name):
-    """Give the process id of a worker, found by its name."""
+    """Return the process id of the worker of a name."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     address = next(address for address, worker in workers.items() if worker["name"] == name)
     return client.run(os.getpid, workers=[address])[address]
 
 
 def is_running(pid):
-    """Tell whether a process is there; one that ended and that nobody collected is not."""
+    """Return whether a process runs; a zombie does not."""
     return state_of(pid) not in ("", "Z", "X")
 
 
 def state_of(pid):
-    """Give the letter of a process's state, such as T for one that was stopped; empty where there is none."""
+    """Return the letter of a process's state, T if stopped; empty if there is no process."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]

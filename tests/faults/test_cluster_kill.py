@@ -13,7 +13,21 @@ import distributed
 import numpy as np
 import pytest
 from faults.cluster_processes import ClusterProcesses
-from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, late_after, logged, look_often, num_ended, runs, wait_until
+from faults.drivers import (
+    KILLS,
+    RESUME_NOTE,
+    Driver,
+    Undisturbed,
+    job_folders,
+    journaled,
+    late_after,
+    logged,
+    look_often,
+    num_ended,
+    pool_processes,
+    runs,
+    wait_until,
+)
 from faults.works import Meanwhile, num_repeated
 
 from wkwdask.errors import TaskFailedError
@@ -45,7 +59,7 @@ def processes(tmp_path_factory):
 
 @pytest.fixture
 def cluster(processes):
-    """The cluster, whole again whatever the test before did to it."""
+    """The cluster, with a scheduler and two workers again."""
     processes.restore()
     return processes
 
@@ -71,7 +85,7 @@ def build(known, folder, log, **options):
 
 
 def test_client_killed_again_and_again(tmp_path, known, cluster):
-    """The cluster stays, and the next client of another process goes on."""
+    """The cluster stays, and a client of another process resumes."""
     folder = known.start(tmp_path / "ds")
     random = np.random.default_rng(40)
     log = str(tmp_path / "log")
@@ -98,7 +112,7 @@ def test_client_killed_again_and_again(tmp_path, known, cluster):
 
 
 def test_scheduler_killed(tmp_path, known, cluster, moment):
-    """The client waits for it a while, then says what happened; a new cluster goes on."""
+    """The client waits for a while and raises an error; a job on a new cluster resumes."""
     folder = known.start(tmp_path / "ds")
     driver = Driver(str(folder), "parts", str(tmp_path / "log"), cluster.address, seconds=SECONDS)
     with driver.start() as process:
@@ -127,7 +141,8 @@ def test_client_with_its_cluster_killed(tmp_path, known, moment):
     driver = Driver(str(folder), "parts", str(tmp_path / "log"), "local", seconds=SECONDS)
     with driver.start() as process:
         wait_until(lambda: num_ended(driver.log) >= moment)
-        os.killpg(process.pid, signal.SIGKILL)  # a session of its own
+        for pid in (process.pid, *pool_processes(driver)):
+            os.kill(pid, signal.SIGKILL)
     done, before = journaled(folder), runs(driver.log)
     assert len(done) >= moment - IN_FLIGHT
     with dask.config.set(scheduler="threads", num_workers=3):

@@ -105,8 +105,7 @@ def start(folder):
     wkwdask.to_wkw(voxels(), folder / "seg" / "1", **OPTIONS)
 
 
-@pytest.mark.parametrize("job", JOBS)
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize(("scheduler", "job"), [*(("threads", job) for job in JOBS), ("synchronous", write_region)])
 def test_a_full_disk(tmp_path, small_disk, job, scheduler):
     undisturbed = tmp_path / "undisturbed"
     with dask.config.set(scheduler=scheduler):

@@ -25,12 +25,12 @@ NOTHING = "nothing to do"
 
 
 def update(folder):
-    """What is killed, and what is called again."""
+    """Update the pyramid: the job that is killed and repeated."""
     return wkwdask.build_pyramid(folder, "seg", mags=CASE.mags, update=True)
 
 
 def edit(folder, random, num_files=8):
-    """Put files in the place of others, remove some, add some."""
+    """Replace, remove and add files."""
     paths = sorted((folder / "seg" / "1").glob("z*/y*/x*.wkw"))
     data = [path.read_bytes() for path in paths]
     for n in random.choice(len(paths), num_files, replace=False):
@@ -49,8 +49,8 @@ def copied(folder, target):
     return shutil.copytree(folder, target, copy_function=shutil.copy2)
 
 
-def anew(folder, target):
-    """What building anew makes of the finest mag."""
+def rebuilt(folder, target):
+    """Return the contents after all mags are rebuilt."""
     copied(folder, target)
     wkwdask.build_pyramid(target, "seg", mags=CASE.mags, existing="overwrite")
     found = contents(target)
@@ -74,7 +74,7 @@ def edited(built, tmp_path_factory):
     folder = copied(built, tmp_path_factory.mktemp("edited") / "ds")
     edit(folder, np.random.default_rng(60))
     with dask.config.set(scheduler="synchronous"):
-        return folder, contents(folder), anew(folder, folder.parent / "anew")
+        return folder, contents(folder), rebuilt(folder, folder.parent / "rebuilt")
 
 
 def check_between(folder, before, after):
@@ -112,7 +112,7 @@ def test_update_killed_at_any_step(tmp_path, edited):
 
 
 def test_changes_taken_back_after_the_kill(tmp_path, built, edited):
-    """What the killed update made of files that are no more does not stay."""
+    """Files that a killed update built from removed files do not stay."""
     folder, _, _ = edited
     changes, _ = killed_at(0, update, copied(folder, tmp_path / "whole"))
     original = contents(built)
@@ -142,7 +142,7 @@ def test_update_killed_again_and_again(tmp_path, built):
         if n % 2:
             edit(folder, random, 3)
     with dask.config.set(scheduler="synchronous"):
-        after = anew(folder, tmp_path / "anew")
+        after = rebuilt(folder, tmp_path / "rebuilt")
     check_after(folder, after)
 
 
@@ -159,7 +159,7 @@ def test_every_task_runs_twice(tmp_path, edited):
 
 
 def test_a_task_runs_after_the_end(tmp_path, edited, monkeypatch):
-    """A worker that was cut off during one update does not put its old file in the place of one of the next update."""
+    """A worker that was cut off during one update does not replace files of the next update."""
     folder, _, _ = edited
     here = copied(folder, tmp_path / "ds")
     tasks = kept_tasks(monkeypatch)
@@ -167,7 +167,7 @@ def test_a_task_runs_after_the_end(tmp_path, edited, monkeypatch):
         update(here)
         edit(here, np.random.default_rng(62))
         update(here)
-        after = anew(here, tmp_path / "anew")
+        after = rebuilt(here, tmp_path / "rebuilt")
     kept = states(here)
     for task in tasks:
         try:

@@ -1,4 +1,4 @@
-"""What a dataset's folder holds: every visible file byte for byte, and what jobs left behind."""
+"""Contents of a dataset's folder: the bytes of visible files, and leftover files of jobs."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def num_repeated(log):
 
 
 class Meanwhile(threading.Thread):
-    """Does something as soon as so many tasks have ended; ``done`` tells whether it was."""
+    """Does something as soon as so many tasks have ended; ``done`` is True afterwards."""
 
     def __init__(self, log, num_tasks, action):
         super().__init__(daemon=True)
@@ -101,7 +101,7 @@ class Meanwhile(threading.Thread):
         self._stop_waiting = threading.Event()
 
     def run(self):
-        """Wait and act; what the action gives is kept as ``found``."""
+        """Wait and act; ``found`` keeps the result of the action."""
         try:
             while not self._stop_waiting.is_set():
                 if num_ended(self.log) >= self.num_tasks:

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-MUTATIONS = {"nightly": 100_000, "few": 20}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 200)
+MUTATIONS = {"nightly": 100_000, "few": 20}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 60)
 """Mutations of each sample."""
 
 # Values that readers of text trust too easily: other types, huge and negative numbers, paths that lead elsewhere, half a surrogate pair.
@@ -26,7 +26,7 @@ def mutated(sample: bytes, seed: int) -> bytes:
     sample : bytes
         Valid content, not empty.
     seed : int
-        Chooses the damage: the same seed gives the same bytes.
+        Chooses the damage: the same seed returns the same bytes.
     """
     rng = np.random.default_rng(seed)
     for _ in range(rng.integers(1, 4)):

@@ -1,4 +1,4 @@
-"""Files of every kind, damaged in hundreds of ways: whatever reads them works, or raises one of our errors or an OSError that names the file."""
+"""Files of every kind, damaged in many ways: readers work, or raise one of our errors or an OSError that names the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kind:
     """A kind of file."""
 
     make: Callable[[Path], Path]
-    """Makes a sample in a folder, and gives the file to damage."""
+    """Makes a sample in a folder, and returns the file to damage."""
     use: Callable[[Path], list[Callable[[], Any]]]
     """Calls of public functions that use the sample in a folder."""
     slow: Callable[[Path], list[Callable[[], Any]]] = lambda folder: []
@@ -440,7 +440,7 @@ def _numcodec(name: str) -> Any:
 
 @contextlib.contextmanager
 def _bounded():
-    """Let memory end a little above what is taken now, and whatever hangs."""
+    """Limit memory to a little more than now, and the time of calls."""
     former = signal.signal(signal.SIGALRM, _hangs)
     try:
         with memory_room(_ROOM_NBYTES):

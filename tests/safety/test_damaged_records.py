@@ -170,7 +170,7 @@ def test_damaged_record(dataset, tmp_path, monkeypatch, record):
 @pytest.mark.parametrize("record", ["publish", "removal", "publish_scales", "publish_n5", "publish_zarr", "plan", "batch", "export"])
 @pytest.mark.parametrize("layout", [None, 2])
 def test_a_record_of_another_version(dataset, tmp_path, monkeypatch, record, layout):
-    """What another version began is neither gone on with nor finished, and stays as it is."""
+    """A job of another version is neither resumed nor finished, and stays unchanged."""
     begin, pattern, job = RECORDS[record]
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
     monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -50,7 +50,7 @@ def make_dataset(folder, layer="color", mags=("1", "2")):
 
 
 def fork(function, *arguments):
-    """Run a function in a process of its own and give the exit code."""
+    """Run a function in a separate process and return the exit code."""
     child = multiprocessing.get_context("fork").Process(target=function, args=arguments)
     child.start()
     child.join()

@@ -92,7 +92,7 @@ def test_known_versions_open(tmp_path, version):
 
 
 def test_layers_of_a_dataset_have_their_json(tmp_path):
-    """It says axes, voxel size and place, whatever the group of the arrays says."""
+    """It defines axes, voxel size and place, also against the group of the arrays."""
     box = {"topLeft": [0, 0, 0], "width": 4, "height": 5, "depth": 6}
     layer = {"name": "em", "category": "color", "boundingBox": box, "dataFormat": "zarr3", "elementClass": "uint8", "numChannels": 1}
     write_image(tmp_path / "em", ODD["0.6"][0])

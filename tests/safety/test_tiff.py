@@ -58,7 +58,7 @@ def patched(path, code, change):
 
 
 def hidden(raw, entry):
-    """Give a tag a code that nobody reads."""
+    """Change the code of a tag to one that nobody reads."""
     struct.pack_into("<H", raw, entry, 65000)
 
 

@@ -15,6 +15,7 @@ import signal
 
 import dask
 import distributed
+from support.warm_processes import warm_context
 
 _CLOSE_SECONDS = 30
 _NEVER = {"distributed.deploy.lost-worker-timeout": "1 day"}
@@ -23,16 +24,23 @@ _NEVER = {"distributed.deploy.lost-worker-timeout": "1 day"}
 @contextlib.contextmanager
 def local_cluster(**options):
     """Start worker processes of one thread, two by default, and stop them at the end."""
-    cluster = distributed.LocalCluster(**{"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0", **options})
-    try:
-        with dask.config.set(_NEVER):
-            yield cluster
-    finally:
+    warm_context()  # its server forks the workers
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0", "env": dict(os.environ), **options}
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        cluster = distributed.LocalCluster(**options)
         try:
+            with dask.config.set(_NEVER):
+                yield cluster
+        finally:
+            _close(cluster)
+
+
+def _close(cluster):
+    try:
+        cluster.close(timeout=_CLOSE_SECONDS)
+    except TimeoutError:
+        for nanny in list(cluster.workers.values()):
+            with contextlib.suppress(ProcessLookupError, TypeError):
+                os.kill(nanny.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
             cluster.close(timeout=_CLOSE_SECONDS)
-        except TimeoutError:
-            for nanny in list(cluster.workers.values()):
-                with contextlib.suppress(ProcessLookupError, TypeError):
-                    os.kill(nanny.pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):
-                cluster.close(timeout=_CLOSE_SECONDS)
