@@ -493,7 +493,7 @@ def test_an_interrupted_repair_is_completed_by_the_next(dataset, sound, tmp_path
     with logged(tmp_path / "log"):
         wkwdask.repair(whole, salvage=True)
     begun = [line.split()[1] for line in (tmp_path / "log").read_text().splitlines() if line.startswith("begin")]
-    first = next(n for n, name in enumerate(begun) if name in ("mend", "region"))
+    first = next(n for n, name in enumerate(begun) if name in ("rewrite", "region"))
     with stopping(tmp_path / "log", first + num_done, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         wkwdask.repair(dataset, salvage=True)
     assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job") or name.endswith("-lock")] == []

@@ -228,7 +228,7 @@ class MemoryTarget:
     def path_of(self, receipt):
         return _shard_name(receipt.shard) if receipt.part is None else self.part_name(receipt.shard, receipt.part)
 
-    def holds(self, receipt):
+    def has_files_of(self, receipt):
         stored = store_of(self.folder).get(self.path_of(receipt))
         if stored is None or not receipt.nbytes:
             return not receipt.nbytes

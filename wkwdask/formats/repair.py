@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-REMOVE, FINISH, HEADER, REWRITE, CUT, REBUILD, SALVAGE, QUARANTINE, JSON = (
-    "remove", "finish", "write header.wkw", "mend header", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
+REMOVE, FINISH, WRITE_HEADER, CORRECT_HEADER, CUT, REBUILD, SALVAGE, QUARANTINE, EDIT_JSON = (
+    "remove", "finish", "write header.wkw", "correct header", "cut off", "rebuild", "salvage", "quarantine", "edit JSON",
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ class RepairOptions:
     salvage: bool = False
     """Replace broken blocks of files that cannot be rebuilt by zeros; old files go to the quarantine."""
     quarantine: bool = False
-    """Move files that cannot be repaired to the quarantine: their place reads as zeros."""
+    """Move files that cannot be repaired to the quarantine; their voxels then read as zeros."""
     drop_missing: bool = False
     """Remove missing mags from the JSON."""
     grow_box: bool = False
@@ -55,7 +55,7 @@ class Action:
     why: str
     """Faults of that file or folder."""
     how: str = ""
-    """Method or consequence, for the user."""
+    """Method or consequence, for people."""
 
     def __str__(self) -> str:
         return f"{self.verb}: {self.path}: {self.why}" + (f" ({self.how})" if self.how else "")
@@ -70,7 +70,7 @@ class Unrepaired:
 
     fault: Fault
     reason: str
-    """Reason, and what the user can do."""
+    """Reason, and the user's remedy."""
 
     def __str__(self) -> str:
         return f"not repaired: {self.fault}; {self.reason}"
@@ -82,7 +82,7 @@ def without_notes(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def summarize_faults(faults: Iterable[Fault]) -> str:
-    """Return the kinds and places of the first faults of a file as text."""
+    """Format the kinds and places of the first faults of a file."""
     return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))
 
 

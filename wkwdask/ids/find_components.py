@@ -126,7 +126,7 @@ def lay_out_components(opened: SourceVolume, request: TargetRequest, options: Co
         raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
     source = opened.volume
     limits = _limits(options.threshold, source)
-    destination = request.place_like(opened)
+    destination = request.target_image_of_same_mag(opened)
     box = source.box
     area = where_box(source.name, options.where, box) or box
     spec = LevelSpec(box, np.dtype(np.uint32 if options.dtype is None else options.dtype), 1)

@@ -162,7 +162,7 @@ def lay_out_remap(opened: SourceVolume, request: TargetRequest, mapping: Any, op
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
-    destination = request.place_like(opened)
+    destination = request.target_image_of_same_mag(opened)
     id_source = _opened(mapping, source)
     box = source.box
     area = where_box(source.name, options.where, box)

@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import lz4.block
 import numpy as np
@@ -44,7 +44,7 @@ _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
 
 
 class BrickWriter:
-    """Writer that distributes the bricks of one mag over its shards or parts."""
+    """Writer that distributes the bricks of one mag over its shards or parts. As a context manager it discards the shards that were not closed."""
 
     def __init__(self, target: TargetArray, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
@@ -103,7 +103,10 @@ class BrickWriter:
         self._finish()
         return self._receipts
 
-    def discard(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         for writer in self._open.values():
             writer.discard()
 

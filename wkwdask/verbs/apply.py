@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import moved
+from wkwdask.geometry.bounding_box import counted_from
 from wkwdask.model.target_image import LevelSpec
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
@@ -37,7 +37,7 @@ class ApplyOptions:
     """Options of a function's application and of the storage of its result."""
 
     halo: Vec3 = (0, 0, 0)
-    """Border that the function gets around each box along x, y, z [voxels]."""
+    """Border around each brick that the function gets too, along x, y, z [voxels]."""
     mask: str | os.PathLike[str] | None = None
     """Volume that restricts the result: voxels where it is zero become zero."""
     where: BoundingBox | None = None
@@ -73,7 +73,7 @@ class Apply(Plan):
     """Failed tasks after which the job ends at once."""
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make the mag; failed tasks are listed when all others are done."""
+        """Compute the mag; failed tasks are listed when all others are done."""
         job = ApplyJob(self.application, self.target)
         note = yield Phase(job, f"applying to {self.staged.folders[0]}", FailurePolicy(self.most_failures, lists_always=True))
         return Outcome(job.tallies, note)
@@ -97,13 +97,13 @@ class Sources:
 def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> Sources:
     if not sources:
         raise ValueError("expected at least one source, got none")
-    read = tuple(map(open_source_volume, sources))
-    return Sources(read[0], tuple(one.volume for one in read), None if options.mask is None else open_source_volume(options.mask).volume)
+    opened = tuple(map(open_source_volume, sources))
+    return Sources(opened[0], tuple(source.volume for source in opened), None if options.mask is None else open_source_volume(options.mask).volume)
 
 
 @dataclass(frozen=True, slots=True)
 class BrickGrid:
-    """Grid by which a job is cut into bricks."""
+    """Grid that divides a job into bricks."""
 
     mag: Mag
     voxel_nbytes: int
@@ -126,8 +126,7 @@ def plan_application(function: Callable[..., Any], sources: Sources, options: Ap
     box = first.box.in_mag(grid.mag)
     where = where_box(first.name, options.where, box)
     voxel_nbytes = grid.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in sources.volumes)
-    framed = moved(box, (-grid.origin[0], -grid.origin[1], -grid.origin[2]))
-    plan = plan_bricks(framed, Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes), workers, options.chunks, grid.region)
+    plan = plan_bricks(counted_from(box, grid.origin), Tiling(grid.chunk_shape, grid.shard_shape, voxel_nbytes), workers, options.chunks, grid.region)
     return AppliedFunction(function, sources.volumes, plan, options.halo, sources.mask, where, options.skips_empty, 1 + options.retries, grid.origin)
 
 
@@ -135,7 +134,7 @@ def make_trial(function: Callable[..., Any], urls: Sequence[str | os.PathLike[st
     """Make the task that calls the function once, before anything is planned."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    mag = first.box.mag if target is None else _wanted(target, options).place(sources.first).mag
+    mag = first.box.mag if target is None else _request(target, options).target_image(sources.first).mag
     spec = _spec(first, mag, options)
     application = plan_application(function, sources, options, _default_grid(first, spec), 1)
     return TrialSpec(application, None if target is None else spec, first.chunk_shape if first.is_regular else _CHUNK).task()
@@ -158,7 +157,7 @@ def _default_grid(first: Volume, spec: LevelSpec) -> BrickGrid:
     return BrickGrid(spec.box.mag, spec.voxel_nbytes, *shapes)
 
 
-def _wanted(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequest:
+def _request(target: str | os.PathLike[str], options: ApplyOptions) -> TargetRequest:
     return TargetRequest(target, options.stored, options.category, options.allow_external)
 
 
@@ -168,31 +167,32 @@ def lay_out_apply(
     """Plan a level that a function computes, or resume the interrupted job of the same settings."""
     sources = open_sources(urls, options)
     first = sources.volumes[0]
-    place = _wanted(target, options).place(sources.first)
-    spec = _spec(first, place.mag, options)
-    levels = place.new_levels([spec], options.stored, first, existing)
-    given = {
+    target_image = _request(target, options).target_image(sources.first)
+    spec = _spec(first, target_image.mag, options)
+    levels = target_image.new_levels([spec], options.stored, first, existing)
+    optional_settings = {
         "halo": ",".join(map(str, options.halo)),
         "mask": None if sources.mask is None else sources.mask.name,
         "where": None if options.where is None else box_setting(options.where),
         "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
     }
+    names = ",".join(volume.name for volume in sources.volumes)
     settings = settings_of(
-        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(one.name for one in sources.volumes),
+        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=names,
         box=box_setting(spec.box), skips_empty=int(options.skips_empty), dtype=spec.dtype.name, channels=spec.num_channels,
-        input=",".join(map(source_token, sources.all)), **given,
+        input=",".join(map(source_token, sources.all)), **optional_settings,
     )  # fmt: skip
-    draft, made = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
-    grid = BrickGrid(place.mag, spec.voxel_nbytes, made.chunk_shape, made.shard_shape, made.origin, draft.shape())
+    draft, array = stage_level(levels, f"{_COMMAND} {function_name(function)}", settings, existing)
+    grid = BrickGrid(target_image.mag, spec.voxel_nbytes, array.chunk_shape, array.shard_shape, array.origin, draft.shape())
     application = plan_application(function, sources, options, grid, workers)
     nbytes = sum(LevelSpec.like(volume).nbytes for volume in sources.volumes)
-    plan = {"region": application.plan.region_shape}
-    staged = draft.mags([made], nbytes, levels.edit, plan, task_nbytes=_task_nbytes(application, made))
-    return Apply(application, made, staged, options.most_failures)
+    record = {"region": application.plan.region_shape}
+    staged = draft.mags([array], nbytes, levels.edit, record, task_nbytes=_task_nbytes(application, array))
+    return Apply(application, array, staged, options.most_failures)
 
 
-def _task_nbytes(application: AppliedFunction, made: TargetArray) -> int:
+def _task_nbytes(application: AppliedFunction, target: TargetArray) -> int:
     """Estimate the peak memory of a task [bytes]."""
     grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
-    voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
+    voxel_nbytes = target.dtype.itemsize * target.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
     return 2 * grown * voxel_nbytes  # one brick with halo of each source and of the result, doubled for the function's own arrays

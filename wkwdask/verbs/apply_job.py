@@ -1,6 +1,6 @@
-"""The job that applies a function brick by brick, to make another volume or one value.
+"""Jobs that apply a user's function brick by brick, to compute another volume or one value.
 
-The function is any picklable callable; this module never looks inside it.
+The function is any picklable callable.
 """
 
 from __future__ import annotations
@@ -60,33 +60,33 @@ def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    """Read the voxels of a box that is given in another mag; a coarser volume is repeated, voxel by voxel."""
+    """Read the voxels of a box of another mag: those of a finer volume unreduced, those of a coarser volume repeated."""
     if is_finer(volume.box.mag, box.mag):
         return read_padded(volume, box.in_mag(volume.box.mag))
-    share = box.in_mag(volume.box.mag)
-    planes = read_padded(volume, share).transpose(0, 3, 2, 1)
+    coarse_box = box.in_mag(volume.box.mag)
+    planes = read_padded(volume, coarse_box).transpose(0, 3, 2, 1)
     factor = box.mag.step_to(volume.box.mag)
     depth, height, width = (n * f for n, f in zip(planes.shape[1:], reversed(factor), strict=True))
     out = np.empty((volume.num_channels, depth, height, width), volume.dtype)
     repeat_voxels(planes, factor, out)
-    x, y, z = (slice(a - t * f, b - t * f) for a, b, t, f in zip(box.topleft, box.bottomright, share.topleft, factor, strict=True))
+    x, y, z = (slice(a - t * f, b - t * f) for a, b, t, f in zip(box.topleft, box.bottomright, coarse_box.topleft, factor, strict=True))
     return out.transpose(0, 3, 2, 1)[:, x, y, z]
 
 
 def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
-    """Return which voxels of a box of another mag are not zero in any channel, shape (x, y, z)."""
-    found: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
+    """Return which voxels of a box are nonzero in any channel of a volume of any mag, shape (x, y, z)."""
+    mask: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
     if not is_finer(volume.box.mag, box.mag):
-        return found
+        return mask
     (x, y, z), (fx, fy, fz) = box.size, volume.box.mag.step_to(box.mag)
-    return np.logical_or.reduce(found.reshape(x, fx, y, fy, z, fz), axis=(1, 3, 5))  # type: ignore[no-any-return]
+    return np.logical_or.reduce(mask.reshape(x, fx, y, fy, z, fz), axis=(1, 3, 5))  # type: ignore[no-any-return]
 
 
 _LASTING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
     ValueError,
 )  # fmt: skip
-"""Errors that code and data alone decide, so that a retry is useless. All others may pass: files, memory, timeouts, devices."""
+"""Errors that depend on code and data alone, so a retry is useless. Others may be temporary: files, memory, timeouts, devices."""
 
 
 class Computation(Protocol):
@@ -153,9 +153,9 @@ class AppliedFunction:
 
     def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
         """Return the map of regions that, grown by a halo, touch a stored shard of a volume of any mag."""
-        found = cell_map(self.plan.box, self.plan.region_shape, volume.name)
-        # A cell has the size of a region in voxels of the volume, or one voxel where that is longer. The occupied cells count from the first cell of the
-        # volume, boxes from voxel 0.
+        regions = cell_map(self.plan.box, self.plan.region_shape, volume.name)
+        # A cell is as long as a region, but at least one voxel of the volume. The map of occupied cells begins at the first cell of the volume, while
+        # boxes count from voxel 0.
         x, y, z = divide(times(region_shape, box.mag.factors), volume.box.mag.factors)
         shape = (max(1, x), max(1, y), max(1, z))
         first = divide(volume.box.topleft, shape)
@@ -163,19 +163,19 @@ class AppliedFunction:
             touched = _grown(cell_box(plus((x, y, z), first), shape, volume.box).in_mag(box.mag), halo).intersection(box)
             touched = counted_from(touched, self.origin)
             low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
-            mark_cells(found, low, high, self.plan.box, self.plan.region_shape)
-        return found
+            mark_cells(regions, low, high, self.plan.box, self.plan.region_shape)
+        return regions
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick with its halo from all sources and call the function, again after an error that may pass."""
-        # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
+        """Read a brick with its halo from all sources and call the function, again after a temporary error; return its result, or () for an empty brick."""
+        # The halo ends at the border of the volume, which the function then treats like the border of a whole array.
         #   |<- halo ->|<------ brick ------>|<- halo ->|     inside the volume: the function gets all of it, and the brick is cut out of its result
-        #              |<------ brick ------>|<- halo ->|     at its border: there is no halo beyond it
+        #              |<------ brick ------>|<- halo ->|     at the border of the volume
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
         arrays = self._read(grown)
         if self.skips_empty and not arrays[0].any():
             return ()
-        result = self._called(arrays, grown, box)
+        result = self._call(arrays, grown, box)
         if grown == box or not isinstance(result, np.ndarray):
             return (result,)
         if result.shape[-3:] != grown.size:
@@ -186,7 +186,7 @@ class AppliedFunction:
         arrays = (read_aligned(source, box) for source in self.sources)
         return [array[0] if array.shape[0] == 1 else array for array in arrays]
 
-    def _called(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
+    def _call(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
         keywords = {"box": box} if takes_box(self.function) else {}
         attempt = 1
         while True:
@@ -209,10 +209,10 @@ class AppliedFunction:
         if inside.is_empty:
             return None
         mask = None if self.mask is None else read_mask(self.mask, inside)
-        found = () if mask is not None and not mask.any() else self.compute(inside)
-        if not found:
+        computed = () if mask is not None and not mask.any() else self.compute(inside)
+        if not computed:
             return None
-        result = _checked(found[0], inside, target, self.function)
+        result = _checked(computed[0], inside, target, self.function)
         if mask is not None:
             result = np.where(mask, result, np.zeros((), target.dtype))
         if inside == box:
@@ -232,7 +232,7 @@ def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
 
 
 def takes_box(function: Callable[..., Any]) -> bool:
-    """Return whether a function has a parameter ``box``, and so wants the box that it computes."""
+    """Return whether a function has a parameter ``box``, which gets the box to compute."""
     try:
         return "box" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C, as many functions of numpy are
@@ -265,12 +265,12 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
     name = function_name(function)
     if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
         raise TypeError(f"{name} returned {type(result).__name__}, expected an array of shape {box.size}")
-    given = result.shape
+    shape = result.shape
     if result.ndim == 3:
         result = result[np.newaxis]
     if result.shape != (target.num_channels, *box.size):
         channels = counted(target.num_channels, "channel")
-        raise ValueError(f"{name} returned shape {given}, expected {box.size} voxels in {channels} (channels= sets their number)")
+        raise ValueError(f"{name} returned shape {shape}, expected {box.size} voxels in {channels} (channels= sets their number)")
     if not np.can_cast(result.dtype, target.dtype, "safe"):
         returned = result.dtype.name
         remedy = f"cast it in the function, or set dtype= to a type that stores {returned}"
@@ -304,14 +304,11 @@ class ApplySpec(SourceSpec):
     def run(self) -> Result:
         application, plan = self.application, self.application.plan
         states = application.states(self.region)  # before reading: a file that changes during the read then fails the check on resume
-        writer = BrickWriter(self.target, plan.brick_shape, None if plan.contains_whole_shards(self.target.shard_shape) else self.region)
-        try:
+        part = None if plan.contains_whole_shards(self.target.shard_shape) else self.region
+        with BrickWriter(self.target, plan.brick_shape, part) as writer:
             for brick in plan.bricks(self.region):
                 writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
             receipts = writer.close()
-        except BaseException:
-            writer.discard()
-            raise
         box = application.region_box(self.region)
         nbytes_in = sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in application.sources)
         return Result(tuple((0, receipt) for receipt in receipts), states, nbytes_in=nbytes_in)
@@ -331,24 +328,24 @@ class TrialSpec:
     stored: Stored | None
     """Target, or its description; None where the result is a value."""
     block_shape: Vec3
-    """Box of the first call [voxels]."""
+    """Shape of the box of the first call [voxels]."""
 
     def task(self) -> Task:
         return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
 
     def run(self) -> Result:
-        """Call the function on the block in the middle of the volume; if that fails, on the brick around it, since the function may need so much."""
-        application, whole = self.application, self.application.plan.box
-        part = whole if application.where is None else application.where
+        """Call the function on a block in the middle of the volume. If that fails, call it on the brick around the block: it may need a larger box."""
+        application, box = self.application, self.application.plan.box
+        selected = box if application.where is None else application.where
         failure: Exception
         for shape in (self.block_shape, application.plan.brick_shape):
-            x, y, z = ((a + b) // 2 // n for a, b, n in zip(part.topleft, part.bottomright, shape, strict=True))
-            box = cell_box((x, y, z), shape, whole).intersection(part)
+            x, y, z = ((a + b) // 2 // n for a, b, n in zip(selected.topleft, selected.bottomright, shape, strict=True))
+            trial_box = cell_box((x, y, z), shape, box).intersection(selected)
             try:
                 if self.stored is None:
-                    application.compute(box)
+                    application.compute(trial_box)
                 else:
-                    application.voxels(box, self.stored)
+                    application.voxels(trial_box, self.stored)
             except Exception as error:
                 failure = error
             else:
@@ -362,7 +359,7 @@ class ReduceSpec:
 
     application: AppliedFunction
     combine: Callable[[Any, Any], Any]
-    """Returns one value for two."""
+    """Function that combines two values into one."""
     region: Vec3
     number: int
     """Place of the region in the order in which values are combined."""
@@ -381,9 +378,9 @@ class ReduceSpec:
         for brick in plan.bricks(self.region):
             box = plan.brick_box(brick)
             inside = box if self.application.where is None else box.intersection(self.application.where)
-            found = () if inside.is_empty else self.application.compute(inside)
-            if found:
-                value = found if not value else (self.combine(value[0], found[0]),)
+            computed = () if inside.is_empty else self.application.compute(inside)
+            if computed:
+                value = computed if not value else (self.combine(value[0], computed[0]),)
         box = plan.region_box(self.region)
         return Result((), value=value, nbytes_in=sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in self.application.sources))
 
@@ -408,10 +405,10 @@ class ReduceJob:
         if isinstance(task.spec, ReduceSpec):
             self._waiting[task.spec.number] = result.value
         while self._next in self._waiting:
-            found = self._waiting.pop(self._next)
+            value = self._waiting.pop(self._next)
             self._next += 1
-            if found:
-                self.value = found if not self.value else (self._combine(self.value[0], found[0]),)
+            if value:
+                self.value = value if not self.value else (self._combine(self.value[0], value[0]),)
         return ()
 
 
@@ -420,9 +417,9 @@ class ReduceWork(Work[Any]):
 
     def __init__(self, application: AppliedFunction, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
         self._application, self._combine = application, combine
-        self._tolerance = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
+        self._failure_policy = FailurePolicy(most_failures, lists_always=True, ending=NO_RESULT)
 
     def phases(self) -> Generator[Phase, str, Any]:
         job = ReduceJob(self._application, self._combine)
-        yield Phase(job, f"reducing {self._application.sources[0].name}", self._tolerance)
+        yield Phase(job, f"reducing {self._application.sources[0].name}", self._failure_policy)
         return job.value[0] if job.value else None

@@ -60,7 +60,7 @@ class Differences:
     """Smallest box around all differences [voxels of the mag]."""
 
     def __add__(self, other: Differences) -> Differences:
-        listed = sorted((*self.listed, *other.listed), key=lambda one: (*reversed(one.voxel), one.channel))
+        listed = sorted((*self.listed, *other.listed), key=lambda difference: (*reversed(difference.voxel), difference.channel))
         box = self.box if other.box is None else other.box if self.box is None else self.box.union(other.box)
         return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_MAX_LISTED]), box)
 
@@ -74,20 +74,20 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
     voxels = differs.any(axis=0)
     low, high = [], []
     for axis, corner in enumerate(box.topleft):
-        hit = np.flatnonzero(voxels.any(axis=tuple(n for n in range(3) if n != axis)))
-        low.append(int(hit[0]) + corner)
-        high.append(int(hit[-1]) + 1 + corner)
+        indices = np.flatnonzero(voxels.any(axis=tuple(n for n in range(3) if n != axis)))
+        low.append(int(indices[0]) + corner)
+        high.append(int(indices[-1]) + 1 + corner)
     listed = []
-    for at in np.flatnonzero(differs.ravel(order="F"))[:_MAX_LISTED]:
-        channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
-        x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
-        values = [array[(channel, *place)] for array in (first, second)]
+    for flat_index in np.flatnonzero(differs.ravel(order="F"))[:_MAX_LISTED]:
+        channel, *index = (int(n) for n in np.unravel_index(flat_index, differs.shape, order="F"))
+        x, y, z = (n + corner for n, corner in zip(index, box.topleft, strict=True))
+        values = [array[(channel, *index)] for array in (first, second)]
         listed.append(Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values)))
     return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
 
 
 def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
-    """Format the bits of two values that print alike."""
+    """Format the bits of two values in hexadecimal if they print alike; otherwise return two empty strings."""
     if str(first.item()) != str(second.item()):
         return "", ""
     width = 2 * first.dtype.itemsize
@@ -121,10 +121,10 @@ def _bricks(region: BoundingBox, edge: int) -> Iterator[BoundingBox]:
 
 
 def _read(box: BoundingBox, first: Volume, second: Volume) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    read = tuple(np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (first, second))
-    for volume, voxels in zip((first, second), read, strict=True):
+    arrays = tuple(np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (first, second))
+    for volume, voxels in zip((first, second), arrays, strict=True):
         volume.read_into(voxels, box.topleft)
-    return read[0], read[1]
+    return arrays[0], arrays[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class CopyCheckSpec:
         )
 
     def run(self) -> Result:
-        """Compare brick by brick; the value is False also for unreadable chunks, which may differ."""
+        """Compare brick by brick. The value is also False if a chunk cannot be read, since it may differ."""
         bricks = _bricks(self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape))
         try:
             return Result((), value=all(map(self._holds, bricks)))
@@ -155,12 +155,12 @@ class CopyCheckSpec:
 
 
 class EqualSpec(CompareSpec):
-    """Task that raises an error if one region differs; its result is small enough for a journal."""
+    """Task that raises an error if one region differs. Its result has no value, so it fits into a journal."""
 
     __slots__ = ()
 
     def run(self) -> Result:
-        """Compare; the recorded digest is that of the copy's files."""
+        """Compare the region; the result has the digest of the copy's files."""
         sources = self.digest()
         result = CompareSpec.run(self)
         check_equal(self.first, self.second, result.value)
@@ -171,7 +171,7 @@ class EqualSpec(CompareSpec):
 
 
 class CompareJob(FlatJob):
-    """Job that compares two volumes in regions where one of them has a file."""
+    """Job that compares two volumes in all regions where either has files."""
 
     spec: type[CompareSpec] = CompareSpec
 
@@ -198,10 +198,10 @@ class EqualJob(CompareJob):
         return bool(task.spec.digest() == result.sources)
 
 
-def check_equal(first: Volume, second: Volume, found: Differences) -> None:
-    """Raise an error if two volumes differ."""
-    if found.listed:
-        one = found.listed[0]
+def check_equal(first: Volume, second: Volume, differences: Differences) -> None:
+    """Raise IncompleteWriteError if two volumes differ."""
+    if differences.listed:
+        voxel = differences.listed[0]
         raise IncompleteWriteError(
-            f"{second.name}: voxel {one.voxel} of channel {one.channel} is {one.second}, but {one.first} in {first.name}; nothing was replaced"
+            f"{second.name}: voxel {voxel.voxel} of channel {voxel.channel} is {voxel.second}, but {voxel.first} in {first.name}; nothing was replaced"
         )

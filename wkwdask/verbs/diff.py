@@ -62,7 +62,7 @@ class VolumeDiff:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {mismatch}" for mismatch in self.mismatches]
-        lines += [f"{self.name}: {one}" for one in self.listed]
+        lines += [f"{self.name}: {difference}" for difference in self.listed]
         if self.voxels_different > len(self.listed):
             lines.append(f"{self.name}: ...")
         where = f", all in {self.box_of_differences}" if self.box_of_differences is not None else ""
@@ -114,13 +114,13 @@ def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
         "name": volume.name, "first": volume.first, "second": volume.second, "equal": volume.equal, "mismatches": volume.mismatches,
         "box": _box_json(volume.box), "voxels_compared": volume.voxels_compared, "voxels_different": volume.voxels_different,
         "box_of_differences": _box_json(volume.box_of_differences),
-        "listed": [_difference_json(one) for one in volume.listed],
+        "listed": list(map(_difference_json, volume.listed)),
     }  # fmt: skip
 
 
-def _difference_json(one: Difference) -> dict[str, Any]:
-    values = {"voxel": one.voxel, "channel": one.channel, "first": one.first, "second": one.second}
-    return {**values, "bits": one.bits} if one.bits[0] else values
+def _difference_json(difference: Difference) -> dict[str, Any]:
+    values = {name: getattr(difference, name) for name in ("voxel", "channel", "first", "second")}
+    return {**values, "bits": difference.bits} if difference.bits[0] else values
 
 
 def _box_json(box: BoundingBox | None) -> list[int] | None:
@@ -157,17 +157,17 @@ class MagPair:
 class Comparison(Work[Diff]):
     """Comparison of all common mags."""
 
-    def __init__(self, staged: Sequence[MagPair], alone: Diff) -> None:
-        self._staged, self._alone = staged, alone
+    def __init__(self, pairs: Sequence[MagPair], unpaired: Diff) -> None:
+        self._pairs, self._unpaired = pairs, unpaired
 
     def phases(self) -> Generator[Phase, str, Diff]:
         volumes = []
-        for one in self._staged:
-            job = one.job()
+        for pair in self._pairs:
+            job = pair.job()
             if job is not None:
-                yield Phase(job, f"comparing {one.name}")
-            volumes.append(one.report(job))
-        return replace(self._alone, volumes=tuple(volumes))
+                yield Phase(job, f"comparing {pair.name}")
+            volumes.append(pair.report(job))
+        return replace(self._unpaired, volumes=tuple(volumes))
 
 
 def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
@@ -175,28 +175,31 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
     plain = [_is_plain(url) for url in (first, second)]
     if any(plain):
         return Comparison([_pair_plain(first, second, plain, layer, mag, box)], Diff(()))
-    pairs, only = _layers(find(first), find(second), layer)
-    staged, alone = [], (list(only[0]), list(only[1]))
-    for name, (a, mag_a), (b, mag_b) in pairs:
+    layer_pairs, unpaired_layers = _pair_layers(find(first), find(second), layer)
+    pairs: list[MagPair] = []
+    unpaired = (list(unpaired_layers[0]), list(unpaired_layers[1]))
+    for name, (a, mag_a), (b, mag_b) in layer_pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
             raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: only equal mags can be compared")
-        chosen = mag or mag_a or mag_b
-        ratios = [_ratios(one) if chosen is None else {} for one in (a, b)]
-        named = [ratio for one, its_ratios in zip((a, b), ratios, strict=True) if _names_scale(one) for ratio in its_ratios]
-        there = [[m for m in one.mags if not named and (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
-        staged += [_compared(f"{name}/{m.name}", a.volume(m), b.volume(m), (_is_box_known(a), _is_box_known(b)), box) for m in there[0] if m in there[1]]
-        scales = [{ratio: scale for ratio, scale in one.items() if not named or ratio in named} for one in ratios]
-        staged += [_stage_scales(name, level, scales[1][ratio], ratio, box) for ratio, level in scales[0].items() if ratio in scales[1]]
+        # Levels pair by their mags. Scales of precomputed volumes that have no mag pair by their ratios to mag 1.
+        selected = mag or mag_a or mag_b
+        all_scales = [_scales_by_ratio(image) if selected is None else {} for image in (a, b)]
+        named = [ratio for image, its_scales in zip((a, b), all_scales, strict=True) if _names_scale(image) for ratio in its_scales]
+        mags = [[m for m in image.mags if not named and (selected is None or m == selected) and _is_openable(image, m)] for image in (a, b)]
+        declared = (_is_box_declared(a), _is_box_declared(b))
+        pairs += [_pair(f"{name}/{m.name}", a.volume(m), b.volume(m), declared, box) for m in mags[0] if m in mags[1]]
+        scales = [{ratio: scale for ratio, scale in its_scales.items() if not named or ratio in named} for its_scales in all_scales]
+        pairs += [_pair_scales(name, scale, scales[1][ratio], ratio, box) for ratio, scale in scales[0].items() if ratio in scales[1]]
         for n in (0, 1):
-            alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
-            alone[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
-    if not staged:
+            unpaired[n].extend(f"{name}/{m.name}" for m in mags[n] if m not in mags[1 - n])
+            unpaired[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
+    if not pairs:
         raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
-    return Comparison(staged, Diff((), tuple(alone[0]), tuple(alone[1])))
+    return Comparison(pairs, Diff((), tuple(unpaired[0]), tuple(unpaired[1])))
 
 
 def _is_plain(url: str | os.PathLike[str]) -> bool:
-    """Return whether a path is image or array files without a position. A Zarr array has one if it is part of an image or its URL names Zarr."""
+    """Return whether a path contains image or array files without a position. A Zarr array has a position if it belongs to an image or its URL names Zarr."""
     if contains_plain_arrays(url):
         its_format = format_of(url)
         return its_format is not None and not its_format.is_image(url)
@@ -215,15 +218,16 @@ def _pair_plain(
     first: str | os.PathLike[str], second: str | os.PathLike[str], plain: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> MagPair:
     """Pair a volume with image or array files, whose first voxel is placed at the corner of the volume's box."""
-    found: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip((first, second), plain, strict=True)]
-    known = next((volume for volume in found if volume is not None), None)
-    options = PlainOptions((0, 0, 0), mag or MAG_1) if known is None else PlainOptions(known.box.topleft, known.box.mag)
-    a, b = (volume if volume is not None else open_plain(url, options).volume for volume, url in zip(found, (first, second), strict=True))
-    return _compared("voxels", a, b, (True, True), box)
+    urls = (first, second)
+    placed: list[AnyVolume | None] = [None if is_plain else open_stored(url, layer, mag)[1] for url, is_plain in zip(urls, plain, strict=True)]
+    reference = next((volume for volume in placed if volume is not None), None)
+    options = PlainOptions((0, 0, 0), mag or MAG_1) if reference is None else PlainOptions(reference.box.topleft, reference.box.mag)
+    a, b = (volume if volume is not None else open_plain(url, options).volume for volume, url in zip(placed, urls, strict=True))
+    return _pair("voxels", a, b, (True, True), box)
 
 
 def _is_openable(layer: Image, mag: Mag) -> bool:
-    """Return whether a mag opens, with or without files."""
+    """Return whether a mag can be opened, with or without files."""
     try:
         layer.volume(mag)
     except MissingError:
@@ -239,60 +243,63 @@ def _names_scale(layer: Image) -> bool:
     return layer.key is not None and layer.mag is None
 
 
-def _ratios(layer: Image) -> dict[_Ratio, Level]:
+def _scales_by_ratio(layer: Image) -> dict[_Ratio, Level]:
     """Return the levels without a mag, by the ratio of their voxel lengths to those of mag 1."""
     if layer.container is not None:
         return {}
     base = layer.voxel_size_nm or (1, 1, 1)
-    found = {}
+    scales = {}
     for level in layer.selected:
         if level.problem and not issubclass(level.error, MissingError):
-            level.open()  # says why it cannot be compared
+            level.open()  # raises the reason why it cannot be compared
         if level.mag is None and level.lengths_nm is not None:
-            found[tuple(round(length / unit, 3) for length, unit in zip(level.lengths_nm, base, strict=True))] = level
-    return found
+            scales[tuple(round(length / unit, 3) for length, unit in zip(level.lengths_nm, base, strict=True))] = level
+    return scales
 
 
-def _stage_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None) -> MagPair:
+def _pair_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None) -> MagPair:
     """Pair two levels that have no mag."""
     a, b = first.open(), second.open()
     part = None
     if box is not None:
         low = vec3([math.floor(n / step) for n, step in zip(box.topleft, ratio, strict=True)])
         part = BoundingBox(low, vec3([math.ceil(n / step) - start for n, step, start in zip(box.bottomright, ratio, low, strict=True)]))
-    return _compared(f"{name}/{first.key}", a, b, (True, True), part)
+    return _pair(f"{name}/{first.key}", a, b, (True, True), part)
 
 
 _Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
-def _layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
-    """Pair layers by name; two single layers are a pair under any names."""
+def _pair_layers(first: ResolvedUrl, second: ResolvedUrl, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+    """Pair layers by name; return the pairs, and the names of unpaired layers. Two single layers are a pair under any names."""
     if layer is not None:
-        there = [any(one.name == layer for one in found.layers) for found in (first, second)]
+        has_layer = [any(image.name == layer for image in resolved.layers) for resolved in (first, second)]
+        # A single layer of another name pairs with the named one. Datasets need the name at least once.
         a, b = (
-            found.readable(found.layers[0]) if len(found.layers) == 1 and not has and (other or found.layers[0].container is None) else found.choose(layer)
-            for found, has, other in zip((first, second), there, there[::-1], strict=True)
+            resolved.readable(resolved.layers[0])
+            if len(resolved.layers) == 1 and not has and (other_has or resolved.layers[0].container is None)
+            else resolved.choose(layer)
+            for resolved, has, other_has in zip((first, second), has_layer, has_layer[::-1], strict=True)
         )
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.readable(first.layers[0]), second.readable(second.layers[0])
         return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
-    by_name = ({one.name: one for one in first.layers}, {one.name: one for one in second.layers})
+    by_name = ({image.name: image for image in first.layers}, {image.name: image for image in second.layers})
     names = [name for name in by_name[0] if name in by_name[1]]
     if not names and 1 in (len(first.layers), len(second.layers)):
-        (first if len(second.layers) == 1 else second).choose(None)  # which asks for a name
+        (first if len(second.layers) == 1 else second).choose(None)  # raises an error that asks for a name
     pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 
-def _is_box_known(layer: Image) -> bool:
-    """Return whether a layer's box is declared, and not just the extent of its files."""
+def _is_box_declared(layer: Image) -> bool:
+    """Return whether a document declares a layer's box; otherwise the box is the extent of its files."""
     return layer.container is None or layer.container.record is not None
 
 
-def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> MagPair:
-    """Pair two volumes; ``known`` says for each whether its box is declared."""
+def _pair(name: str, first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None) -> MagPair:
+    """Pair two volumes; ``declared`` states for each whether a document declares its box."""
     mismatches = []
     if first.dtype != second.dtype:
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
@@ -300,20 +307,22 @@ def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool,
         mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
     if mismatches:
         return MagPair(name, first, second, tuple(mismatches), None)
-    compared, problem = _compared_box(first, known[0], second, known[1], None if box is None else box.in_mag(first.box.mag))
+    compared, problem = _compared_box(first, second, declared, None if box is None else box.in_mag(first.box.mag))
     return MagPair(name, first, second, (problem,) if problem else (), compared)
 
 
-def _compared_box(first: AnyVolume, first_known: bool, second: AnyVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
+def _compared_box(first: AnyVolume, second: AnyVolume, declared: tuple[bool, bool], box: BoundingBox | None) -> tuple[BoundingBox, str]:
     """Return the intersection of both boxes, and the mismatch if they differ. Where both boxes are extents of files, missing files count as zeros."""
-    boxes = [first.box, second.box] if first_known == second_known else [first.box if first_known else second.box] * 2
-    if not first_known and not second_known:
-        boxes = [first.box.union(second.box)] * 2
+    if all(declared):
+        a, b = first.box, second.box
+    elif any(declared):
+        a = b = first.box if declared[0] else second.box
+    else:
+        a = b = first.box.union(second.box)
     if box is not None:
-        boxes = [one.intersection(box) for one in boxes]
-        if all(one.is_empty for one in boxes):
+        a, b = a.intersection(box), b.intersection(box)
+        if a.is_empty and b.is_empty:
             raise BoundsError(f"{first.name}: box {box} lies outside {first.box}")
-    common = boxes[0].intersection(boxes[1])
-    if boxes[0] == boxes[1] or (boxes[0].is_empty and boxes[1].is_empty):
-        return common, ""
-    return common, f"boxes {boxes[0]} and {boxes[1]}: only voxels in both are compared"
+    if a == b or (a.is_empty and b.is_empty):
+        return a.intersection(b), ""
+    return a.intersection(b), f"boxes {a} and {b}: only voxels in both are compared"

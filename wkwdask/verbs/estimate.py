@@ -33,13 +33,12 @@ if TYPE_CHECKING:
     from wkwdask.verbs.rechunk import Rechunk
 
 _SAMPLED_REGIONS = 3
-_SAMPLED_BRICKS = 2
-_SAMPLED_GROUP = 16
+_FEWEST_BRICKS, _MOST_BRICKS = 2, 16  # that a pyramid samples in a region
 _BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
 _OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
 _SECONDS_PER_TASK = 0.005
 _MAX_REGIONS_LISTED = 1000
-_SAMPLED_SECONDS = 1.0  # for the sections of one brick
+_SECTION_SECONDS = 1.0  # for the sections of one brick
 _FEW_REGIONS = 1 << 20
 
 
@@ -120,15 +119,17 @@ class PyramidPlan(_Totals):
     @property
     def tasks(self) -> int:
         """Number of tasks, at most."""
-        return sum(one.regions + one.joins for one in self.passes)
+        return sum(entry.regions + entry.joins for entry in self.passes)
 
     def __str__(self) -> str:
         if not self.mags:
             return f"{self.source}: is already the coarsest: nothing to do"
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
-        for one in self.passes:
-            shape = " x ".join(map(str, one.region_shape))
-            lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {counted(one.regions, 'region')} of {shape} voxels, up to {counted(one.joins, 'join')}")
+        for entry in self.passes:
+            shape = " x ".join(map(str, entry.region_shape))
+            lines.append(
+                f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels, up to {counted(entry.joins, 'join')}"
+            )
         lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
         lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
         lines.append(
@@ -145,32 +146,31 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     """Estimate a pyramid from its plan and a timed sample."""
     source, staged = pyramid.source, pyramid.staged
     files_in, nbytes_in = pyramid.source.count_files() or (0, 0)
-    ratio, seconds_per_byte = _sample_work(pyramid) if pyramid.passes else (None, 0.0)
+    sample = _sample_pyramid(pyramid) if pyramid.passes else _Sample()
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
     voxel_nbytes_in = scratch = 0
-    for number, one in enumerate(pyramid.passes):
+    for number, plan in enumerate(pyramid.passes):
         if number == 0:
-            occupied = source.moved(one.source_shift).occupied(one.source_region_shape)
-            voxel_nbytes_in = _occupied_voxels(one, occupied) * _voxel_nbytes(source)
-            if ratio is None:  # no sample: assume the compression of the source
-                ratio = nbytes_in / max(1, voxel_nbytes_in)
+            occupied = source.moved(plan.source_shift).occupied(plan.source_region_shape)
+            voxel_nbytes_in = _occupied_voxels(plan, occupied) * _voxel_nbytes(source)
+            ratio = nbytes_in / max(1, voxel_nbytes_in) if sample.ratio is None else sample.ratio  # without a sample, the compression of the source
         else:
-            occupied = _made_regions(pyramid.passes[number - 1], one, occupied, staged.targets[len(mags) - 1].shard_shape)
-        targets = staged.targets[len(mags) : len(mags) + len(one.levels)]
+            occupied = _regions_with_data(pyramid.passes[number - 1], plan, occupied, staged.targets[len(mags) - 1].shard_shape)
+        targets = staged.targets[len(mags) : len(mags) + len(plan.levels)]
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
         for level, target in enumerate(targets):
-            shards = int(one.levels[level].occupied_shards(target.shard_shape, occupied).sum())
+            shards = int(plan.levels[level].occupied_shards(target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
             files = target.max_files(shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
-            if shards and not one.writes_whole_shards(level, target.shard_shape):
+            if shards and not plan.writes_whole_shards(level, target.shard_shape):
                 joins += shards
                 scratch += 2 * nbytes // shards
-        passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
-    tasks = sum(one.regions + one.joins for one in passes)
+        passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), plan.source_region_shape, joins))
+    tasks = sum(entry.regions + entry.joins for entry in passes)
     nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
     return PyramidPlan(
         source=source.name,
@@ -184,13 +184,13 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
         scratch_nbytes=scratch,
         memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
         workers=workers,
-        seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
-        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_refusals_of(staged)),
+        seconds=(voxel_nbytes_in * sample.seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
+        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_start_notes(staged)),
     )
 
 
-def _refusals_of(staged: StagedMags) -> list[str]:
-    """Return the reasons why the job could not start now, and the progress of an interrupted one."""
+def _start_notes(staged: StagedMags) -> list[str]:
+    """Return the reason why the job could not start now, and the progress of an interrupted one."""
     notes = []
     try:
         staged.check_free()
@@ -202,42 +202,65 @@ def _refusals_of(staged: StagedMags) -> list[str]:
     return notes
 
 
-def _sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
-    """Run a few bricks of the first pass without writing; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
+@dataclass(slots=True)
+class _Sample:
+    """Timed sample of the work of a job."""
+
+    nbytes_in: int = 0
+    """Decoded bytes that were read and timed."""
+    seconds: float = 0.0
+    """Time of reading, reducing and encoding these."""
+    encoded_nbytes: int = 0
+    """Bytes of the voxels that were encoded."""
+    stored_nbytes: int = 0
+    """Size of their chunks."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Stored bytes per voxel byte, None if all sampled voxels are zero."""
+        return self.stored_nbytes / self.encoded_nbytes if self.encoded_nbytes else None
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """Time per decoded byte that is read."""
+        return self.seconds / max(1, self.nbytes_in)
+
+
+def _sample_pyramid(pyramid: Pyramid) -> _Sample:
+    """Stream a few bricks of the first pass without writing them; the ratio is that of the first mag."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
     source = pyramid.source.moved(plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
-    bricks = [
+    source_bricks = [
         brick
         for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]
-        for brick in _from_the_middle(list(plan.bricks(region)), plan.source_bricks_per_brick)
+        for brick in _middle_bricks(list(plan.bricks(region)), plan.source_bricks_per_brick)
     ]
-    voxel_nbytes = stored = made = 0
-    seconds, sampled = 0.0, -1  # the first brick compiles kernels and is not counted
-    for brick in bricks:
+    sample, is_first = _Sample(), True  # the first brick compiles kernels and is not timed
+    for source_brick in source_bricks:
         started = time.perf_counter()
-        nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
+        nonzero = source.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
         encoded = [
-            (targets[done.level].encoded_nbytes(done.voxels, done.topleft), done.voxels.nbytes, done.level)
-            for done in stream.push(brick, nonzero == 0)
-            if done.voxels is not None
+            (targets[brick.level].encoded_nbytes(brick.voxels, brick.topleft), brick.voxels.nbytes, brick.level)
+            for brick in stream.push(source_brick, nonzero == 0)
+            if brick.voxels is not None
         ]
         if not nonzero:
             continue
-        if sampled >= 0:
-            seconds += time.perf_counter() - started
-            voxel_nbytes += stream.source_box(brick).volume * _voxel_nbytes(source)
-        stored += sum(nbytes for nbytes, _, level in encoded if level == 0)
-        made += sum(nbytes for _, nbytes, level in encoded if level == 0)
-        sampled += 1
+        if not is_first:
+            sample.seconds += time.perf_counter() - started
+            sample.nbytes_in += stream.source_box(source_brick).volume * _voxel_nbytes(source)
+        is_first = False
+        sample.stored_nbytes += sum(stored for stored, _, level in encoded if level == 0)
+        sample.encoded_nbytes += sum(nbytes for _, nbytes, level in encoded if level == 0)
     stream.close()
-    return stored / made if made else None, seconds / max(1, voxel_nbytes)
+    return sample
 
 
-def _from_the_middle(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
-    """Return a few neighbouring source bricks from the middle: those of one brick of the first mag, or at least as many as are worth timing."""
-    count = max(_SAMPLED_BRICKS, min(group, _SAMPLED_GROUP))
+def _middle_bricks(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
+    """Return a few neighbouring source bricks from the middle: those that make one brick of the first mag, within limits."""
+    count = max(_FEWEST_BRICKS, min(group, _MOST_BRICKS))
     first = max(0, (len(bricks) - count) // 2) // group * group
     return bricks[first : first + count]
 
@@ -246,21 +269,21 @@ def _voxel_nbytes(volume: Volume) -> int:
     return volume.dtype.itemsize * volume.num_channels
 
 
-def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
-    """Return the map of regions of a pass whose source, made by the pass before, has data; if they are too many to mark, all of them."""
-    level = one.levels[0]
+def _regions_with_data(previous: Pass, plan: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
+    """Return the map of regions of a pass whose source, made by the previous pass, has data; all regions if they are few."""
+    level = plan.levels[0]
     if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
         return cell_map(level.box, level.region_shape, str(level.box), fill=True)
-    number = len(before.levels) - 1
-    made = before.levels[number].occupied_shards(shard_shape, occupied)
-    first = [cells.start for cells in cell_range(before.levels[number].box, shard_shape)]
-    return project_cells(made, first, shard_shape, one.source_box, one.source_region_shape)
+    source_level = previous.levels[-1]
+    source_shards = source_level.occupied_shards(shard_shape, occupied)
+    first = [cells.start for cells in cell_range(source_level.box, shard_shape)]
+    return project_cells(source_shards, first, shard_shape, plan.source_box, plan.source_region_shape)
 
 
-def _occupied_voxels(one: Pass, occupied: CellMap) -> int:
+def _occupied_voxels(plan: Pass, occupied: CellMap) -> int:
     """Count the source voxels of all regions that have data."""
-    box, shape = one.source_box, np.array(one.source_region_shape)
-    low = (marked_cells(occupied) + [cells.start for cells in cell_range(box, one.source_region_shape)]) * shape
+    box, shape = plan.source_box, np.array(plan.source_region_shape)
+    low = (marked_cells(occupied) + [cells.start for cells in cell_range(box, plan.source_region_shape)]) * shape
     return int((np.minimum(low + shape, box.bottomright) - np.maximum(low, box.topleft)).prod(axis=1).sum())
 
 
@@ -286,7 +309,7 @@ def _format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedMag:
-    """Estimate of one mag, scale or array to make, or of one export."""
+    """Estimate of one new mag, scale or array, or of one export."""
 
     folder: str
     size: Vec3
@@ -347,64 +370,65 @@ class ConversionPlan(_Totals):
         if any(mag.seconds for mag in self.mags):
             lines.append(f"memory   about {format_nbytes(max(mag.memory_nbytes for mag in self.mags))} per worker of one thread")
             lines.append(f"time     about {_format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
-        lines += [f"then the pyramid of {place}; run wkwdask pyramid --dry-run on it once it exists for an estimate" for place in self.pyramids]
+        lines += [f"then the pyramid of {mag}; run wkwdask pyramid --dry-run on it once it exists for an estimate" for mag in self.pyramids]
         return "\n".join([*lines, *dict.fromkeys(note for mag in self.mags for note in mag.notes)])
 
 
 def estimate_conversion(jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int) -> ConversionPlan:
     """Estimate a conversion from its plans and timed samples."""
-    return ConversionPlan((*(_of_job(job) for job in jobs), *(_of_export(export) for export in exports)), tuple(pyramids), workers)
+    return ConversionPlan((*map(_estimate_job, jobs), *map(_estimate_export, exports)), tuple(pyramids), workers)
 
 
-def _of_job(job: Import | Rechunk) -> ConvertedMag:
-    source: Any = job.source if isinstance(job, Import) else job.volume
-    plan: Any = job.plan
-    target, staged = job.target, job.staged
-    made = job.job()
-    shards = made.tallies[0].expected
+def _estimate_job(planned: Import | Rechunk) -> ConvertedMag:
+    source: Any = planned.source if isinstance(planned, Import) else planned.volume
+    plan: Any = planned.plan
+    target, staged = planned.target, planned.staged
+    job = planned.job()
+    shards = job.tallies[0].expected
     joins = 0 if plan.contains_whole_shards(target.shard_shape) else shards
-    regions = made.num_tasks - joins
+    regions = job.num_tasks - joins
     share = regions / max(1, count_cells(plan.box, plan.region_shape))
-    voxel_nbytes = int(plan.box.volume * source.num_channels * source.dtype.itemsize * share)
-    voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
-    chunks = count_cells(plan.box, target.chunk_shape)
-    files = target.max_files(shards, math.ceil(chunks * share))
-    copies = not isinstance(job, Import) and not job.decodes  # spliced chunks are not encoded, so the sample only estimates the size
+    voxels = plan.box.volume * share
+    nbytes_in = int(voxels * source.num_channels * source.dtype.itemsize)
+    nbytes_out = int(voxels * target.num_channels * target.dtype.itemsize)
+    files = target.max_files(shards, math.ceil(count_cells(plan.box, target.chunk_shape) * share))
+    copies = not isinstance(planned, Import) and not planned.decodes  # spliced chunks are not encoded, so the sample only estimates the size
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
-    ratio, seconds_per_byte = _sampled(source, plan, target, occupied)
-    nbytes = target.expected_nbytes(shards, voxel_nbytes_out, 1.0 if ratio is None else ratio)
-    notes = (*(job.notes if isinstance(job, Import) else ()), *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_refusals_of(staged))
-    seconds = (0 if copies else voxel_nbytes * seconds_per_byte * _OVERHEAD) + _SECONDS_PER_TASK * made.num_tasks
+    sample = _sample_copy(source, plan, target, occupied)
+    nbytes = target.expected_nbytes(shards, nbytes_out, 1.0 if sample.ratio is None else sample.ratio)
+    source_notes = planned.notes if isinstance(planned, Import) else ()
+    notes = (*source_notes, *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *_start_notes(staged))
+    seconds = (0 if copies else nbytes_in * sample.seconds_per_byte * _OVERHEAD) + _SECONDS_PER_TASK * job.num_tasks
     return ConvertedMag(
-        staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, voxel_nbytes, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
+        staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, nbytes_in, _BASE_NBYTES + staged.task_nbytes, seconds, notes,
         target.shard_shape,
     )  # fmt: skip
 
 
-def _of_export(export: Export) -> ConvertedMag:
+def _estimate_export(export: Export) -> ConvertedMag:
     box, source = export.form.box, export.source
     nbytes = box.volume * source.num_channels * source.dtype.itemsize
     shape = (box.size[0], box.size[1], 1)
     return ConvertedMag(export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, _BASE_NBYTES, 0.0)
 
 
-def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[float | None, float]:
-    """Read and encode a few bricks of regions with data; return stored bytes per voxel byte (None if all are zero) and seconds per voxel byte read."""
+def _sample_copy(source: Any, plan: Any, target: Any, occupied: CellMap) -> _Sample:
+    """Read and encode the middle bricks of a few regions with data, without writing them."""
     regions = list(islice(plan.regions(occupied), _MAX_REGIONS_LISTED))
-    stored = read = made = 0
-    seconds, is_first = 0.0, True  # the first brick compiles kernels and is not counted
-    for region in [*regions[:1], *regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]]:
+    sample = _Sample()
+    for number, region in enumerate([*regions[:1], *regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]]):
         box = _middle_brick(plan, region)
         started = time.perf_counter()
-        voxels, decoded = _read(source, box)
-        nbytes = target.encoded_nbytes(voxels, box.topleft)
-        elapsed = time.perf_counter() - started
-        if is_first:
-            is_first = False
-            continue
-        stored, made = stored + nbytes, made + (voxels.nbytes if nbytes else 0)
-        seconds, read = seconds + elapsed, read + decoded
-    return stored / made if stored else None, seconds / max(1, read)
+        voxels, nbytes_in = _read(source, box)
+        stored_nbytes = target.encoded_nbytes(voxels, box.topleft)
+        seconds = time.perf_counter() - started
+        if number == 0:
+            continue  # the first brick compiles kernels; it is read again as the next one
+        sample.seconds += seconds
+        sample.nbytes_in += nbytes_in
+        sample.stored_nbytes += stored_nbytes
+        sample.encoded_nbytes += voxels.nbytes if stored_nbytes else 0
+    return sample
 
 
 def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
@@ -415,17 +439,17 @@ def _middle_brick(plan: Any, region: Vec3) -> BoundingBox:
 
 
 def _read(source: Any, box: BoundingBox) -> tuple[npt.NDArray[Any], int]:
-    """Read a box; return it with the number of decoded bytes. Of sections, as many as time allows; these are repeated for the others."""
+    """Read a box; return its voxels and the number of decoded bytes. If time is short, only the first sections are read, and repeated for the others."""
     voxels = np.zeros((source.num_channels, *box.size), source.dtype)
     if source.chunk_shape[2] != 1:
         source.read_into(voxels, box.topleft)
         return voxels, voxels.nbytes
     x, y, first = box.topleft
-    done, until = 0, time.perf_counter() + _SAMPLED_SECONDS
-    while done < box.size[2] and (not done or time.perf_counter() < until):
-        source.read_into(voxels[:, :, :, done : done + 1], (x, y, first + done))
-        done += 1
-    for z in range(done, box.size[2]):
-        voxels[:, :, :, z] = voxels[:, :, :, z % done]
+    num_read, end = 0, time.perf_counter() + _SECTION_SECONDS
+    while num_read < box.size[2] and (not num_read or time.perf_counter() < end):
+        source.read_into(voxels[:, :, :, num_read : num_read + 1], (x, y, first + num_read))
+        num_read += 1
+    for z in range(num_read, box.size[2]):
+        voxels[:, :, :, z] = voxels[:, :, :, z % num_read]
     width, height = (min(n, m) for n, m in zip(source.chunk_shape[:2], source.box.size[:2], strict=True))
-    return voxels, done * max(width * height, box.size[0] * box.size[1]) * source.num_channels * source.dtype.itemsize
+    return voxels, num_read * max(width * height, box.size[0] * box.size[1]) * source.num_channels * source.dtype.itemsize

@@ -1,7 +1,7 @@
 """Export of a level to image files or an array file.
 
-The export is written into a hidden folder beside the target, with a journal. An interrupted export resumes there, and the target appears only when it is
-complete.
+The export is written into a hidden folder beside the target, with a journal, so that an interrupted export can resume. The complete result is then renamed to
+the target.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.model.states import digest
+from wkwdask.plans.cells import count_cells
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result, Task, voxel_nbytes
 from wkwdask.runs.journal import Journal, JournaledJob, read_journal
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportSpec(SourceSpec):
-    """Task that writes one cell."""
+    """Task that writes one cell, a box of the target that is written at once."""
 
     source: Volume
     output: Output
@@ -78,17 +79,17 @@ class ExportJob(FlatJob):
     """Job that writes a volume to files of another format."""
 
     def __init__(self, source: Volume, output: Output, box: BoundingBox) -> None:
-        step, corner = output.cell_shape, output.corner
-        counted = counted_from(box, corner)
+        cell_shape, corner = output.cell_shape, output.corner
+        relative_box = counted_from(box, corner)
 
         def tasks() -> Iterator[Task]:
-            for index in cells(counted, step):
-                yield ExportSpec(source, output, moved(cell_box(index, step, box).intersection(counted), corner)).task()
+            for index in cells(relative_box, cell_shape):
+                yield ExportSpec(source, output, moved(cell_box(index, cell_shape, box).intersection(relative_box), corner)).task()
 
-        super().__init__(tasks, sum(1 for _ in cells(counted, step)), lambda *_: None)  # cells are written in place
+        super().__init__(tasks, count_cells(relative_box, cell_shape), lambda *_: None)  # tasks write their cells themselves
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Return True: a journaled cell is written, unless the source has changed, which is an error."""
+        """Return True: a journaled cell exists. A changed source is an error."""
         check_source(task, result)
         return True
 
@@ -96,7 +97,7 @@ class ExportJob(FlatJob):
 _COMMAND = "export"
 _SETTINGS_NAME = "settings.json"
 _TARGETS = "use .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
-_UNKNOWN = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
 _WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
@@ -114,7 +115,7 @@ class Export(Work[Report]):
     compression: str
     """Compression of TIFF files."""
     settings: dict[str, Any]
-    """Settings that a resumed export must have too."""
+    """Settings that a resumed export must have in common."""
     existing: str
     owner: Owner
     """Lock owner of this process."""
@@ -147,7 +148,7 @@ class Export(Work[Report]):
         return SectionsOutput(self.staged, self.form, self.compression)
 
     def start(self) -> None:
-        """Take the lock, then the hidden folder of an interrupted export or a new one."""
+        """Take the lock, then continue in the hidden folder of an interrupted export or create a new one."""
         parent = dirname(self.target)
         files.makedirs(parent)
         # Target and hidden folder are siblings on one file system, so that the last step is an atomic rename.
@@ -157,13 +158,13 @@ class Export(Work[Report]):
             if not files.lexists(self.staged):
                 files.remove_tree(self.root)  # left by an export that was killed after it published its target, or before it wrote anything
             _check_free(self.target, self.existing, is_file=self.is_file)
-            self._take_over()
+            self._prepare_folder()
         except BaseException:
             self.release()
             raise
 
-    def _take_over(self) -> None:
-        """Keep the files of an interrupted export if its settings are the same."""
+    def _prepare_folder(self) -> None:
+        """Create the hidden folder, or keep that of an interrupted export with the same settings."""
         path = f"{self.root}/{_SETTINGS_NAME}"
         if self.existing == "overwrite" or not files.exists(path):
             files.remove_tree(self.root)
@@ -189,7 +190,7 @@ class Export(Work[Report]):
 
     def phases(self) -> Generator[Phase, str, Report]:
         """Write all cells that the journal does not list, or one TIFF section by section, then publish the target."""
-        title, begin = f"exporting {self.source.name}", time.monotonic()
+        title, started = f"exporting {self.source.name}", time.monotonic()
         output, note = self.output(), ""
         if output is None:
             if files.exists(self.staged):
@@ -203,11 +204,12 @@ class Export(Work[Report]):
                 job = JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
                 yield Phase(job, title)
             note = f"{job.num_known} tasks had been finished before" if job.num_known else ""
-        report = self.publish(time.monotonic() - begin, note)
+        report = self.publish(time.monotonic() - started, note)
         self.release()
         return report
 
     def publish(self, seconds: float, note: str) -> Report:
+        """Flush the result to disk and rename it to the target."""
         check_not_replaced(self.mag)
         nbytes, num_files = _flush(self.staged)
         if files.isdir(self.staged):
@@ -226,12 +228,12 @@ class Export(Work[Report]):
 def lay_out_export(
     mag: StoredArray, target: str | os.PathLike[str], part: VolumeSelection, stored: TiffOptions, existing: str, voxel_size_nm: VoxelSize | None
 ) -> Export:
-    """Plan an export."""
+    """Plan the export of a mag to image files or an array file."""
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
     if not files.isdir(path) and not os.fspath(target).endswith("/"):
-        suffix = _UNKNOWN.search(basename(path))
+        suffix = _SUFFIX.search(basename(path))
         if suffix is not None and not path.lower().endswith(_WRITTEN):
             raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
     with contextlib.suppress(ValueError):
@@ -239,7 +241,7 @@ def lay_out_export(
         raise UnsupportedError(f"{path}: is the folder of a mag, and the source is WKW too: use rechunk to store a mag in another place")
     box = mag.box if part.box is None else part.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
-        raise BoundsError(f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', asked for was {part.box}'}")
+        raise BoundsError(f"{mag.name}: nothing to export: the box of the mag is {mag.box}{'' if part.box is None else f', requested was {part.box}'}")
     source = part.converted(mag)
     channels, dtype = range(mag.num_channels) if part.channels is None else part.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
@@ -262,12 +264,12 @@ def check_suffix(target: str | os.PathLike[str]) -> None:
             raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
 
 
-def _compression(path: str, asked: str | None) -> str:
+def _compression(path: str, requested: str | None) -> str:
     if path.lower().endswith((".npy", ".zarr")):
-        if asked is not None:
+        if requested is not None:
             raise ValueError(f"{path}: compression is for TIFF; .npy has none, .zarr its own")
         return "raw"
-    return asked or "zlib"
+    return requested or "zlib"
 
 
 def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
@@ -276,7 +278,7 @@ def _voxel_size(mag: StoredArray, voxel_size_nm: VoxelSize | None) -> VoxelSize 
 
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:
-    """Check that the target may be written. A folder is only replaced if an export could have made it."""
+    """Raise ExistsError unless the target may be written. A folder is replaced only if it looks like the result of an export."""
     if not files.lexists(target):
         return
     if files.islink(target):
@@ -294,7 +296,7 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
 
 
 def _check_sections(target: str) -> None:
-    """Check that a folder contains only sections as exports name them."""
+    """Raise ExistsError unless a folder contains only sections, named as exports name them."""
     with files.scandir(target) as entries:
         other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
     if other is not None:
@@ -305,9 +307,9 @@ def _flush(path: str) -> tuple[int, int]:
     """Flush all written files to disk; return their bytes and number."""
     paths = [f"{folder}/{name}" for folder, _, names in files.walk(path) for name in names] if files.isdir(path) else [path]
     nbytes = 0
-    for one in paths:
-        files.fsync(one)
-        nbytes += files.getsize(one)
+    for file in paths:
+        files.fsync(file)
+        nbytes += files.getsize(file)
     for folder, _, _ in files.walk(path, topdown=False):
         files.fsync(folder)
     return nbytes, len(paths)

@@ -43,11 +43,11 @@ class ImportSource(Volume, Protocol):
         """Return a part of the volume that is small to pickle."""
 
     def cached(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ImportSource]:
-        """Return a reader that decodes each part of the source once. Parts that later readings need wait in an unnamed file in a scratch folder."""
+        """Return a reader that decodes each part of the source once, and keeps parts that later readings need in an unnamed file in a scratch folder."""
 
 
 class ConvertSpec(UpsampleSpec):
-    """Task that makes one region of a mag and decodes each part of the source once."""
+    """Task that makes one region of a mag, and decodes each part of the source once."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class ConvertSpec(UpsampleSpec):
 
 
 class ConvertJob(RegionJob):
-    """Job that makes one mag from image or array files; each task gets its part of the source."""
+    """Job that makes one mag from image or array files."""
 
     def __init__(self, source: ImportSource, target: TargetArray, plan: SlabPlan) -> None:
         def spec_of(level: int, region: Vec3) -> ConvertSpec:
@@ -94,7 +94,7 @@ class Import(Plan):
     target: TargetArray
     staged: StagedMags
     input: str
-    """Token of the source files."""
+    """Token of ``source``: its files, and its position in coordinates of the target."""
     notes: tuple[str, ...]
     """Notes on the source."""
     warnings: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Import(Plan):
     def phases(self) -> Generator[Phase, str, Outcome]:
         job = self.job()
         note = yield Phase(job, f"importing {self.source.name}")
-        filled = (f"filled with zeros: {one}" for one in read_notes(_notes_folder(self.staged)))
+        filled = (f"filled with zeros: {section}" for section in read_notes(_notes_folder(self.staged)))
         return Outcome(job.tallies, "\n".join(filter(None, [note, *self.notes, *filled])))
 
     def check_unchanged(self) -> None:
@@ -132,32 +132,33 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> OpenedImport:
     return OpenedImport(cropped(options.part.converted(plain.volume), options.part.box, "the source"), plain, options.fill)
 
 
-def lay_out_import(place: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
+def lay_out_import(target_image: TargetImage, imported: OpenedImport, options: Any, existing: str, workers: int) -> Import:
     """Plan one level of images or an array, or resume the interrupted job of the same settings."""
-    absolute = imported.source
-    levels = place.new_levels([LevelSpec.like(absolute)], options, existing=existing)
-    settings = settings_of("convert", box=box_setting(absolute.box), on_error="fill" if imported.fill else "fail", input=token_of(absolute.token))
+    levels = target_image.new_levels([LevelSpec.like(imported.source)], options, existing=existing)
+    on_error, absolute_token = "fill" if imported.fill else "fail", token_of(imported.source.token)
+    settings = settings_of("convert", box=box_setting(imported.source.box), on_error=on_error, input=absolute_token)
     draft, target = stage_level(levels, "convert", settings, existing)
-    source = relative_to(absolute, target.origin)
+    source = relative_to(imported.source, target.origin)
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)
-    own_nbytes = LevelSpec.like(source).voxel_nbytes
-    memory_nbytes = own_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0)  # of a voxel, while it is read
+    voxel_nbytes = LevelSpec.like(source).voxel_nbytes
+    # A converted voxel is in memory twice, before and after its conversion.
+    memory_nbytes = voxel_nbytes + (LevelSpec.like(source.source).voxel_nbytes if isinstance(source, ConvertedVolume) else 0)
     plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), Tiling(target.chunk_shape, target.shard_shape, memory_nbytes), workers, shapes)
-    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + own_nbytes)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + voxel_nbytes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
-    staged = draft.mags([target], LevelSpec.like(absolute).nbytes, levels.edit, record, task_nbytes=task_nbytes)
-    read = _with_notes(source, _notes_folder(staged)) if imported.fill else source
-    return Import(read, plan, target, staged, token_of(source.token), imported.plain.notes, levels.warnings)
+    staged = draft.mags([target], LevelSpec.like(imported.source).nbytes, levels.edit, record, task_nbytes=task_nbytes)
+    if imported.fill:
+        source = _with_zero_fill(source, _notes_folder(staged))
+    return Import(source, plan, target, staged, token_of(source.token), imported.plain.notes, levels.warnings)
 
 
 def _notes_folder(staged: StagedMags) -> str:
     return f"{staged.root}/{_NOTES_NAME}"
 
 
-def _with_notes(source: Any, folder: str) -> ImportSource:
+def _with_zero_fill(source: Any, notes_folder: str) -> Any:
     """Replace unreadable sections by zeros, with a note about each in a folder."""
     if isinstance(source, ConvertedVolume):
-        return replace(source, source=_with_notes(source.source, folder))
-    changed: ImportSource = source.with_zero_fill(folder)
-    return changed
+        return replace(source, source=_with_zero_fill(source.source, notes_folder))
+    return source.with_zero_fill(notes_folder)

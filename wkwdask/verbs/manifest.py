@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from dataclasses import dataclass, field
@@ -46,17 +47,19 @@ def _line(path: str, digest: str) -> str:
 
 
 def parse_manifest(text: str, source: str) -> dict[str, str]:
-    """Parse a manifest, also one by ``sha256sum``."""
-    found = {}
+    """Parse a manifest, or a list that ``sha256sum`` wrote; return the SHA-256 by path."""
+    hashes = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):
             continue
-        named = _LINE.fullmatch(line)
-        if named is None:
+        fields = _LINE.fullmatch(line)
+        if fields is None:
             raise CorruptError(f"{source}: line {number}: expected a SHA-256, two spaces and a path, found {line[:80]!r}")
-        path = re.sub(r"\\(.)", lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), named[3]) if named[1] else named[3]
-        found[path.removeprefix("./")] = named[2]
-    return found
+        is_escaped, digest, path = fields.groups()
+        if is_escaped:
+            path = re.sub(r"\\(.)", lambda match: {"n": "\n", "r": "\r"}.get(match[1], match[1]), path)
+        hashes[path.removeprefix("./")] = digest
+    return hashes
 
 
 _READ_NBYTES = 4 << 20
@@ -99,7 +102,7 @@ def read_manifest(root: str) -> dict[str, str]:
         raise MissingError(f"{path}: not found: write a manifest first") from None
 
 
-_FILES_PER_TASK = 64  # files of one task
+_FILES_PER_TASK = 64
 _MAX_LISTED = 20
 
 
@@ -116,13 +119,11 @@ class HashSpec:
 
     def run(self) -> Result:
         """Read the files; the value is (path, hash, bytes) of each existing one."""
-        found = []
+        hashes = []
         for path in self.paths:
-            try:
-                found.append((path, *hash_file(f"{self.root}/{path}")))
-            except FileNotFoundError:  # removed since it was listed, or a dangling link
-                continue
-        return Result((), value=found)
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed, or a dangling link
+                hashes.append((path, *hash_file(f"{self.root}/{path}")))
+        return Result((), value=hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +152,11 @@ class ManifestReport:
 
     def __str__(self) -> str:
         lines = []
-        for what in ("missing", "changed", "additional", "not_hashed"):
-            paths, said = getattr(self, what), what.replace("_", " ")
-            lines += [f"{said}: {path}" for path in paths[:_MAX_LISTED]]
+        for name in ("missing", "changed", "additional", "not_hashed"):
+            paths, label = getattr(self, name), name.replace("_", " ")
+            lines += [f"{label}: {path}" for path in paths[:_MAX_LISTED]]
             if len(paths) > _MAX_LISTED:
-                lines.append(f"{said}: and {len(paths) - _MAX_LISTED} more")
+                lines.append(f"{label}: and {len(paths) - _MAX_LISTED} more")
         counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
         return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
 
@@ -184,9 +185,9 @@ class Hashes(Work[None]):
         def tasks() -> Iterator[Task]:
             return (HashSpec(self.root, tuple(paths[first : first + _FILES_PER_TASK])).task() for first in range(0, len(paths), _FILES_PER_TASK))
 
-        return FlatJob(tasks, -(-len(paths) // _FILES_PER_TASK), self._take)
+        return FlatJob(tasks, -(-len(paths) // _FILES_PER_TASK), self._add)
 
-    def _take(self, task: Task, result: Result) -> None:
+    def _add(self, spec: HashSpec, result: Result) -> None:
         for path, digest, nbytes in result.value:
             self.found[path] = digest
             self.nbytes += nbytes

@@ -1,10 +1,11 @@
 """Planning and job of :func:`wkwdask.build_pyramid`: all coarser mags of an image.
 
-One reading of a mag, a pass, makes as many coarser mags as memory allows; further passes start from the coarsest mag of the pass before.
+A pass reads one mag once and makes the next few coarser mags. The next pass reads the coarsest of these.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,22 +77,16 @@ class RegionSpec(SourceSpec):
 
     def run(self) -> Result:
         """Read the region brick by brick, and write the bricks of each mag once they are complete."""
-        # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps its open shard until the last brick of it has come.
+        # source bricks -> stream -> bricks of mag 2, 4, 8... -> one writer per mag. A writer keeps a shard open until the last brick of it has come.
         states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
-        writers = [self._writer(level) for level in range(len(self.targets))]
-        try:
+        with contextlib.closing(stream), contextlib.ExitStack() as open_writers:
+            writers = [open_writers.enter_context(self._writer(level)) for level in range(len(self.targets))]
             push = self._chunk_pusher(stream) or self._brick_pusher(stream)
-            for brick in self.plan.bricks(self.region):
-                for done in push(brick):
-                    writers[done.level].put(done.index, done.voxels)
+            for source_brick in self.plan.bricks(self.region):
+                for brick in push(source_brick):
+                    writers[brick.level].put(brick.index, brick.voxels)
             receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
-        except BaseException:
-            for writer in writers:
-                writer.discard()
-            raise
-        finally:
-            stream.close()
         sources = self._sources_of_shards(states)
         return Result(
             tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts),
@@ -209,7 +204,7 @@ class PyramidJob:
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         if isinstance(task.spec, RegionSpec) and task.spec.digest() != result.sources:
-            # A changed source is an error. A changed mag in between was made by this job: its regions are simply made again.
+            # A changed source is an error. Later passes read mags that this job makes: if one of those has changed, its regions are computed again.
             if task.spec.first_level:
                 return False
             raise source_changed(task, task.spec.states(), self.source)
@@ -228,34 +223,35 @@ class ExistingMag:
     record: npt.NDArray[np.int64] | None
     """Recorded states of its files, see ``wkwdask.store.records``; None without a record."""
     old_box: BoundingBox | None
-    """Box of the finer mag when the record was written [voxels of the finer mag, counted as there]."""
+    """Box of the finer mag when the record was written [voxels of the finer mag, in the coordinates of ``finer``]."""
 
 
 def changed_shards(mag: ExistingMag) -> set[Vec3]:
     """Return the shards that differ from the mag's record, or whose sources have changed since it was written."""
     target, finer = mag.target, mag.finer
-    now = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
+    current = grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))
     record = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
-    then = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
-    touched = cell_range(target.box, target.shard_shape)
-    changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
+    recorded = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
+    shards = current.keys() | recorded.keys()
+    changed = {shard for shard in shards if current.get(shard, 0) != recorded.get(shard, 0)}
     changed |= _changed_files(target, record)
-    # Windows at the border hold only voxels inside of the box: a shard changes when a new box cuts its footprint elsewhere, though no file has changed.
+    # Windows at the border contain only voxels inside the box. So a shard changes if a new box cuts its footprint elsewhere, even if no file has changed.
     if mag.old_box is not None and mag.old_box != finer.box:
-        changed |= {index for index in now.keys() | then.keys() if _footprint_in(index, mag, mag.old_box) != _footprint_in(index, mag, finer.box)}
-    return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
+        changed |= {shard for shard in shards if _footprint_in(shard, mag, mag.old_box) != _footprint_in(shard, mag, finer.box)}
+    ranges = cell_range(target.box, target.shard_shape)
+    return {shard for shard in changed if all(n in r for n, r in zip(shard, ranges, strict=True))}
 
 
 def _changed_files(target: TargetArray, record: npt.NDArray[np.int64]) -> set[Vec3]:
     """Return the shards whose files differ from the record: removed, replaced or added."""
-    found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
-    known = {tuple(row[:5]) for row in record.tolist() if row[3]}
-    return {(row[0], row[1], row[2]) for row in found ^ known}
+    stored = {tuple(row) for row in target.as_volume().stored_states().tolist()}
+    recorded = {tuple(row[:5]) for row in record.tolist() if row[3]}
+    return {(row[0], row[1], row[2]) for row in stored ^ recorded}
 
 
-def _footprint_in(index: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
-    """Return the part of a shard's footprint that lies inside a box of the finer mag: windows contain only these voxels."""
-    return cell_box(index, footprint(mag.finer, mag.target), box).intersection(box)
+def _footprint_in(shard: Vec3, mag: ExistingMag, box: BoundingBox) -> BoundingBox:
+    """Return the part of a shard's footprint inside a box of the finer mag."""
+    return cell_box(shard, footprint(mag.finer, mag.target), box).intersection(box)
 
 
 def footprint(finer: Volume, target: TargetArray) -> Vec3:
@@ -264,10 +260,11 @@ def footprint(finer: Volume, target: TargetArray) -> Vec3:
 
 
 def factor_of(finer: Volume, target: TargetArray) -> Vec3:
+    """Return the voxels of the finer mag that one voxel of a mag spans, along x, y, z."""
     return finer.box.mag.step_to(target.box.mag)
 
 
-_SAME = 1e-3  # relative difference below which voxel lengths count as equal
+_SAME_LENGTH = 1e-3  # relative difference below which voxel lengths count as equal
 
 
 def check_method(method: str, *, ignore_zero: bool) -> str:
@@ -309,9 +306,9 @@ class Pyramid(Plan):
     staged: StagedMags
     """Mags to write; no targets where the finest mag is the coarsest already."""
     stored_as: str
-    """Storage of the new mags, for people."""
+    """Description of the storage of the new mags, for people."""
     notes: tuple[str, ...] = ()
-    """Properties of the mags that a viewer shows wrong."""
+    """Warnings about properties of the mags that a viewer displays incorrectly."""
 
     def job(self) -> PyramidJob:
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
@@ -325,7 +322,7 @@ class Pyramid(Plan):
         return None if self.staged.targets else Report((), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do")
 
     def problems(self) -> list[str]:
-        """Compare free space with the estimated size of the mags, as if they were stored as densely as the source. Fast enough to run always."""
+        """Return warnings if the mags may not fit on the disk. Their size is estimated from the compression of the source, without a sample."""
         files, nbytes = self.source.count_files() or (0, 0)
         share = sum(1 / math.prod(self.source.box.mag.step_to(target.box.mag)) for target in self.staged.targets)
         shards = math.prod(self.source.shard_shape) / math.prod(self.staged.targets[0].shard_shape)
@@ -361,25 +358,26 @@ class Pyramid(Plan):
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> Pyramid:
     """Plan a pyramid, or resume the interrupted job of the same settings."""
     image, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
-    place = target_in(image, options.allow_external)
+    target_image = target_in(image, options.allow_external)
     method = choose_method(image, source, options)
     mags = choose_mags(image, source, options)
     step_factors(source.box.mag, mags)
     specs = [LevelSpec.like(source, source.box.in_mag(mag)) for mag in mags]
-    levels = place.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
+    levels = target_image.new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(
         "build_pyramid", box=box_setting(source.box), mags=",".join(mag.name for mag in mags), method=method, ignore_zero=options.ignore_zero
     )  # fmt: skip
-    known = {**source_fingerprint(source), "source": source.box.mag.name}
-    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
+    fingerprint = {**source_fingerprint(source), "source": source.box.mag.name}
+    draft = stage(f"build_pyramid of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **fingerprint}, existing)
     targets = levels.staged(draft.root)
     origins = [(0, 0, 0), *(target.origin for target in targets)]
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
     passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
-    plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": occupancy_digest(source, [one.source_region_shape for one in passes[:1]])}
-    task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
-    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, plan, is_pyramid=True, task_nbytes=task_nbytes)
+    regions = [plan.levels[0].region_shape for plan in passes]
+    record = {"regions": regions, "presence": occupancy_digest(source, [plan.source_region_shape for plan in passes[:1]])}
+    task_nbytes = max((plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes), default=0)
+    staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, record, is_pyramid=True, task_nbytes=task_nbytes)
     return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)
 
 
@@ -392,7 +390,7 @@ def choose_mags(image: Image, source: Volume, options: PyramidOptions) -> list[M
     """Return the mags of a pyramid, finest first."""
     finest, size = source.box.mag, image.voxel_size_nm
     lengths = None if source.lengths_nm is None else ratio_of(source.lengths_nm, finest.factors)
-    if size is not None and lengths is not None and any(abs(a / b - 1) > _SAME for a, b in zip(lengths, size, strict=True)):
+    if size is not None and lengths is not None and any(abs(a / b - 1) > _SAME_LENGTH for a, b in zip(lengths, size, strict=True)):
         raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None or options.align_with is not True:

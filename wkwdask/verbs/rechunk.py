@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.stored_array import StoredArray
-    from wkwdask.model.target_image import LevelCopy, NewLevels, TargetImage
+    from wkwdask.model.target_image import Destination, LevelCopy, NewLevels, TargetImage
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.runs.staged import StagedMags
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerSelection:
-    """Mags of a source to convert, and the part of each."""
+    """Mags of a layer to convert, and the part of each."""
 
     mags: tuple[Mag, ...] | None = None
     finest_only: bool = False
@@ -46,24 +46,24 @@ class LayerSelection:
     part: VolumeSelection = field(default_factory=VolumeSelection)
 
     def of(self, volume: StoredArray) -> Volume:
-        """Return the selected part of a mag, moved to its place in the target."""
-        moved_there: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
-        return moved_there
+        """Return the selected part of a mag, moved by the offset."""
+        selected: Volume = self.part.converted(translated(cropped(volume, self.part.box), self.part.offset, "offset", "converted"))
+        return selected
 
     def copy_of(self, volume: StoredArray) -> CopySource:
-        """Return the selected part of a mag with the fingerprint of its source; errors as for :meth:`of`."""
+        """Return the selected part of a mag as the source of a copy."""
         return CopySource(self.of(volume), volume, self.settings)
 
-    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
+    def mags_of(self, name: str, available: Sequence[Mag]) -> list[Mag]:
         """Return the selected ones of the available mags, finest first."""
-        missing = [mag for mag in self.mags or () if mag not in there]
-        if missing or not there:
-            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
-        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
-        return chosen[:1] if self.finest_only else chosen
+        missing = [mag for mag in self.mags or () if mag not in available]
+        if missing or not available:
+            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, available)) or 'none'}")
+        selected = sorted(available if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+        return selected[:1] if self.finest_only else selected
 
     def only(self, mag: Mag | None, source: Any) -> LayerSelection:
-        """Return the selection of a single mag, if a path names one; None changes nothing."""
+        """Return the selection restricted to the mag that the path of a source names, if it names one."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
             raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; name the layer's folder to choose a mag")
         return self if mag is None else replace(self, mags=(mag,))
@@ -74,7 +74,7 @@ class LayerSelection:
 
 
 def check_alike(copies: Sequence[CopySource]) -> None:
-    """Check, before the first mag of a layer is made, that all mags have the same type and channels."""
+    """Raise UnsupportedError, before any mag of a layer is made, unless all have the same type and number of channels."""
     first = copies[0].source
     for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
@@ -102,9 +102,9 @@ class Rechunk(Plan):
     in_place: bool = False
     """Whether the result replaces its source."""
     notes: tuple[str, ...] = ()
-    """Properties of the mag that a viewer shows wrong."""
+    """Warnings about properties of the mag that a viewer displays incorrectly."""
     loss: str | None = None
-    """Loss where chunks are decoded, see :class:`wkwdask.model.place.NewLevels`."""
+    """Loss where chunks are decoded, see :class:`wkwdask.model.target_image.NewLevels`."""
     verify: bool = False
     """Whether all voxels are compared before the mag is published."""
 
@@ -119,7 +119,7 @@ class Rechunk(Plan):
         return SpliceJob(self.volume, self.target, self.plan)
 
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Make the mag, then compare it if ``verify`` is set."""
+        """Write the mag; with ``verify``, compare it with its source."""
         (folder,) = self.staged.folders
         job = self.job()
         note = yield Phase(job, self.staged.owner.command)
@@ -144,7 +144,7 @@ class RechunkOptions:
     translate: Vec3 = (0, 0, 0)
     """Shift of the voxels [voxels of mag 1]."""
     command: str = "rechunk"
-    """Verb of the user. A ``copy`` keeps all bytes of files that it can take over unchanged."""
+    """Command of the user. A ``copy`` keeps whole files, with their voxels outside the bounding box."""
     allow_external: bool = False
 
 
@@ -160,13 +160,13 @@ class CopySource:
     """Settings that describe the selection and conversion."""
 
 
-def lay_out_copy(place: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
+def lay_out_copy(target: TargetImage, copy: CopySource, options: Any, existing: str, workers: int) -> Rechunk:
     """Plan one level with the voxels of a volume, or resume the interrupted job of the same settings."""
-    return copy_into(copy, place.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
+    return copy_into(copy, target.new_levels([LevelSpec.like(copy.source)], options, existing=existing), existing, workers)
 
 
 def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
-    """Plan one level that is stored again; None where it is stored like that already, in its own place."""
+    """Plan one level that is stored again; None if it would replace itself by an equal level."""
     check_existing(existing)
     in_place = move.destination is None
     if in_place and options.box is not None:
@@ -175,9 +175,12 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     shown = cropped(whole, options.box)
     source = its_format.with_all_files(shown) if in_place else shown
     volume = translated(source, options.translate, "translate", "copied")
-    place = its_format.target_in(move.image, allow_external=options.allow_external) if move.destination is None else _place(its_format, move, options)
+    if move.destination is None:
+        target = its_format.target_in(move.image, allow_external=options.allow_external)
+    else:
+        target = _copy_target(its_format, move, move.destination, options)
     spec = LevelSpec.like(volume, is_copy=True)
-    levels = place.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
+    levels = target.new_levels([spec], options.stored, source if in_place else whole, "overwrite" if in_place else existing)
     if in_place and levels.is_unchanged and its_format.is_uniform(source):
         return None
     if not in_place:
@@ -185,37 +188,36 @@ def lay_out_rechunk(its_format: ArrayFormat, move: LevelCopy, options: RechunkOp
     job = lay_out(source, volume, levels, options, existing, workers)
     if not in_place:
         return job
-    changed = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
-    return replace(job, staged=changed, in_place=True)
+    staged = replace(job.staged, existing="overwrite", box=shown.box, nbytes_in=LevelSpec.like(shown).nbytes)
+    return replace(job, staged=staged, in_place=True)
 
 
 def lay_out(source: StoredArray, volume: Volume, levels: NewLevels, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Plan the job that makes one level."""
     settings = settings_of(options.command, box=box_setting(source.box), translate=options.translate)
     job = copy_into(CopySource(volume, source, settings), levels, existing, workers, options.command)
-    before = read_provenance(source.name)
-    made = before.get("made", before) if options.command != "merge" and options.box is None else None
-    return replace(job, staged=replace(job.staged, voxel_provenance=made))
+    provenance = read_provenance(source.name)
+    voxel_provenance = provenance.get("made", provenance) if options.command != "merge" and options.box is None else None
+    return replace(job, staged=replace(job.staged, voxel_provenance=voxel_provenance))
 
 
-def _place(its_format: ArrayFormat, move: LevelCopy, options: RechunkOptions) -> TargetImage:
-    """Return the place of the copy, whose image shows as much as the old one."""
-    assert move.destination is not None
+def _copy_target(its_format: ArrayFormat, move: LevelCopy, destination: Destination, options: RechunkOptions) -> TargetImage:
+    """Return the image that gets the copy, with the bounding box of the source image."""
     record, box = getattr(move.image.container, "record", None), None
     if record is not None:
         box = moved(record.bounding_box if options.box is None else record.bounding_box.intersection(options.box), options.translate)
     keeps = options.command == "copy" and options.box is None
-    return its_format.target(replace(move.destination, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
+    return its_format.target(replace(destination, image_box=box, allow_external=options.allow_external, keeps_files=keeps))
 
 
 def _check_apart(folder: str, source: str) -> None:
-    real, inside = files.realpath(folder), files.realpath(source)
-    if real != inside and is_below(real, inside):
+    real, source_folder = files.realpath(folder), files.realpath(source)
+    if real != source_folder and is_below(real, source_folder):
         raise ValueError(f"{folder}: lies inside of the source {source}")
 
 
 def copy_into(copy: CopySource, levels: NewLevels, existing: str, workers: int, command: str = "convert") -> Rechunk:
-    """Plan the copy into a level whose layout is chosen."""
+    """Plan the copy of a volume into a new level."""
     draft, target = stage_level(levels, command, settings_of(command), existing, {**copy.settings, **source_fingerprint(copy.stored)})
     source, region = relative_to(copy.source, target.origin), draft.shape()
     spec, tiling = LevelSpec.like(source), Tiling(target.chunk_shape, target.shard_shape, LevelSpec.like(source).voxel_nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from itertools import product
@@ -23,7 +24,7 @@ from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.compare import Differences, find_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
 
 class BrokenShard(Protocol):
-    """Broken shard with some readable chunks."""
+    """Shard with broken chunks."""
 
     def read(self, block: Vec3) -> npt.NDArray[Any] | None:
-        """Read a chunk, shape (c, x, y, z), by its index in the mag; None if it is broken."""
+        """Read a chunk by its index in the mag, shape (c, x, y, z); return None if it is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +66,34 @@ class RecomputeSpec:
         )
 
     def run(self) -> Result:
-        """Stream the finer mag; the value of the result is the :class:`Differences`."""
+        """Compute the shard from the finer mag; the value of the result is the :class:`Differences`."""
         stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
-        found = Differences()
+        differences = Differences()
         broken = None if self.check is None else self.check.open_damaged(self.shard)
-        try:
-            for brick in self.plan.bricks(self.shard):
-                nonzero = self.finer.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
-                for done in stream.push(brick, nonzero == 0):
-                    box = cell_box(done.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
+        with contextlib.closing(stream):
+            for source_brick in self.plan.bricks(self.shard):
+                nonzero = self.finer.read_into(stream.source_view(source_brick), stream.source_box(source_brick).topleft, fill_zeros=False)
+                for brick in stream.push(source_brick, nonzero == 0):
+                    box = cell_box(brick.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
                     stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    computed = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
+                    computed = np.zeros_like(stored) if brick.voxels is None else np.asfortranarray(brick.voxels)
                     if broken is not None:
-                        found += self._sound_differences(broken, computed, box)
+                        differences += self._intact_differences(broken, computed, box)
                         continue
                     self.coarser.read_into(stored, box.topleft)
-                    found += find_differences(computed, stored, box)
-        finally:
-            stream.close()
-        return Result((), value=found)
+                    differences += find_differences(computed, stored, box)
+        return Result((), value=differences)
 
-    def _sound_differences(self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox) -> Differences:
-        """Compare the readable chunks of a broken shard."""
-        found = Differences()
+    def _intact_differences(self, broken: BrokenShard, computed: npt.NDArray[Any], box: BoundingBox) -> Differences:
+        """Compare the intact chunks of a broken shard."""
+        differences = Differences()
         for index in cells(box, self.coarser.chunk_shape):
             whole = cell_box(index, self.coarser.chunk_shape, box)
             chunk, stored = whole.intersection(box), broken.read(index)
             if stored is not None:
-                there = np.asfortranarray(part_of_array(stored, chunk, whole.topleft))
-                found += find_differences(np.asfortranarray(part_of_array(computed, chunk, box.topleft)), there, chunk)
-        return found
+                inside = np.asfortranarray(part_of_array(stored, chunk, whole.topleft))
+                differences += find_differences(np.asfortranarray(part_of_array(computed, chunk, box.topleft)), inside, chunk)
+        return differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +105,9 @@ class Provenance:
     method: str
     ignore_zero: bool
     is_known: bool
-    """Whether the level's record or the user states the method; else it is the method that most software uses."""
+    """Whether the level's record or the user states the method. Otherwise it is the usual one of most software."""
     box: BoundingBox | None = None
-    """Box of the finer level at that time [voxels of the finer level], None without a record."""
+    """Box of the finer level when the level was made [voxels of the finer level], None without a record."""
 
     @property
     def is_recorded(self) -> bool:
@@ -117,7 +116,7 @@ class Provenance:
 
     @property
     def source(self) -> Any:
-        """The finer level, with the box that its document states, else with the recorded one."""
+        """The finer level, with the box that its document states, or else with the recorded one."""
         volume = self.finer.volume()
         return volume if self.finer.box is not None or self.box is None else volume.cropped(self.box)
 
@@ -141,11 +140,9 @@ class RebuildPlan:
 
 def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3] = ()) -> RebuildPlan:
     """Plan how shards of a level are computed; ``lost`` are missing shards of the finer level."""
-    source = provenance.source
-    box = source.box.in_mag(scope.mag)
-    stored = scope.volume()
+    source, stored = provenance.source, scope.volume()
     origin = stored.origin
-    coarser = relative_to(stored.cropped(box), origin)
+    coarser = relative_to(stored.cropped(source.box.in_mag(scope.mag)), origin)
     voxel_nbytes = coarser.dtype.itemsize * coarser.num_channels
     tiling = Tiling(coarser.chunk_shape, coarser.shard_shape, voxel_nbytes)
     (plan,) = plan_offset_passes(source.box, [coarser.box.mag], [(0, 0, 0), origin], [tiling], 1, [coarser.shard_shape])
@@ -156,32 +153,42 @@ def plan_rebuild(scope: LevelScope, provenance: Provenance, lost: Iterable[Vec3]
 
 
 def find_provenance(layer: LayerScope, scope: LevelScope, method: str | None) -> Provenance | None:
-    """Return the recorded provenance of a level, else the next finer level and the user's or the usual method; None if neither is known."""
+    """Return the recorded provenance of a level; without a record, the next finer level and the user's or the usual method; None if neither is known."""
     finer = {other.mag: other for other in finer_levels(layer, scope)}
     if not finer or not scope.can_be_read:
         return None
-    recorded = _recorded(scope, finer)
+    recorded = _read_provenance(scope, finer)
     if recorded is not None:
         return recorded
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
-    chosen = method or scope.method
-    return None if chosen is None else Provenance(nearest, chosen, ignore_zero=False, is_known=method is not None)
+    assumed = method or scope.method
+    return None if assumed is None else Provenance(nearest, assumed, ignore_zero=False, is_known=method is not None)
 
 
-def _recorded(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
-    """Read the provenance from a level's record; None without a valid one."""
-    settings: Any = read_creation_settings(scope.folder)
+def recorded_ladder(settings: Mapping[str, Any], finest: Mag | None = None) -> list[Mag]:
+    """Return the mags of the pyramid to which a mag with these creation settings belongs, finest first; empty unless the settings are valid.
+
+    ``finest`` is the source if the settings name it by its folder.
+    """
+    if settings.get("command") != "build_pyramid":
+        return []
     try:
-        if settings["command"] != "build_pyramid":
-            return None
-        # "source" is a mag, or the folder of a level without one; "mags" is the ladder above it, and a mag is made from the one before it.
-        named = next((mag for mag, other in finer.items() if other.folder == settings["source"]), None)
-        finest = Mag.parse(settings["source"]) if named is None else named
-        ladder = [finest, *(Mag.parse(name) for name in settings["mags"].split(","))]
-        origin = finer[ladder[ladder.index(scope.mag, 1) - 1]]  # type: ignore[arg-type]
+        return [finest or Mag.parse(settings["source"]), *map(Mag.parse, settings["mags"].split(","))]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return []
+
+
+def _read_provenance(scope: LevelScope, finer: dict[Mag, Any]) -> Provenance | None:
+    """Read the provenance from a level's record; return None without a valid one."""
+    settings: Any = read_creation_settings(scope.folder)
+    # "source" is a mag, or the folder of a level without a mag. "mags" is the ladder above it, in which each mag is made from the previous one.
+    named = next((mag for mag, other in finer.items() if other.folder == settings.get("source")), None)
+    ladder = recorded_ladder(settings, named)
+    try:
+        source = finer[ladder[ladder.index(scope.mag, 1) - 1]]  # type: ignore[arg-type]
         box = BoundingBox.parse(settings["box"])
-        box = BoundingBox(box.topleft, box.size, ladder[0]).in_mag(origin.mag)
-        return Provenance(origin, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
+        box = BoundingBox(box.topleft, box.size, ladder[0]).in_mag(source.mag)
+        return Provenance(source, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -194,13 +201,13 @@ def finer_levels(layer: LayerScope, scope: LevelScope) -> list[Any]:
 
 
 def recompute_specs(scope: LevelScope, provenance: Provenance, broken: set[str]) -> Iterator[RecomputeSpec]:
-    """Yield a task for each shard of a coarser level that exists or has source shards; broken shards and those with broken sources are left out."""
-    found = plan_rebuild(scope, provenance)
-    coarser = found.coarser
-    touched = cell_range(coarser.box, coarser.shard_shape)
-    for shard in sorted({*scope.shards(), *found.source_shards}, key=lambda shard: shard[::-1]):
-        if all(n in r for n, r in zip(shard, touched, strict=True)) and broken.isdisjoint((*scope.paths_of(shard), *found.sources(shard))):
-            yield RecomputeSpec(found.finer, coarser, found.plan, provenance.method, provenance.ignore_zero, shard, scope.volume().origin)
+    """Yield a task for each shard of a coarser level that exists or has source shards, except broken shards and those with broken sources."""
+    rebuild = plan_rebuild(scope, provenance)
+    coarser = rebuild.coarser
+    ranges = cell_range(coarser.box, coarser.shard_shape)
+    for shard in sorted({*scope.shards(), *rebuild.source_shards}, key=lambda shard: shard[::-1]):
+        if all(n in r for n, r in zip(shard, ranges, strict=True)) and broken.isdisjoint((*scope.paths_of(shard), *rebuild.sources(shard))):
+            yield RecomputeSpec(rebuild.finer, coarser, rebuild.plan, provenance.method, provenance.ignore_zero, shard, scope.volume().origin)
 
 
 def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
@@ -215,9 +222,9 @@ def shards_by_coarser(shards: Iterable[Sequence[int]], shape: Vec3, origin: Vec3
 
 
 def is_sampled(folder: str, shard: Vec3, share: float) -> bool:
-    """Select a share of the shards, the same ones in each run."""
+    """Return whether a shard belongs to a random share of all shards, which is the same in each run."""
     if share >= 1:
         return True
-    # Two folder names and the shard decide, so that a copy of a dataset samples the same shards.
+    # The last two folder names and the shard decide, so that a copy of a dataset samples the same shards.
     digest = hashlib.blake2b(f"{folder.rsplit('/', 2)[-2:]} {shard}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") < share * 2**32

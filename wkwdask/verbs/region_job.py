@@ -1,4 +1,4 @@
-"""Jobs that make mags region by region: by copying stored chunks (splicing), or by upsampling a coarse mag."""
+"""Jobs that make mags region by region: by splicing, which copies stored chunks without decoding them, or by upsampling a coarse mag."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class RegionJob:
-    """Job of mags that are made region by region. A shard that several regions share is written as parts, then joined.
+    """Job that makes mags region by region. A shard that several regions share is written as parts, then joined.
 
-    Specs of regions have ``source``, ``states()`` and ``digest()``, see :class:`SourceSpec`.
+    The spec of a region is a :class:`SourceSpec` with a ``source``.
     """
 
     def __init__(self, targets: Sequence[TargetArray], plans: Sequence[RegionGrid], occupied: Sequence[CellMap], spec_of: Callable[[int, Vec3], Any]) -> None:
@@ -62,6 +62,7 @@ class RegionJob:
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Return whether the shards or parts of a journaled result still exist; a changed source is an error."""
         if not isinstance(task.spec, JoinSpec):
             check_source(task, result)
         return self._collector.still_exists(result, known)
@@ -79,6 +80,7 @@ class SourceSpec:
     __slots__ = ()
 
     def states(self) -> States:
+        """Return the states of the files that the task reads."""
         raise NotImplementedError
 
     def digest(self) -> int:
@@ -90,7 +92,7 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True)
 class SpliceSpec(SourceSpec):
-    """Task that makes the shards of one region from stored chunks, without decoding them."""
+    """Task that copies the stored chunks of one region into shards of the target."""
 
     source: Volume
     target: TargetArray
@@ -142,12 +144,11 @@ class UpsampleSpec(SourceSpec):
         return self.source.shard_states(self.plan.source_box_of(self.plan.region_box(self.region)))
 
     def run(self) -> Result:
-        """Read the part of the source below the region, reading by reading, and write the region."""
+        """Read the footprint of the region in the source, reading by reading, and write the region."""
         states = self.states()  # before reading: a file that changes during the read then fails the check on resume
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.contains_whole_shards(self.target.shard_shape) else self.region
-        writer = BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region))
-        try:
+        with BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region)) as writer:
             for reading in self.plan.readings(self.region):
                 memory, topleft = stream.source_memory(reading)
                 nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
@@ -155,11 +156,9 @@ class UpsampleSpec(SourceSpec):
                     writer.put(index, voxels)
                 del memory  # freed before the next reading is allocated
             receipts = writer.close()
-        except BaseException:
-            writer.discard()
-            raise
-        made = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
-        return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_box_of(self.plan.region_box(self.region))))
+        levels_and_receipts = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
+        source_box = self.plan.source_box_of(self.plan.region_box(self.region))
+        return Result(levels_and_receipts, digest(states), nbytes_in=voxel_nbytes(self.source, source_box))
 
     def _sources_of(self, receipt: Receipt, states: States) -> int:
         """Return the digest of the files that a shard or part is made from."""
@@ -168,10 +167,9 @@ class UpsampleSpec(SourceSpec):
         # A source file that two parts of a shard share counts in one of them alone, so that the sum over the parts is the digest of the whole shard.
         if receipt.part is not None:
             return digest(states_of_part(states, source_file_shape(self.source, self.plan.factor), shard, self.plan.region_box(self.region)))
-        share = self.plan.source_box_of(shard)
-        files = self.source.shard_shape
-        low = [t // n for t, n in zip(share.topleft, files, strict=True)]
-        high = [-(-t // n) for t, n in zip(share.bottomright, files, strict=True)]
+        source_box = self.plan.source_box_of(shard)
+        low = [t // n for t, n in zip(source_box.topleft, self.source.shard_shape, strict=True)]
+        high = [-(-t // n) for t, n in zip(source_box.bottomright, self.source.shard_shape, strict=True)]
         return digest(states[((states[:, :3] >= low) & (states[:, :3] < high)).all(axis=1)])
 
 
@@ -185,11 +183,13 @@ class UpsampleJob(RegionJob):
 
 def is_current(source: Volume, target: TargetArray, record: npt.NDArray[np.int64]) -> bool:
     """Return whether a finished mag was made from the files that the source has now."""
-    files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
-    cell = vec3(np.maximum(files, target.shard_shape).tolist())  # all shards of the finer mag in one cell are made from the same source shards
-    # A source file covers several shards of the finer mag, or several files make one shard: cells of the larger of both shapes compare like with like.
-    then = {vec3((index * target.shard_shape // cell).tolist()): int(sources) for index, sources in zip(record[:, :3], record[:, 5], strict=True) if sources}
-    return then == grouped_digests(source.stored_states(), files, cell)
+    # A source file covers several shards of the finer mag, or several files make one shard. In cells of the larger of both shapes, all shards have the same
+    # source files, and so the same digest.
+    file_shape = source_file_shape(source, target.box.mag.step_to(source.box.mag))
+    cell = vec3(np.maximum(file_shape, target.shard_shape).tolist())
+    rows = zip(record[:, :3], record[:, 5], strict=True)
+    recorded = {vec3((shard * target.shard_shape // cell).tolist()): int(sources) for shard, sources in rows if sources}
+    return recorded == grouped_digests(source.stored_states(), file_shape, cell)
 
 
 def source_file_shape(source: Volume, factor: Vec3) -> Vec3:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _FOLDERS_PER_TASK = 16
 _FILES_PER_TASK = 4096
-_DEPTH = 3  # in the folder of a job: a level, and the first two numbers of its files
+_DEPTH = 3  # of the folders that one task deletes, below the job folder: the level, then the first two numbers of its files
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveSpec:
-    """Task that deletes some folders or files."""
+    """Task that deletes a group of folders or files."""
 
     paths: tuple[str, ...]
 
@@ -49,6 +49,7 @@ class RemoveSpec:
 
 
 def _delete(path: str) -> tuple[int, int]:
+    """Delete a file or folder; return the number of deleted files and their bytes."""
     if files.isdir(path) and not files.islink(path):
         return files.delete_tree(path)
     with contextlib.suppress(FileNotFoundError):
@@ -64,10 +65,11 @@ class RemoveJob(FlatJob):
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
         folders: list[str] = []
-        single: list[str] = []
-        for path, is_folder in (found for root in roots for found in _below(root, _DEPTH)):
-            (folders if is_folder else single).append(path)
-        groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single, _FILES_PER_TASK)]
+        single_files: list[str] = []
+        for root in roots:
+            for path, is_folder in _below(root, _DEPTH):
+                (folders if is_folder else single_files).append(path)
+        groups = [*_groups(folders, _FOLDERS_PER_TASK), *_groups(single_files, _FILES_PER_TASK)]
         super().__init__(lambda: (RemoveSpec(group).task() for group in groups), len(groups), lambda _, result: self._count(*result.value))
         self.files = 0
         self.nbytes = 0
@@ -89,7 +91,7 @@ def _groups(paths: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 def _below(folder: str, depth: int, *, is_root: bool = True) -> Iterator[tuple[str, bool]]:
-    """Yield (path, is it a folder) for folders at some depth below a root, and for files above that depth, except for files in the root itself."""
+    """Yield folders at some depth below a root, and files above that depth, except those in the root itself, as (path, whether it is a folder)."""
     with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
         for entry in list(entries):
             if not entry.is_dir(follow_symlinks=False):
@@ -109,8 +111,9 @@ class Removal:
     image: Image
     names: tuple[str, ...]
     parent: str
-    """Folder of the job folder into which the levels are renamed."""
+    """Folder that contains the levels; their job folder is created in it."""
     folders: tuple[str, ...]
+    """Folders of the levels."""
     edit: MetadataEdit | None
     """Metadata edit that drops the levels."""
     is_whole: bool
@@ -141,19 +144,20 @@ class Removal:
                 files.unlink(link)
 
     def count(self) -> tuple[int, int]:
+        """Return the number of files of the levels and their bytes."""
         counts = [files.count_tree(folder) for folder in self.folders]
         return sum(count for count, _ in counts), sum(nbytes for _, nbytes in counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """All levels that a user selects."""
+    """Removal of all levels that a user selects."""
 
     format: ArrayFormat
     staged: tuple[Removal, ...]
     """Removals, one per image and parent folder."""
     left: tuple[str, ...]
-    """Paths beside the levels that stay."""
+    """Paths beside the levels that are not removed."""
     roots: tuple[str, ...]
     """Job folders of killed removals, which are deleted first."""
     whole: str | None
@@ -164,7 +168,7 @@ class Removals:
         return tuple(folder for staged in self.staged for folder in staged.folders)
 
     def clear(self) -> None:
-        """Remove the selected folder, with metadata that list nothing any more, if nothing else is in it."""
+        """Remove the selected folder and its metadata, which list no level any more, if the folder contains nothing else."""
         for root in self.roots:
             remove_if_empty(dirname(root))
         if self.whole is not None:
@@ -173,7 +177,7 @@ class Removals:
 
 
 class RemovalWork(Work[tuple[int, int]]):
-    """Removal of levels, and completion of earlier removals that were killed; returns the number of deleted files and their bytes."""
+    """Removal of levels, after the completion of killed removals; returns the number of deleted files and their bytes."""
 
     def __init__(self, removals: Removals) -> None:
         self._removals = removals
@@ -189,7 +193,7 @@ class RemovalWork(Work[tuple[int, int]]):
             try:
                 yield from self._delete([folder.root])
                 if removal.is_whole:
-                    removal.format.remove_image_files(removal.parent)  # while the job's folder says that more is to be done
+                    removal.format.remove_image_files(removal.parent)  # before the job folder, which marks the removal as unfinished, is removed
             except BaseException:
                 folder.suspend()
                 raise
@@ -215,78 +219,80 @@ def lay_out_removals(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
 ) -> Removals:
     """Plan a removal, and check that all of it is allowed."""
-    one = format_of(url) or default_format()
+    its_format = format_of(url) or default_format()
     location = location_of(url)
     if is_remote(location):
         raise UnsupportedError(f"{location}: is not on this file system; nothing is removed there")
     path = local_path(location)
     if files.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or its target")
-    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(one, path)]
-    roots = tuple(root for found, _ in unfinished for root in found)
+    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _job_parents(its_format, path)]
+    job_roots = tuple(root for roots, _ in unfinished for root in roots)
     is_all = layers is None and mags is None
     try:
-        found = one.find_removable(url, allow_external=allow_external)
+        resolved = its_format.find_removable(url, allow_external=allow_external)
     except (FormatError, MissingError):
+        # A killed removal may have dropped the levels from the metadata already: it is completed, and nothing else is left to remove.
         real = join(files.realpath(dirname(path)), basename(path))
-        if not any(folder in (path, real) or folder.startswith((f"{path}/", f"{real}/")) for _, folders in unfinished for folder in folders):
+        if not any(is_below(folder, outer) for _, folders in unfinished for folder in folders for outer in (path, real)):
             raise
-        return Removals(one, (), (), roots, path if is_all else None)
-    is_level = found.mag is not None or any(image.key is not None for image in found.layers)
-    holds_images = not is_level and all(image.folder != path for image in found.layers)
-    staged = [stage for image in _chosen(one, found, layers) for stage in _stage(one, found, image, mags)]
-    left = [] if mags is not None or is_level else list(_leftovers(one, path, staged, whole=holds_images and layers is None))
-    return Removals(one, tuple(staged), tuple(left), roots, path if is_all and not is_level and (holds_images or not staged) else None)
+        return Removals(its_format, (), (), job_roots, path if is_all else None)
+    is_level = resolved.mag is not None or any(image.key is not None for image in resolved.layers)
+    holds_images = not is_level and all(image.folder != path for image in resolved.layers)
+    staged = [removal for image in _selected_images(its_format, resolved, layers) for removal in _stage(its_format, resolved, image, mags)]
+    left = [] if mags is not None or is_level else list(_remaining_paths(its_format, path, staged, holds_images=holds_images and layers is None))
+    whole = path if is_all and not is_level and (holds_images or not staged) else None
+    return Removals(its_format, tuple(staged), tuple(left), job_roots, whole)
 
 
-def _parents(one: ArrayFormat, path: str) -> list[str]:
-    """Return the folders in which jobs that removed levels of a path have worked."""
+def _job_parents(its_format: ArrayFormat, path: str) -> list[str]:
+    """Return the folders in which jobs that remove levels of a path work."""
     folders = [dirname(path), path]
-    if files.isdir(path) and one.is_level_folder(path):
+    if files.isdir(path) and its_format.is_level_folder(path):
         return folders[:1]
     with contextlib.suppress(OSError), files.scandir(path) as entries:
         inside = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
-        folders += [folder for folder in inside if one.record_of(folder) is None or not one.is_level_folder(folder)]
+        folders += [folder for folder in inside if its_format.record_of(folder) is None or not its_format.is_level_folder(folder)]
     return folders
 
 
 def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
     """Find unfinished removals in a folder. A folder that is only linked from a dataset belongs to another dataset."""
-    around = dataset_around(folder)
-    if external_location(around, folder) is None:
+    dataset = dataset_around(folder)
+    if external_location(dataset, folder) is None:
         return find_removals(folder)
-    return find_removals(folder, [around]) if allow_external else ([], [])
+    return find_removals(folder, [dataset]) if allow_external else ([], [])
 
 
-def _chosen(one: ArrayFormat, found: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
+def _selected_images(its_format: ArrayFormat, resolved: ResolvedUrl, names: Sequence[str] | None) -> list[Image]:
     if names is not None:
-        return [found.choose_listed(name) for name in names]
-    return [image for image in found.layers if not one.why_not_removable(image)] or list(found.layers)
+        return [resolved.choose_listed(name) for name in names]
+    return [image for image in resolved.layers if not its_format.why_not_removable(image)] or list(resolved.layers)
 
 
-def _stage(one: ArrayFormat, found: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
-    """Yield the removals of an image's levels, grouped by their parent folders, most often one."""
-    why = one.why_not_removable(image)
+def _stage(its_format: ArrayFormat, resolved: ResolvedUrl, image: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+    """Yield the removals of an image's levels, one per parent folder; usually there is only one."""
+    why = its_format.why_not_removable(image)
     if why:
         raise UnsupportedError(f"{image.folder}: {why}")
-    there = {level.key: level for level in image.selected[::-1] if not is_remote(level.folder) and found.mag in (None, level.mag)}
-    levels = list(there.values())[::-1]
-    missing = [mag for mag in mags or () if mag not in {level.mag for level in levels}]
+    by_key = {level.key: level for level in image.selected[::-1] if not is_remote(level.folder) and resolved.mag in (None, level.mag)}
+    available = list(by_key.values())[::-1]
+    missing = [mag for mag in mags or () if mag not in {level.mag for level in available}]
     if missing:
-        listed = ", ".join(str(level.mag or level.key) for level in levels) or "none"
+        listed = ", ".join(str(level.mag or level.key) for level in available) or "none"
         name = image.name if image.container is None else f"layer {image.name}"
-        raise MissingError(f"{found.path}: {name} has no mag {missing[0]}; there are {listed}")
-    chosen = [level for level in levels if mags is None or level.mag in mags]
-    links = tuple({level.folder for level in chosen if files.islink(level.folder)})
-    real = {level.key: one.check_removable(image, level.folder) for level in chosen}
-    is_whole = mags is None and found.mag is None and image.key is None
-    for parent in dict.fromkeys(_parent(image, folder) for folder in real.values()):
-        here = [level for level in chosen if _parent(image, real[level.key]) == parent]
+        raise MissingError(f"{resolved.path}: {name} has no mag {missing[0]}; there are {listed}")
+    selected = [level for level in available if mags is None or level.mag in mags]
+    links = tuple({level.folder for level in selected if files.islink(level.folder)})
+    folders = {level.key: its_format.check_removable(image, level.folder) for level in selected}
+    is_whole = mags is None and resolved.mag is None and image.key is None
+    for parent in dict.fromkeys(_parent(image, folder) for folder in folders.values()):
+        levels = [level for level in selected if _parent(image, folders[level.key]) == parent]
         if is_whole:
             check_no_job(parent)
-        folders = tuple(dict.fromkeys(real[level.key] for level in here))
-        edit = one.removal_edit(image, here)
-        yield Removal(one, image, tuple(str(level.mag or level.key) for level in here), parent, folders, edit, is_whole, links)
+        names = tuple(str(level.mag or level.key) for level in levels)
+        unique_folders = tuple(dict.fromkeys(folders[level.key] for level in levels))
+        yield Removal(its_format, image, names, parent, unique_folders, its_format.removal_edit(image, levels), is_whole, links)
 
 
 def _parent(image: Image, folder: str) -> str:
@@ -294,15 +300,17 @@ def _parent(image: Image, folder: str) -> str:
     return image.folder if image.container is None and is_below(folder, image.folder) and folder != image.folder else dirname(folder)
 
 
-def _leftovers(one: ArrayFormat, path: str, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
-    """Yield the paths that stay beside removed levels, and beside removed images."""
-    for parent in dict.fromkeys(stage.parent for stage in staged):
-        yield from _unlisted(one, parent, {folder[len(stage.parent) + 1 :].split("/")[0] for stage in staged for folder in stage.folders})
-    if whole:
-        yield from _unlisted(one, path, {basename(stage.parent) for stage in staged})
+def _remaining_paths(its_format: ArrayFormat, path: str, staged: Sequence[Removal], *, holds_images: bool) -> Iterator[str]:
+    """Yield the paths beside removed levels, and those beside removed images, that are not removed."""
+    removed = {folder[len(removal.parent) + 1 :].split("/")[0] for removal in staged for folder in removal.folders}
+    for parent in dict.fromkeys(removal.parent for removal in staged):
+        yield from _unlisted(its_format, parent, removed)
+    if holds_images:
+        yield from _unlisted(its_format, path, {basename(removal.parent) for removal in staged})
 
 
-def _unlisted(one: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
-    """Return the paths in a folder that are not hidden, known by name, or metadata of the format."""
-    names = sorted(files.listdir(folder)) if files.isdir(folder) else []
-    return (f"{folder}/{name}" for name in names if name not in known and name not in one.image_files and not name.startswith("."))
+def _unlisted(its_format: ArrayFormat, folder: str, known: Collection[str]) -> Iterator[str]:
+    """Yield the paths in a folder that are neither hidden, nor known by name, nor metadata of the format."""
+    for name in sorted(files.listdir(folder)) if files.isdir(folder) else ():
+        if name not in known and name not in its_format.image_files and not name.startswith("."):
+            yield f"{folder}/{name}"

@@ -1,7 +1,7 @@
-"""Planning of repairs: what to do about each fault of a check, and in which order.
+"""Planning of repairs: one action for each fault of a verification, in a safe order.
 
-Whatever decodes is kept byte for byte. Lost shards of a coarser level are rebuilt from the finer one. Lost shards of the finest level stay lost; such a level
-is changed only on request.
+Every chunk that decodes is kept byte for byte. Broken shards of a coarser level are rebuilt from the finer one. Broken shards of the finest level cannot be
+rebuilt; they are salvaged or set aside only on request.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.repair import (
+    CORRECT_HEADER,
     CUT,
-    HEADER,
     QUARANTINE,
     REBUILD,
-    REWRITE,
     SALVAGE,
+    WRITE_HEADER,
     Action,
     DocumentRepair,
     LevelRepair,
@@ -54,13 +54,13 @@ _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Rebuilding of the files of one coarser level."""
+    """Rebuild of files of one coarser level."""
 
     base: RebuildPlan
     target: Any
     """The level as a target in place."""
     basis: str = ""
-    """Source of the knowledge about its method, for people."""
+    """Its method, and whether that is recorded or requested, for people."""
 
     @property
     def provenance(self) -> Provenance:
@@ -91,7 +91,7 @@ class BrokenFile:
         return any(fault.kind == kind for fault in self.faults)
 
     def rewrite_spec(self, header: Any = None, *, salvage: bool = False, rebuild: RegionSpec | None = None) -> RewriteSpec:
-        """Return the task body that rewrites the file from its own chunks."""
+        """Return the spec of the task that rewrites the file from its own chunks."""
         return RewriteSpec(self.repairer, self.shard, self.path, header, summarize_faults(self.faults), salvage=salvage, rebuild=rebuild)
 
 
@@ -143,8 +143,8 @@ class Repair:
             self._by_path[fault.path].append(fault)
         self._probed: dict[str, tuple[Any, int]] = {}
         self._compared: dict[str, bool] = {}  # whether the intact blocks of a broken file equal those computed from the finer mag
-        self._saved: set[str] = set()
-        self._salvaged: set[str] = set()
+        self._saved: set[str] = set()  # files that are intact after the repair
+        self._salvaged: set[str] = set()  # files that are readable after the repair, with zeros for lost blocks
         self.actions: list[Action] = []
         self.left: list[Unrepaired] = []
         self.plans: dict[str, list[LevelPlan]] = {}
@@ -154,19 +154,19 @@ class Repair:
     # ------------------------------------------------------------------ probe
 
     def probe_job(self) -> FlatJob:
-        """Return the job that finds what can be saved of broken files, and whether the user's method reproduces their intact blocks."""
+        """Return the job that counts the intact blocks of broken files, and checks whether the user's method reproduces them."""
         tasks: list[Task] = []
         trials: list[Iterator[Task]] = []
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
         for layer in self.scope.layers:
             for scope in layer.mags:
-                mending = scope.repairer()
+                repairer = scope.repairer()
                 broken = self._broken_shards(scope)
-                for shard, faults in broken.items() if mending is not None else ():
+                for shard, faults in broken.items() if repairer is not None else ():
                     kinds = frozenset(fault.kind for fault in faults)
                     if not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
-                        tasks.append(ProbeSpec(mending, shard, faults[0].path, kinds).task())
-                provenance = find_provenance(layer, scope, self._options.method) if broken and mending is not None else None
+                        tasks.append(ProbeSpec(repairer, shard, faults[0].path, kinds).task())
+                provenance = find_provenance(layer, scope, self._options.method) if broken and repairer is not None else None
                 if provenance is not None and provenance.is_known and not provenance.is_recorded and _is_described(scope, self._by_path):
                     trials.append(_comparisons(scope, provenance, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
@@ -179,15 +179,15 @@ class Repair:
             if result.value.compared:
                 self._compared[spec.coarser.shard_path(spec.shard)] = not result.value.different
         elif isinstance(spec, CopyCheckSpec):
-            self.leftovers.take_probe(spec, is_there=result.value)
+            self.leftovers.record_probe(spec, is_contained=result.value)
 
     def _broken_shards(self, scope: LevelScope) -> dict[Vec3, list[Fault]]:
         """Return the shards of a level with faults that a repair handles."""
         serious = {
-            path: some
+            path: handled
             for path, faults in self._by_path.items()
             if path.startswith(f"{scope.folder}/")
-            if (some := [fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault)])
+            if (handled := [fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault)])
         }
         return scope.broken_shards(serious)
 
@@ -200,9 +200,9 @@ class Repair:
     # ------------------------------------------------------------------ plan
 
     def plan(self) -> None:
-        """Decide what to do about every fault."""
+        """Choose an action, or the reason for none, for every fault."""
         handled: set[str] = set()
-        # Finest mag first: a coarser mag is only rebuilt from files that are intact by then.
+        # Finest mag first: a file of a coarser mag is rebuilt only if its sources are intact by then.
         for layer in self.scope.layers:
             plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
             self.plans[layer.folder] = [plan for plan in plans if not plan.is_empty]
@@ -225,12 +225,12 @@ class Repair:
         if plan.document is None and not _is_described(scope, self._by_path):
             return plan
         broken = sorted(self._broken_shards(scope).items(), key=lambda item: item[0][::-1])
-        rebuilding = self._rebuilding(layer, scope) if broken else None
+        rebuild = self._find_rebuild(layer, scope) if broken else None
         for shard, faults in broken:
             if self._is_external(dirname(faults[0].path)):
                 self._leave_external(dirname(faults[0].path), faults)
                 continue
-            self._plan_file(rebuilding, plan, shard, faults)
+            self._plan_file(rebuild, plan, shard, faults)
             plan.kinds[shard] = {fault.kind for fault in faults}
             handled.update(fault.path for fault in faults)
         for path, faults in self._by_path.items():
@@ -252,14 +252,14 @@ class Repair:
         if not faults:
             return
         handled.add(path)
-        mended = plan.scope.repaired_document(faults)
-        if mended is None:
+        repaired = plan.scope.repaired_document(faults)
+        if repaired is None:
             self.left += [Unrepaired(fault, "no data file implies its content") for fault in faults]
             return
-        plan.document, how = mended
-        self.actions.append(Action(HEADER, path, summarize_faults(faults), how))
+        plan.document, how = repaired
+        self.actions.append(Action(WRITE_HEADER, path, summarize_faults(faults), how))
 
-    def _plan_file(self, rebuilding: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
+    def _plan_file(self, rebuild: Rebuild | None, plan: LevelPlan, shard: Vec3, faults: list[Fault]) -> None:
         # In order of preference: correct the header, cut surplus bytes, rebuild from the finer mag, and only then accept a loss.
         header, num_sound = self._probed.get(faults[0].path, (None, 0))
         file = BrokenFile(plan, shard, faults, plan.scope.repairer(), num_sound)
@@ -271,69 +271,69 @@ class Repair:
                 self.left += [Unrepaired(fault, _OUT_OF_REACH.get(fault.kind, "the expected content of the file is unknown")) for fault in faults]
         elif file.repairer is not None and header is not None:
             self._saved.add(file.path)
-            self._add_rewrite(file, REWRITE, file.rewrite_spec(header), _PROOF[header.is_compressed])
+            self._add_rewrite(file, CORRECT_HEADER, file.rewrite_spec(header), _PROOF[header.is_compressed])
         elif file.repairer is not None and all(fault.kind == "file.trailing" for fault in faults):
             self._add_rewrite(file, CUT, file.rewrite_spec(), "all blocks stay unchanged")
         else:
-            rebuilding, doubt = self._confirmed(rebuilding, file)
-            if not self._plan_rebuild(rebuilding, file):
-                self._plan_loss(rebuilding, file, doubt)
+            rebuild, doubt = self._confirmed(rebuild, file)
+            if not self._plan_rebuild(rebuild, file):
+                self._plan_loss(rebuild, file, doubt)
 
     def _add_rewrite(self, file: BrokenFile, verb: str, spec: RewriteSpec, how: str) -> None:
         file.plan.specs.append(spec)
         self.actions.append(Action(verb, spec.path, summarize_faults(file.faults), how))
 
-    def _rebuilding(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
-        """Return how files of a coarser level are rebuilt; None without a finer level or a known method."""
+    def _find_rebuild(self, layer: LayerScope, scope: LevelScope) -> Rebuild | None:
+        """Return the rebuild of files of a coarser level, None without a finer level or a method."""
         provenance = find_provenance(layer, scope, self._options.method)
         if provenance is None or not _is_described(provenance.finer, self._by_path):
             return None
         lost = (shard for shard, faults in self._broken_shards(provenance.finer).items() if any(fault.kind == "file.lost" for fault in faults))
-        found = plan_rebuild(scope, provenance, lost)
-        return Rebuild(found, scope.target(found.coarser.box, f"{scope.folder}/"))
+        plan = plan_rebuild(scope, provenance, lost)
+        return Rebuild(plan, scope.target(plan.coarser.box, f"{scope.folder}/"))
 
-    def _confirmed(self, rebuilding: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
-        """Return the rebuilding of a file, or None and the reason why its method is uncertain."""
-        if rebuilding is None:
+    def _confirmed(self, rebuild: Rebuild | None, file: BrokenFile) -> tuple[Rebuild | None, str]:
+        """Return the rebuild of a file, or None and the reason why its method is uncertain."""
+        if rebuild is None:
             return None, ""
-        provenance = rebuilding.provenance
+        provenance = rebuild.provenance
         if not provenance.is_known:
             return None, "the method that made the mag is unknown: set method="
         if file.num_sound and not self._differs(file) and not provenance.is_recorded and file.path not in self._compared:
             return None, "its sound blocks could not be compared with the finer mag"
         if not self._compared.get(file.path, True):
             return None, f"its sound blocks differ from the {provenance.method} of the finer mag, which may contain less than the file had"
-        return replace(rebuilding, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
+        return replace(rebuild, basis=f"by {provenance.method}, as {'recorded' if provenance.is_recorded else 'requested'}"), ""
 
-    def _plan_rebuild(self, rebuilding: Rebuild | None, file: BrokenFile) -> bool:
-        """Plan the rebuilding of a file from the finer level; return False if that is not safe."""
+    def _plan_rebuild(self, rebuild: Rebuild | None, file: BrokenFile) -> bool:
+        """Plan to rebuild a file from the finer level; return False if that is not safe."""
         # A file without intact blocks has nothing to lose, so salvage may rebuild it even from salvaged sources.
         is_good = self._is_readable if self._options.salvage and not file.num_sound else self._is_saved
-        if rebuilding is None or not all(map(is_good, rebuilding.base.sources(file.shard))):
+        if rebuild is None or not all(map(is_good, rebuild.base.sources(file.shard))):
             return False
-        is_recorded, differs = rebuilding.provenance.is_recorded, self._differs(file)
-        how = f"from mag {rebuilding.provenance.finer.name}, {rebuilding.basis}"
+        is_recorded, differs = rebuild.provenance.is_recorded, self._differs(file)
+        how = f"from mag {rebuild.provenance.finer.name}, {rebuild.basis}"
         if file.repairer is not None and file.num_sound and not is_recorded and not differs:
-            # Its intact blocks equal the computed ones, so only the others are rebuilt. Rebuilt blocks have the compression of the mag: they do not fit
-            # between blocks of another one.
+            # Its intact blocks equal the computed ones, so only the others are rebuilt. They get the compression of the mag, and all blocks of a file must
+            # have the same one.
             if any(fault.kind == "file.block_type" for fault in self._by_path[file.path]):
                 return False
             self._saved.add(file.path)
-            rewritten = file.rewrite_spec(salvage=True, rebuild=rebuilding.spec(file.shard))
-            self._add_rewrite(file, REBUILD, rewritten, f"{how}; its {file.num_sound} sound blocks stay; the old file is set aside")
+            spec = file.rewrite_spec(salvage=True, rebuild=rebuild.spec(file.shard))
+            self._add_rewrite(file, REBUILD, spec, f"{how}; its {file.num_sound} sound blocks stay; the old file is set aside")
             return True
         reason = summarize_faults(file.faults)
         for path in dict.fromkeys(fault.path for fault in file.faults):
-            is_file, said = files.isfile(path), how
+            is_file, note = files.isfile(path), ""
             if files.lexists(path) and (not is_file or not is_recorded or differs):
-                said += "; the old file is set aside"
+                note = "; the old file is set aside"
                 if is_file:
                     file.plan.quarantined_copies.append((path, reason))
                 else:
                     file.plan.quarantined.append((path, file.shard, reason))
             self._saved.add(path)
-            self.actions.append(Action(REBUILD, path, reason, said))
-        file.plan.specs.append(rebuilding.spec(file.shard))
+            self.actions.append(Action(REBUILD, path, reason, how + note))
+        file.plan.specs.append(rebuild.spec(file.shard))
         return True
 
     def _is_readable(self, path: str) -> bool:
@@ -344,26 +344,26 @@ class Repair:
         """Return whether a file is intact, or will be before coarser files are rebuilt from it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(self, rebuilding: Rebuild | None, file: BrokenFile, doubt: str) -> None:
-        """Plan what to do about a file that cannot be rebuilt."""
+    def _plan_loss(self, rebuild: Rebuild | None, file: BrokenFile, doubt: str) -> None:
+        """Plan the salvage or quarantine of a file that cannot be rebuilt, or leave it."""
         num_sound, total = file.num_sound, 0 if file.repairer is None else file.repairer.num_chunks
         if file.has("pyramid.differs"):
             self.left += [Unrepaired(fault, doubt or "the method that made the mag is unclear: set method=") for fault in file.faults]
         elif file.has("file.lost"):
             self.left += [Unrepaired(fault, doubt or "restore it from a backup") for fault in file.faults]
         elif self._options.salvage and num_sound and file.repairer is not None:
-            rebuild, become = None, "ZEROS"
-            if rebuilding is not None and all(map(self._is_readable, rebuilding.base.sources(file.shard))):
-                rebuild, become = rebuilding.spec(file.shard), f"those computed from the repaired mag {rebuilding.provenance.finer.name}"
-            how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
+            spec, replacement = None, "ZEROS"
+            if rebuild is not None and all(map(self._is_readable, rebuild.base.sources(file.shard))):
+                spec, replacement = rebuild.spec(file.shard), f"those computed from the repaired mag {rebuild.provenance.finer.name}"
+            how = f"{total - num_sound} of {total} blocks become {replacement}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.add(file.path)
-            self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=rebuild), how)
+            self._add_rewrite(file, SALVAGE, file.rewrite_spec(salvage=True, rebuild=spec), how)
         elif self._options.quarantine:
             self._set_aside(file.plan, file.shard, file.faults)
         else:
-            can = f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; " if num_sound else ""
+            salvage = f"salvage=True keeps {num_sound} of {total} blocks and replaces the others by zeros; " if num_sound else ""
             advice = f"{doubt}; else restore it" if doubt else "restore it"
-            advice += f" from a backup; {can}quarantine=True sets the file aside, and its voxels then read as zeros"
+            advice += f" from a backup; {salvage}quarantine=True sets the file aside, and its voxels then read as zeros"
             self.left += [Unrepaired(fault, advice) for fault in file.faults]
 
     def _set_aside(self, plan: LevelPlan, shard: Vec3 | None, faults: list[Fault]) -> None:
@@ -390,8 +390,8 @@ class Repair:
         self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")
-        hold = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
-        hold.start("update", {"command": "repair"})
+        job_folder = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
+        job_folder.start("update", {"command": "repair"})
         try:
             for plan in plans:
                 check_unchanged(plan)
@@ -399,11 +399,11 @@ class Repair:
             for plan in plans:
                 yield from repair_level(plan, job_root(layer.folder, owner.job))
         finally:
-            hold.discard()
+            job_folder.discard()
 
 
 class RepairWork(Work[RepairReport]):
-    """Check, plan and repair."""
+    """Verification, and the repair of the faults that it finds."""
 
     def __init__(self, staged: Verification, options: RepairOptions, *, dry_run: bool) -> None:
         self._staged, self._options, self._dry_run = staged, options, dry_run

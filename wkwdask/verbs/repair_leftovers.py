@@ -37,18 +37,18 @@ class LeftoverRepair:
         self.left: list[Unrepaired] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
-        """Decide about all leftovers; return the paths that are handled."""
+        """Choose an action, or the reason for none, for all leftovers; return the paths that the repair handles."""
         handled: set[str] = set()
         for fault in faults:
             if not self._options.allow_external and not self._scope.is_inside(fault.path):
                 continue
             if fault.kind == "job.unpublished":
-                self._leftover(FINISH, fault, handled, "its mags are complete")
+                self._add_action(FINISH, fault, handled, "its mags are complete")
             elif fault.kind == "job.refused":
                 self._refused[dirname(fault.path)].append(fault.path)
-                self._leftover(REMOVE, fault, handled, f"{fault.found}; removes all that the job has built")
+                self._add_action(REMOVE, fault, handled, f"{fault.found}; removes all that the job has built")
             elif fault.kind in ("job.dead", "record.broken"):
-                self._leftover(REMOVE, fault, handled)
+                self._add_action(REMOVE, fault, handled)
             elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
                 self.left.append(Unrepaired(fault, "inspect it before you remove it; remove_copies=True removes it if the layer has all of its voxels"))
             elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
@@ -56,7 +56,7 @@ class LeftoverRepair:
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
                 self.left.append(Unrepaired(fault, f"a process may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
             elif fault.kind.startswith("leftover."):
-                self._leftover(REMOVE, fault, handled)
+                self._add_action(REMOVE, fault, handled)
         return handled
 
     def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[Task]:
@@ -71,13 +71,14 @@ class LeftoverRepair:
             if pair is None:
                 self._only_copies.add(copy)
                 return
-            edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
-            plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
-            yield from (CopyCheckSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
+            volume, copied = pair
+            edge = max(*volume.shard_shape, *copied.shard_shape)
+            plan = RegionGrid(copied.box, (edge,) * 3, (edge,) * 3)
+            yield from (CopyCheckSpec(volume, copied, plan, region).task() for region in plan.regions(copied.occupied(plan.region_shape)))
 
-    def take_probe(self, spec: CopyCheckSpec, *, is_there: bool) -> None:
-        """Record a copy with voxels that its layer lacks."""
-        if not is_there:
+    def record_probe(self, spec: CopyCheckSpec, *, is_contained: bool) -> None:
+        """Record that a copy has voxels that its layer lacks, unless the layer contains all of them."""
+        if not is_contained:
             copies = (fault.path for fault in self._scope.faults if _is_copy(fault))
             self._only_copies |= {path for path in copies if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
 
@@ -94,21 +95,21 @@ class LeftoverRepair:
         """Return whether the writer of a leftover may still run. Our own temporaries in a mag have no writer once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
-        is_known = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
-        return not is_known and age_seconds(fault.path) < self._options.older_than_seconds
+        is_own = fault.kind == "leftover.temporary" and not is_external_temporary(fault.path) and self._mag_of(fault.path) is not None
+        return not is_own and age_seconds(fault.path) < self._options.older_than_seconds
 
     def _mag_of(self, path: str) -> str | None:
         """Return the mag folder around a file, None outside of mags."""
         folders = (scope.folder for layer in self._scope.layers for scope in layer.mags)
         return next((folder for folder in folders if path.startswith(f"{folder}/")), None)
 
-    def _leftover(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
+    def _add_action(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
         handled.add(fault.path)
         self.actions.append(Action(verb, fault.path, summarize_faults([fault]), how))
         layer = self._layer_of(fault.path)
         owner = self._scope.path if layer is None else layer.folder
         self._cleaned.add(owner)
-        if not fault.kind.startswith("job."):  # the job that holds the locks ends these
+        if not fault.kind.startswith("job."):  # the repair's own job folder ends other jobs when it takes the locks
             self._removed[owner].append(fault.path)
 
     def has_work(self, folder: str) -> bool:
@@ -116,7 +117,7 @@ class LeftoverRepair:
         return folder in self._cleaned
 
     def mags(self, folder: str) -> set[str]:
-        """Return the mags in which files are removed, whose locks must be held."""
+        """Return the mags in which files are removed; the repair must hold their locks."""
         return {mag for mag in map(self._mag_of, self._removed.get(folder, [])) if mag is not None}
 
     def remove_locks(self, folder: str) -> None:
@@ -128,7 +129,7 @@ class LeftoverRepair:
                     remove_stale_lock(path)
 
     def remove_refused(self, folder: str) -> None:
-        """Remove the folders of jobs with refused records, before which no other job can start."""
+        """Remove the folders of jobs with refused records. While they exist, no other job can start."""
         if self._refused.get(folder):
             with guarded(folder):
                 refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
-    """Task that finds what can be saved of a broken shard; it changes nothing."""
+    """Task that counts the intact chunks of a broken shard and looks for its correct header; it changes nothing."""
 
     repairer: LevelRepair
     shard: Vec3
@@ -55,10 +55,10 @@ class RewriteSpec:
     salvage: bool
     """Whether broken chunks are replaced."""
     rebuild: RegionSpec | None = None
-    """Computes the shard in a scratch folder, from which broken chunks are replaced; without it they become zeros."""
+    """Task that computes the shard in a scratch folder, from which broken chunks are replaced. Without it they become zeros."""
 
     def task(self) -> Task:
-        return Task(f"mending of {self.path}", f"mend {self.path}", RewriteSpec.run, self)
+        return Task(f"rewrite of {self.path}", f"rewrite {self.path}", RewriteSpec.run, self)
 
     def run(self) -> Result:
         """Rewrite and check the file; the value is its shard index, size and time."""
@@ -102,12 +102,12 @@ def _is_still_broken(scope: LevelScope, shard: Vec3, kinds: set[str]) -> bool:
     check = scope.check(decode=True)
     if check is None or kinds == {"pyramid.differs"}:
         return True
-    there = scope.files_of(shard)
-    return ("file.lost" in kinds and len(there) < len(scope.paths_of(shard))) or not kinds.isdisjoint(fault.kind for fault in check.check_files(there).faults)
+    stored = scope.files_of(shard)
+    return ("file.lost" in kinds and len(stored) < len(scope.paths_of(shard))) or not kinds.isdisjoint(fault.kind for fault in check.check_files(stored).faults)
 
 
 def _in_scratch(plan: LevelPlan, spec: RegionSpec | RewriteSpec, scratch: str) -> RegionSpec | RewriteSpec:
-    """Redirect a rebuilt file to the job's folder. A file that only supplies chunks stays there."""
+    """Let a rebuild write its parts into a scratch folder; a file that only supplies chunks is also published there."""
 
     def written_to(rebuild: RegionSpec, folder: str | None) -> RegionSpec:
         return replace(rebuild, targets=tuple(plan.scope.target(target.box, scratch, folder) for target in rebuild.targets))
@@ -137,15 +137,15 @@ def repair_level(plan: LevelPlan, scratch: str) -> Generator[Phase, str, None]:
     for path, why in plan.quarantined_copies:
         quarantine(path, folder, path[len(folder) + 1 :], why, keep=True)
 
-    def take(spec: RegionSpec | RewriteSpec, result: Result) -> None:
+    def record_state(spec: RegionSpec | RewriteSpec, result: Result) -> None:
         if isinstance(spec, RegionSpec):
             states.update({receipt.shard: (receipt.nbytes, receipt.mtime_ns, receipt.sources) for _, receipt in result.receipts})
         else:
             states[result.value[0]] = result.value[1]
 
-    # The record forgot these shards above; it takes their new states in any case, also after an error.
+    # The record dropped these shards above. Their new states are recorded in any case, also after an error.
     tasks = [_in_scratch(plan, spec, scratch).task() for spec in plan.specs]
     try:
-        yield Phase(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
+        yield Phase(FlatJob(lambda: iter(tasks), len(tasks), record_state), f"repairing {folder}")
     finally:
         patch_file_record(folder, states)

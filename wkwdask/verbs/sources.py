@@ -1,4 +1,4 @@
-"""Sources of jobs in any format: opening, the selected part, the fingerprint that a resumed job compares, and the staging of a job that makes one level."""
+"""Sources and targets of jobs in any format: opening a source, selecting a part, its fingerprint for resumed jobs, and staging a job that makes one level."""
 
 from __future__ import annotations
 
@@ -50,36 +50,36 @@ def open_source_volume(url: str | os.PathLike[str]) -> SourceVolume:
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
-    """Target of a result, and its storage, as the user asks for them."""
+    """Target of a computed level and its storage options, as the user requests them."""
 
     target: str | os.PathLike[str]
     stored: Any
     category: str | None = None
     allow_external: bool = False
 
-    def place(self, read: SourceVolume) -> TargetImage:
-        """Return the place of a level that is computed from a volume."""
-        wanted = Destination(
-            os.fspath(self.target), mag=read.volume.box.mag, category=self.category, source_voxel_size_nm=read.voxel_size_nm, needs_container=False
+    def target_image(self, source: SourceVolume) -> TargetImage:
+        """Return the image that gets the level computed from a source."""
+        destination = Destination(
+            os.fspath(self.target), mag=source.volume.box.mag, category=self.category, source_voxel_size_nm=source.voxel_size_nm, needs_container=False
         )
-        return target_for(replace(wanted, allow_external=self.allow_external))
+        return target_for(replace(destination, allow_external=self.allow_external))
 
-    def place_like(self, read: SourceVolume) -> TargetImage:
-        """Return the place of a level that has the mag of its source."""
-        place, source = self.place(read), read.volume
-        if place.mag != source.box.mag:
-            raise ValueError(f"{os.fspath(self.target)}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
-        return place
+    def target_image_of_same_mag(self, source: SourceVolume) -> TargetImage:
+        """Return the image that gets a level with the mag of its source."""
+        image, volume = self.target_image(source), source.volume
+        if image.mag != volume.box.mag:
+            raise ValueError(f"{os.fspath(self.target)}: is mag {image.mag}, but {volume.name} is mag {volume.box.mag}; name it {volume.box.mag.name}")
+        return image
 
 
 def check_no_overlap(levels: NewLevels, source: Volume) -> NewLevels:
     """Raise an error for levels that would replace their source or lie inside of it."""
-    outer = files.realpath(source.name)
+    source_folder = files.realpath(source.name)
     for folder in levels.folders:
         real = files.realpath(folder)
-        if real == outer:
+        if real == source_folder:
             raise ValueError(f"{folder}: is the source; name another place")
-        if real.startswith(f"{outer}/"):
+        if real.startswith(f"{source_folder}/"):
             raise ValueError(f"{folder}: lies inside the source {source.name}; name another place")
     return levels
 
@@ -88,15 +88,15 @@ def open_base_level(
     url: str | os.PathLike[str], name: str | None, mag: Mag | str | None, option: str, default: Callable[[Image], Mag | None] = lambda _: None,
     *, allow_external: bool = False,
 ) -> tuple[Image, Volume]:  # fmt: skip
-    """Open the level from which other levels of its image are made. A half-published job that was killed there is completed first."""
-    open_it = partial(open_source, url, name, mag, option, default, allow_external=allow_external)
+    """Open the level from which other levels of its image are made. A publication that was killed there is completed first."""
+    open_level = partial(open_source, url, name, mag, option, default, allow_external=allow_external)
     try:
-        image, volume = open_it()
+        image, volume = open_level()
     except ReplacedError:
-        left = find(url).choose(name)
-        for level in left.levels:
-            finish_interrupted_publication(*format_of_image(left).job_folders(left, level), option)
-        image, volume = open_it()
+        interrupted = find(url).choose(name)
+        for level in interrupted.levels:
+            finish_interrupted_publication(*format_of_image(interrupted).job_folders(interrupted, level), option)
+        image, volume = open_level()
     if image.container is None and (format_of(url) or default_format()) is default_format():
         raise UnsupportedError(
             f"{image.folder}: the layer is stored as {image.format}, only wkw gets mags in a dataset; name it as {image.format}://{image.folder}"
@@ -116,8 +116,8 @@ def token_of(values: Any) -> str:
 
 def source_fingerprint(source: Volume) -> dict[str, Any]:
     """Return the settings by which a resumed job recognises its source."""
-    # Each region of a job, and each shard that is made, records the states of the source files it read. So a regular source needs no list of its files here;
-    # an irregular one has no shards to which states could belong, and all of its files count at once.
+    # Each task result, and each row of a file record, contains the digest of the source files that were read. So a regular source needs no digest of all
+    # files here. An irregular source has no shards to which states could belong.
     if source.is_regular:
         return {"source": source.box.mag.name, "input": source_token(source)}
     return {"source": source.name, "input": source_token(source), "states": digest(source.stored_states())}
@@ -130,11 +130,11 @@ def box_setting(box: BoundingBox) -> str:
 
 def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Return a digest of the cells of some grids that touch a stored file."""
-    # Regions without a stored file make no task, so no task would notice a file that appears in one later. This digest does.
+    # A region without a stored file has no task, so no task would notice a file that appears there later. This digest does.
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:
-        found = source.occupied(shape)
-        state.update(found.indices().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
+        occupied = source.occupied(shape)
+        state.update(occupied.indices().tobytes() if isinstance(occupied, SparseCells) else np.packbits(occupied).tobytes())
     return state.hexdigest()
 
 
@@ -157,7 +157,7 @@ class VolumeSelection:
     dtype: Any = None
     """Type of the converted values, by default unchanged."""
     value_range: tuple[float, float] | None = None
-    """Values that become the least and the greatest value of the type."""
+    """Values that become the lowest and the highest value of the type."""
 
     def converted(self, volume: Any) -> Any:
         """Return the selected channels as the selected type."""
@@ -172,24 +172,24 @@ def where_box(name: str, where: BoundingBox | None, box: BoundingBox) -> Boundin
     return part
 
 
-def cropped(volume: Any, wanted: BoundingBox | None, what: str = "the mag") -> Any:
-    """Return the part of a volume inside a box."""
-    if wanted is None:
+def cropped(volume: Any, box: BoundingBox | None, what: str = "the mag") -> Any:
+    """Return the part of a volume inside a box of any mag, all of it without a box; ``what`` names the volume in errors."""
+    if box is None:
         return volume
-    box = wanted.in_mag(volume.box.mag).intersection(volume.box)
-    if box.is_empty:
-        raise BoundsError(f"{volume.name}: the bounding box {wanted} lies outside of {what}, whose box is {volume.box}")
-    return volume.cropped(box)
+    inside = box.in_mag(volume.box.mag).intersection(volume.box)
+    if inside.is_empty:
+        raise BoundsError(f"{volume.name}: the bounding box {box} lies outside of {what}, whose box is {volume.box}")
+    return volume.cropped(inside)
 
 
-def translated(volume: Volume, by: Vec3, option: str, done: str) -> Volume:
-    """Move a volume by a vector [voxels of mag 1]."""
+def translated(volume: Volume, shift: Vec3, option: str, participle: str) -> Volume:
+    """Move a volume by a vector [voxels of mag 1]; errors name the ``option`` and what is done to mags, for example "copied"."""
     mag = volume.box.mag
-    if not any(by):
+    if not any(shift):
         return volume
-    if any(a % n for a, n in zip(by, mag.factors, strict=True)):
-        raise ValueError(f"{option} must be a multiple of every mag that is {done}, got {by}, but there is mag {mag}")
-    return volume.moved(divide(by, mag.factors))
+    if any(a % n for a, n in zip(shift, mag.factors, strict=True)):
+        raise ValueError(f"{option} must be a multiple of every mag that is {participle}, got {shift}, but there is mag {mag}")
+    return volume.moved(divide(shift, mag.factors))
 
 
 def stage_level(

@@ -1,6 +1,6 @@
-"""Planning and job of pyramid updates: coarser mags that exist, and files that have changed since.
+"""Planning and job of pyramid updates: existing coarser mags follow the changes of finer files.
 
-Shards of coarser levels above changed files are rebuilt, level by level, and published one by one in place.
+Shards whose source files have changed are rebuilt, mag by mag, and each replaces its file in place.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from wkwdask.store.records import (
     write_provenance,
 )
 from wkwdask.verbs.pyramid import ExistingMag, RegionSpec, changed_shards, choose_mags, choose_method, factor_of, footprint
+from wkwdask.verbs.recompute import recorded_ladder
 from wkwdask.verbs.sources import box_setting, open_base_level, source_fingerprint
 
 if TYPE_CHECKING:
@@ -83,32 +84,30 @@ class UpdateJob:
         return sum(tally.voxels * math.prod(factor_of(mag.finer, mag.target)) for tally, mag in zip(self.tallies, self._mags, strict=True))
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the shards of the next mag that has any to rebuild."""
+        """Return the tasks of the next mag with shards to rebuild."""
         while self._level + 1 < len(self._mags):
             self._level += 1
-            shards = self._shards_to_make()
+            shards = self._shards_to_rebuild()
             self.num_tasks += len(shards)
             self.tallies[self._level].expected = len(shards)
             if shards:
                 return self._tasks_of(shards)
         return iter(())
 
-    def _shards_to_make(self) -> list[Vec3]:
+    def _shards_to_rebuild(self) -> list[Vec3]:
         """Return the shards of the current mag to rebuild, in Morton order."""
         mag = self._mags[self._level]
         finer, target = mag.finer, mag.target
         if self._by_content:
             stored = target.as_volume().stored_states()[:, :3].tolist()
-            chosen = set(grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
+            candidates = set(grouped_digests(finer.stored_states(), finer.shard_shape, footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
         elif self._box is not None:
-            chosen = set(cells(counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(target.box), target.shard_shape))
+            candidates = set(cells(counted_from(self._box.in_mag(target.box.mag), target.origin).intersection(target.box), target.shard_shape))
         else:
-            chosen = changed_shards(mag)
-        touched = cell_range(target.box, target.shard_shape)
-        ordered = [index for index in chosen if all(i in r for i, r in zip(index, touched, strict=True))]
-        if not ordered:
-            return []
-        return [ordered[n] for n in morton_order(np.array(ordered))]
+            candidates = changed_shards(mag)
+        ranges = cell_range(target.box, target.shard_shape)
+        shards = [shard for shard in candidates if all(n in r for n, r in zip(shard, ranges, strict=True))]
+        return [shards[n] for n in morton_order(np.array(shards, np.int64))]
 
     def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
         mag = self._mags[self._level]
@@ -137,18 +136,18 @@ class UpdateJob:
         return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
 
     def save_record(self) -> None:
-        """Record the states of the rebuilt files, so that an interrupted update resumes there."""
+        """Record the states of the rebuilt files, so that an interrupted update does not rebuild them again."""
         level = self._level
         if level < 0:
             return
-        mag, fresh = self._mags[level], self.tallies[level].shards
+        mag, rebuilt = self._mags[level], self.tallies[level].shards
         if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
             return  # shards that a record does not list count as empty: a record of some files would be wrong
         old = np.empty((0, FILE_RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
         # Rows of rebuilt shards replace the old rows; all others stay.
-        made = {tuple(row) for row in fresh[:, :3].tolist()}
-        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
-        write_file_record(mag.target.folder, np.concatenate([kept, fresh]))
+        replaced = {tuple(row) for row in rebuilt[:, :3].tolist()}
+        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in replaced], np.int64).reshape(-1, FILE_RECORD_COLUMNS)
+        write_file_record(mag.target.folder, np.concatenate([kept, rebuilt]))
         self._saved = time.monotonic()
 
 
@@ -163,7 +162,7 @@ class Update(Work[Report]):
     """Mags to update, finest first."""
     job: UpdateJob
     plan_again: Callable[[], Update]
-    """Plans the same update again, from what is stored now."""
+    """Function that plans the same update again, from the files that are stored now."""
 
     def start(self) -> None:
         """Lock the mags, create the folder for temporary parts, and plan again under the locks."""
@@ -173,29 +172,29 @@ class Update(Work[Report]):
         # Lock first, then plan again: the second plan sees changes that another job made before the lock, and no job makes any after it.
         self.folder.start("update", {"command": "update"})
         try:
-            now = self.plan_again()
-            if now.folder.targets != self.folder.targets:
+            locked = self.plan_again()
+            if locked.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
-            for mag in now.mags:
+            for mag in locked.mags:
                 for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # left by an update that was killed
                     files.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
             self.folder.discard()
             raise
-        self.source, self.mags, self.job = now.source, now.mags, now.job
+        self.source, self.mags, self.job = locked.source, locked.mags, locked.job
 
     def phases(self) -> Generator[Phase, str, Report]:
         """Rebuild files, end the job and report."""
         yield Phase(self.job, f"update of {self.folder.parent}", folder=self.folder.root)
         if not self.job.box_was_given:
             for mag in self.mags:
-                self._keep_box(mag)
+                self._record_source(mag)
         seconds = time.time() - self.folder.started_at()
         self.folder.discard()
         tallies = self.job.tallies
-        made = sum(tally.expected for tally in tallies)
-        note = f"{counted(made, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if made else "nothing to do: no finer file has changed"
+        rebuilt = sum(tally.expected for tally in tallies)
+        note = f"{counted(rebuilt, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if rebuilt else "nothing to do: no finer file has changed"
         mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
         return Report(mags, self.job.voxels_in * self.source.dtype.itemsize * self.source.num_channels, seconds, note)
 
@@ -204,18 +203,18 @@ class Update(Work[Report]):
         self.job.save_record()
         self.folder.discard()
 
-    def _keep_box(self, mag: ExistingMag) -> None:
-        """Record the box of the source from which a mag is made now."""
+    def _record_source(self, mag: ExistingMag) -> None:
+        """Record the current box and identity of the source in the provenance of a mag."""
         provenance = read_provenance(mag.target.folder)
         settings = read_creation_settings(mag.target.folder)
         if settings.get("command") == "build_pyramid":
             with reading(f"{mag.target.folder}/{PROVENANCE_NAME}", "record"):
                 origin = Mag.parse(settings["source"])
-            now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
+            current = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
             if origin == self.source.box.mag:
-                now |= {**source_fingerprint(self.source), "source": origin.name}
-            if now != settings:
-                changed: dict[str, Any] = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
+                current |= {**source_fingerprint(self.source), "source": origin.name}
+            if current != settings:
+                changed: dict[str, Any] = {"made": {**provenance["made"], "settings": current}} if "made" in provenance else {"settings": current}
                 box = moved(mag.target.box, mag.target.origin)
                 changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
@@ -229,44 +228,45 @@ def lay_out_update(
     layer, source = open_base_level(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
-    stored = format_of_image(layer)
-    mags = _mags(layer, source, options)
-    folders = {mag: stored.job_folders(layer, layer.find(mag))[1] for mag in mags}
-    parent = stored.work_folder(layer, list(folders.values()))
+    its_format = format_of_image(layer)
+    mags = _choose_existing_mags(layer, source, options)
+    folders = {mag: its_format.job_folders(layer, layer.find(mag))[1] for mag in mags}
+    parent = its_format.work_folder(layer, list(folders.values()))
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
-    living: list[ExistingMag] = []
+    existing: list[ExistingMag] = []
     volumes: dict[Mag, Volume] = {source.box.mag: source}
     for mag, folder in folders.items():
-        finer, method, ignore_zero = _provenance(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
+        previous = existing[-1].target.box.mag if existing else source.box.mag
+        finer, method, ignore_zero = _provenance(layer, source, mag, previous, options, trusts_records)
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
-        stored.check_links(layer, folder)
+        its_format.check_links(layer, folder)
         volume, record, settings = layer.find(mag).open(), read_file_record(folder), read_creation_settings(folder)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: has no record of its files; update="content" rebuilds and compares all, existing="overwrite" starts over')
         if (volume.dtype, volume.num_channels) != (source.dtype, source.num_channels):
             raise ValueError(f"{folder}: {volume.num_channels} channels of {volume.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
-        target = stored.in_place_target(volume, InPlaceWrite(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
+        target = its_format.in_place_target(volume, InPlaceWrite(folder, parts, source.box.in_mag(mag), level=settings.get("level") or None))
         origin, old_box = times(target.origin, finer.step_to(mag)), _old_box(settings, finer)
         framed = relative_to(volumes[finer], origin)
-        living.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
+        existing.append(ExistingMag(target, framed, method, ignore_zero, record, None if old_box is None else counted_from(old_box, origin)))
         volumes[mag] = target.as_volume().moved(target.origin)
-    job = UpdateJob(living, by_content=by_content, box=box)
+    job = UpdateJob(existing, by_content=by_content, box=box)
     dataset = None if layer.container is None else layer.container.dataset_folder
-    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [dataset])])
+    job_folder = JobFolder(parent, owner, [mag.target.folder for mag in existing], datasets=[*filter(None, [dataset])])
     plan_again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
-    return Update(source, hold, tuple(living), job, plan_again)
+    return Update(source, job_folder, tuple(existing), job, plan_again)
 
 
 def _check_options(options: PyramidOptions) -> None:
     """Raise an error for options that have no effect on an update."""
-    given = [*options.stored.explicit(), *(["sampling"] if options.sampling is not None else [])]
+    without_effect = [*options.stored.explicit(), *(["sampling"] if options.sampling is not None else [])]
     if options.align_with is not True:
-        given.append("align_with")
-    if given:
-        raise ValueError(f"update= and bounding_box= keep the storage of the mags; {', '.join(given)}= requires building them again")
+        without_effect.append("align_with")
+    if without_effect:
+        raise ValueError(f"update= and bounding_box= keep the storage of the mags; {', '.join(without_effect)}= requires building them again")
 
 
 def _settings(image: Image, mag: Mag) -> dict[str, Any]:
@@ -274,19 +274,9 @@ def _settings(image: Image, mag: Mag) -> dict[str, Any]:
     return {} if folder is None or is_remote(folder) else read_creation_settings(folder)
 
 
-def _ladder(settings: dict[str, Any]) -> list[Mag]:
-    """Return the mags of the pyramid that a mag belongs to, finest first; empty without a valid provenance."""
-    if settings.get("command") != "build_pyramid":
-        return []
-    try:
-        return [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
-    except (AttributeError, KeyError, TypeError, ValueError):  # an invalid record counts as none
-        return []
-
-
 def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
-    """Return the mag from which a mag was made, None where that does not lead back to the finest one."""
-    ladder = _ladder(_settings(layer, mag))
+    """Return the mag from which a mag was made; None if its chain of sources does not lead to the finest mag."""
+    ladder = recorded_ladder(_settings(layer, mag))
     if mag not in ladder[1:]:
         return None
     finer = ladder[ladder.index(mag, 1) - 1]
@@ -295,12 +285,12 @@ def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
-def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
-    """Return the source mag, method and ``ignore_zero`` of a mag, from its provenance, or from the options of a user who names a mag without one."""
+def _provenance(layer: Image, source: Volume, mag: Mag, previous: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+    """Return the source mag, method and ``ignore_zero`` of a mag: as recorded, or as the options say for a mag that ``mags=`` names and that has no record."""
     folder, settings = layer.mags[mag], _settings(layer, mag)
     if not settings and options.mags is not None and not trusts_records:
-        step_factors(before, [mag])
-        return before, choose_method(layer, source, options), options.ignore_zero
+        step_factors(previous, [mag])
+        return previous, choose_method(layer, source, options), options.ignore_zero
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:
         made = f"made by {settings.get('command')}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
@@ -308,12 +298,12 @@ def _provenance(layer: Image, source: Volume, mag: Mag, before: Mag, options: Py
     with reading(f"{folder}/{PROVENANCE_NAME}", "record"):
         method, ignore_zero = str(settings["method"]), bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
-        asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
-        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags again")
+        requested = options.method + (" with ignore_zero" if options.ignore_zero else "")
+        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {requested}; build the mags again")
     return finer, method, ignore_zero
 
 
-def _mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
+def _choose_existing_mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
     """Return the mags to update: the requested ones, else all that were built from the finest one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:
@@ -323,7 +313,7 @@ def _mags(layer: Image, source: Volume, options: PyramidOptions) -> list[Mag]:
         above = [mag for mag in local if _made_from(layer, mag, finest) is not None]
         mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
-            origins = sorted({ladder[0].name for ladder in (_ladder(_settings(layer, mag)) for mag in local) if ladder})
+            origins = sorted({ladder[0].name for ladder in (recorded_ladder(_settings(layer, mag)) for mag in local) if ladder})
             others = f"; mags were built from mag {', '.join(origins)}: name it with finest=" if origins else ""
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
     missing = [mag.name for mag in mags if mag not in layer.mags or not files.isdir(layer.mags[mag])]

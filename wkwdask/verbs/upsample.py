@@ -58,7 +58,7 @@ class Upsample(Plan):
     """Mags to write; no targets where all mags exist."""
 
     def job(self) -> UpsampleJob:
-        # Each source counts from the voxel that contains the target's first voxel, so that windows begin at 0 in both.
+        # The coordinates of each source count from the voxel that contains the target's first voxel, so that windows begin at 0 in both.
         sources = [relative_to(self.source, divide(target.origin, plan.factor)) for target, plan in zip(self.staged.targets, self.plans, strict=True)]
         return UpsampleJob(sources, self.staged.targets, self.plans)
 
@@ -94,24 +94,24 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     specs = [LevelSpec.like(source, box.in_mag(mag)) for mag in mags]
     levels = target_in(image, options.allow_external).new_levels(specs, options.stored, source, existing) if specs else NewLevels(image.folder, (), (), {})
     settings = settings_of(_COMMAND, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags))
-    known = {**source_fingerprint(source), "source": source.box.mag.name}
-    draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **known}, existing)
+    fingerprint = {**source_fingerprint(source), "source": source.box.mag.name}
+    draft = stage(f"{_COMMAND} of {image.folder}", levels.parent, levels.folders, {**settings, **levels.settings, **fingerprint}, existing)
     targets, shapes = levels.staged(draft.root), draft.shapes()
     voxel_nbytes = LevelSpec.like(source).voxel_nbytes
     plans = tuple(
         plan_upsampling(target.box, source.box.mag, Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes), workers, region)
         for target, region in zip(targets, [None] * len(mags) if shapes is None else shapes, strict=True)
     )
-    plan = {"regions": [one.region_shape for one in plans], "presence": occupancy_digest(source, [one.source_cell_shape for one in plans])}
-    task_nbytes = max((one.memory_nbytes(voxel_nbytes) for one in plans), default=0)
-    staged = draft.mags(targets, len(mags) * LevelSpec.like(source).nbytes, levels.edit, plan, task_nbytes=task_nbytes)
+    record = {"regions": [plan.region_shape for plan in plans], "presence": occupancy_digest(source, [plan.source_cell_shape for plan in plans])}
+    task_nbytes = max((plan.memory_nbytes(voxel_nbytes) for plan in plans), default=0)
+    staged = draft.mags(targets, len(mags) * LevelSpec.like(source).nbytes, levels.edit, record, task_nbytes=task_nbytes)
     return Upsample(source, plans, staged)
 
 
 def _earlier_source(image: Image) -> Mag | None:
-    """Return the mag from which mags of the image were upsampled: a repeated call starts there again, not at its own result."""
+    """Return the mag from which mags of the image were upsampled, so that a repeated call does not start from its own result."""
     settings = [read_provenance(folder).get("settings", {}) for folder in image.mags.values() if not is_remote(folder)]
-    sources = {before["source"] for before in settings if before.get("command") == _COMMAND}
+    sources = {recorded["source"] for recorded in settings if recorded.get("command") == _COMMAND}
     return Mag.parse(sources.pop()) if len(sources) == 1 else None
 
 
@@ -126,7 +126,7 @@ def _choose_mags(image: Image, source: Mag, box: BoundingBox, options: UpsampleO
         return mags
     finest = options.finest or MAG_1
     finest.step_to(source)
-    return [mag for mag in _ladder(image, finest, source, box) if not _is_there(image, mag, source, existing)]
+    return [mag for mag in _ladder(image, finest, source, box) if not _is_kept(image, mag, source, existing)]
 
 
 def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
@@ -141,8 +141,8 @@ def _ladder(image: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
     return [finest, *(mag for mag in above if mag.maximum < source.maximum and all(b % a == 0 for a, b in zip(mag.factors, source.factors, strict=True)))]
 
 
-def _is_there(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
-    """Return whether a mag keeps its data: it is readable, and no earlier start of this job made it."""
+def _is_kept(image: Image, mag: Mag, source: Mag, existing: str) -> bool:
+    """Return whether a mag keeps its data, because it is readable and was not made by an earlier start of this job."""
     if existing != "error" and mag in image.mags:
         settings = read_provenance(image.mags[mag]).get("settings", {})
         if settings.get("command") == _COMMAND and settings.get("source") == source.name:

@@ -89,7 +89,7 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether something was checked and has no error; it may have warnings and notes."""
+        """Whether files were checked and have no error; warnings and notes are allowed."""
         return not self.count(ERROR) and (bool(self.mags) or not self.unchecked)
 
     @property
@@ -108,7 +108,7 @@ class VerifyReport:
         return sum(mag.nbytes for mag in self.mags)
 
     def count(self, severity: str) -> int:
-        """Count the faults of a severity, including those that are summed up in others."""
+        """Count the faults of a severity, including those that an entry summarizes."""
         return sum(1 + fault.more for fault in self.faults if fault.severity == severity)
 
     def kinds(self) -> Counter[str]:
@@ -120,7 +120,7 @@ class VerifyReport:
 
     @property
     def verdict(self) -> str:
-        """Summary in one line."""
+        """Summary line."""
         blocks = sum(mag.blocks for mag in self.mags)
         if not self.decoded:
             how = "headers, tables, names and JSON; no block was decoded"
@@ -153,8 +153,8 @@ class VerifyReport:
 class Verification(Work["VerifyReport"]):
     """Verification of stored files, and of coarser levels against finer ones."""
 
-    def __init__(self, one: ArrayFormat, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
-        self.format = one
+    def __init__(self, its_format: ArrayFormat, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
+        self.format = its_format
         self.scope = scope
         self.path = scope.path
         self.found: dict[str, Findings] = {}
@@ -163,7 +163,7 @@ class Verification(Work["VerifyReport"]):
         self._method = method
         self._faults = [*scope.faults, *(fault for folder, has_levels in scope.job_folders for fault in job_leftovers(folder, has_levels=has_levels))]
         self._compared: Counter[str] = Counter()
-        self._says_how: set[str] = set()
+        self._recorded: set[str] = set()  # folders of levels whose method is recorded
         self._started = time.monotonic()
 
     @property
@@ -181,20 +181,20 @@ class Verification(Work["VerifyReport"]):
         checks = [(scope, check, scope.files()) for scope in self._levels if (check := scope.check(decode=self._decode)) is not None]
 
         def tasks() -> Iterator[Task]:
-            for scope, check, found in checks:
+            for scope, check, stored in checks:
                 step = scope.files_per_task()
-                for first in range(0, len(found), step):
-                    yield CheckSpec(scope.key, check, tuple(found[first : first + step])).task()
+                for first in range(0, len(stored), step):
+                    yield CheckSpec(scope.key, check, tuple(stored[first : first + step])).task()
 
-        return FlatJob(tasks, sum(-(-len(found) // scope.files_per_task()) for scope, _, found in checks), self._take_findings)
+        return FlatJob(tasks, sum(-(-len(stored) // scope.files_per_task()) for scope, _, stored in checks), self._add_findings)
 
-    def _take_findings(self, spec: CheckSpec, result: Result) -> None:
+    def _add_findings(self, spec: CheckSpec, result: Result) -> None:
         findings: Findings = result.value
         self._faults += findings.faults
         self.found[spec.level] = self.found.get(spec.level, Findings()) + replace(findings, faults=())
 
     def _pyramid_job(self) -> FlatJob:
-        """Return the job that compares coarser levels with finer ones, without broken files."""
+        """Return the job that compares coarser levels with finer ones, except broken files and files with broken sources."""
         broken = {fault.path for fault in self._faults if fault.severity == "error"}
         tasks: list[Task] = []
         for layer in self.scope.layers if self._pyramid else ():
@@ -205,42 +205,44 @@ class Verification(Work["VerifyReport"]):
                     self._faults.append(Fault("pyramid.unknown", scope.folder, what))
                     continue
                 if provenance.is_recorded:
-                    self._says_how.add(scope.folder)
+                    self._recorded.add(scope.folder)
                 tasks += [spec.task() for spec in recompute_specs(scope, provenance, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
-        return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
+        return FlatJob(lambda: iter(tasks), len(tasks), self._add_differences)
 
-    def _take_differences(self, spec: RecomputeSpec, result: Result) -> None:
+    def _add_differences(self, spec: RecomputeSpec, result: Result) -> None:
         folder = spec.coarser.name
         self._compared[folder] += 1
-        found = result.value
-        if found.different:
-            one = found.listed[0]
-            what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
-            expected = f"{one.first}, the {spec.method} of mag {spec.finer.box.mag}"
-            graver = ERROR if folder in self._says_how else ""  # without a recorded method the method may differ, not the voxels
-            x, y, z = (a + o for a, o in zip(one.voxel, spec.origin, strict=True))
-            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=graver))
+        differences = result.value
+        if differences.different:
+            first = differences.listed[0]
+            what = f"{differences.different:,} of {differences.compared:,} voxels differ, the first is {first.second} in channel {first.channel}"
+            expected = f"{first.first}, the {spec.method} of mag {spec.finer.box.mag}"
+            severity = ERROR if folder in self._recorded else ""  # a level without a recorded method may have been made by another method
+            x, y, z = (a + o for a, o in zip(first.voxel, spec.origin, strict=True))
+            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=(x, y, z), severity_override=severity))
 
     def _report(self) -> VerifyReport:
         self._faults += self.scope.conclude(self.found)
         mags = []
         for scope in self._levels:
-            found = self.found.get(scope.key, Findings())
+            findings = self.found.get(scope.key, Findings())
             compared = self._compared[scope.folder]
-            mags.append(MagFindings(scope.layer, scope.name, scope.folder, found.files, found.nbytes, found.blocks, found.largest, compared))
-        faults = sorted(self._faults, key=lambda one: (SEVERITIES.index(one.severity), one.path, one.block or 0, one.offset or 0, one.kind))
+            mags.append(MagFindings(scope.layer, scope.name, scope.folder, findings.files, findings.nbytes, findings.blocks, findings.largest, compared))
+        faults = sorted(self._faults, key=lambda fault: (SEVERITIES.index(fault.severity), fault.path, fault.block or 0, fault.offset or 0, fault.kind))
         return VerifyReport(self.scope.path, self._decode, tuple(mags), tuple(faults), time.monotonic() - self._started)
 
 
 def lay_out_verification(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, decode: bool, pyramid: float = 0.0, method: str | None = None
 ) -> Verification:
-    one = format_of(url) or default_format()
+    """Plan the verification of a path or URL; ``pyramid`` is the share of the shards of coarser levels to compare."""
+    its_format = format_of(url) or default_format()
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= pyramid <= 1:
         raise ValueError(f"pyramid must be True, False or a fraction from 0 to 1, got {pyramid!r}")
-    return Verification(one, one.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None), decode=decode, pyramid=pyramid, method=method)
+    scope = its_format.inspect(url, layers, mags, pyramid=bool(pyramid) or method is not None)
+    return Verification(its_format, scope, decode=decode, pyramid=pyramid, method=method)
 
 
 _JOB_KINDS = {

@@ -1,4 +1,4 @@
-"""The write job without dask: an array in memory, or its pieces in scratch files, becomes one mag or a region of an existing mag.
+"""Writing of an array in memory, or of its pieces in scratch files, to a new mag or to a region of an existing one; without dask.
 
 A shard that is too large for one task is encoded in parts, which a further task joins.
 """
@@ -50,7 +50,7 @@ _REGION = "to_wkw region"
 
 
 def part_of(target: TargetArray, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
-    """Return the shard of a part, and the name of the part; None if the part is the whole shard."""
+    """Return the shard of a part and the name of the part, None for a part that is a whole shard."""
     return divide(times(part, part_shape), target.shard_shape), None if part_shape == target.shard_shape else part
 
 
@@ -85,7 +85,7 @@ class PartSpec:
         return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), PartSpec.run, self)
 
     def run(self) -> Result:
-        """Assemble the part from its pieces where it has any, then encode and store it."""
+        """Assemble the part if it is given in pieces, then encode and store it."""
         target, voxels = self.target, self.content
         box = cell_box(self.part, self.part_shape, target.box).intersection(target.box)
         if isinstance(voxels, tuple):
@@ -99,10 +99,10 @@ class WriteJob:
     """Job that writes one mag from an array, or from its pieces in scratch files."""
 
     def __init__(
-        self, target: TargetArray, content: npt.NDArray[Any] | Iterable[ScratchPiece], take: Callable[[Receipt], None], done: Collection[Vec3] = (),
+        self, target: TargetArray, content: npt.NDArray[Any] | Iterable[ScratchPiece], record: Callable[[Receipt], None], done: Collection[Vec3] = (),
         part_shape: Vec3 | None = None,
     ) -> None:  # fmt: skip
-        self._target, self._content, self._take = target, content, take
+        self._target, self._content, self._record = target, content, record
         self._part_shape = part_shape or target.part_shape(PART_NBYTES)
         self._collector = ReceiptCollector([target])
         self._pieces: dict[Vec3, list[ScratchPiece]] = {}
@@ -134,7 +134,7 @@ class WriteJob:
         """Record a receipt; return the join of a shard whose parts are complete."""
         for _, receipt in result.receipts:
             if receipt.part is None:
-                self._take(receipt)
+                self._record(receipt)
         return self._collector.add(task, result, self._num_parts)
 
 
@@ -149,11 +149,11 @@ class Creation(Plan):
         return Outcome([ShardTally(self.staged.targets[0], 0)])
 
 
-def lay_out_write(place: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
-    """Plan the write of an array as one level; return it with the warnings for the user."""
+def lay_out_write(target: TargetImage, topleft: Vec3, content: ArrayContent, options: Any, existing: str, command: str) -> tuple[StagedMags, tuple[str, ...]]:
+    """Plan the write of an array as one level; return the staged level and warnings for the user."""
     check_existing(existing)
-    spec = LevelSpec(BoundingBox(topleft, content.shape[1:], place.mag), content.dtype, content.shape[0])
-    levels = place.new_levels([spec], options, existing=existing)
+    spec = LevelSpec(BoundingBox(topleft, content.shape[1:], target.mag), content.dtype, content.shape[0])
+    levels = target.new_levels([spec], options, existing=existing)
     (folder,) = levels.folders
     settings = {**settings_of(command, folder=folder, box=spec.box), **levels.settings}
     draft = stage_array(f"{command} into {folder}", levels.parent, folder, settings, existing, content)
@@ -173,7 +173,7 @@ class StagedRegion(StagedMags):
     """The level as it was opened."""
 
     def check_free(self) -> None:
-        """Check that the folder is writable; other writers are found at the start."""
+        """Check that the folder is writable. Other writers are found when the job takes its locks."""
         (target,) = self.targets
         if files.isdir(target.folder) and not files.is_writable(target.folder):
             raise PermissionError(errno.EACCES, "the mag cannot be written", target.folder)
@@ -201,16 +201,16 @@ class StagedRegion(StagedMags):
         with guarded(self.parent):  # other jobs may write other shards and update the same record
             files.remove_temporaries(folder, FILE_RECORD_NAME)  # left by a job that was killed while it wrote the record
             merge_file_record(folder, tally.shards)
-        made = tally.report(folder, whole=False)
-        if self.edit is not None and isinstance(made.maximum, int):
+        report = tally.report(folder, whole=False)
+        if self.edit is not None and isinstance(report.maximum, int):
             try:
-                self.edit.with_maxima((made.maximum,), is_new_content=False).apply()
+                self.edit.with_maxima((report.maximum,), is_new_content=False).apply()
             except PermissionError as error:
                 note = "; ".join(filter(None, (note, f"{self.edit.kind} was not changed: {error}")))
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()
         job_folder.discard()
-        return Report((made,), self.nbytes_in, seconds, note)
+        return Report((report,), self.nbytes_in, seconds, note)
 
     def _job_folder(self) -> JobFolder:
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
@@ -220,23 +220,23 @@ def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, conte
     """Plan the write of an array into a region of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)
-    stored, found = format_of_image(image), image.level_of(volume)
-    assert found is not None
-    parent, folder = stored.job_folders(image, found)
+    its_format, existing_level = format_of_image(image), image.level_of(volume)
+    assert existing_level is not None
+    parent, folder = its_format.job_folders(image, existing_level)
     folder = files.realpath(folder) if files.islink(folder) else folder  # one path for the locks of all jobs
     settings = settings_of(_REGION, folder=folder, box=box_setting(region), level=level or 0)
-    ranges = cell_range(counted_from(region, volume.origin), stored.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
+    ranges = cell_range(counted_from(region, volume.origin), its_format.in_place_target(volume, InPlaceWrite(folder, "", region)).shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
-    stored.check_links(image, folder, shards)
+    its_format.check_links(image, folder, shards)
     dataset = None if image.container is None else image.container.dataset_folder
     if any(Publisher(RecordPaths(root)).is_prepared for root, _ in job_folders(parent)):
         finish_interrupted_publication(parent, folder, _REGION, dataset)
         raise ReplacedError(f"{folder}: completed a killed job that was replacing the mag; start again")
     draft = stage_array(f"{_REGION} {region} of {folder}", parent, folder, settings, existing, replace(content, shards=shards))
-    target = stored.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
+    target = its_format.in_place_target(volume, InPlaceWrite(folder, f"{draft.staged(region.mag.long_name)}.parts", region, merges=True, level=level))
     nbytes = region.volume * volume.dtype.itemsize * volume.num_channels
     return StagedRegion(
-        draft.owner, parent, (target,), draft.folders, nbytes, stored.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
+        draft.owner, parent, (target,), draft.folders, nbytes, its_format.partial_write_edit(image), draft.settings, existing, resumes_automatically=False,
         ignored_settings=content.ignored_settings, region=shards, dataset=dataset, volume=volume,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.leftovers import quarantine
-from wkwdask.formats.repair import JSON, Action, DocumentRepair, RepairOptions, Unrepaired
+from wkwdask.formats.repair import EDIT_JSON, Action, DocumentRepair, RepairOptions, Unrepaired
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource import (
     NewLayer,
@@ -91,7 +91,7 @@ class JsonRepair(DocumentRepair):
 
     def _change(self, fault: Fault, how: str, change: Callable[[Document], Document]) -> None:
         self._changes.append(change)
-        self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how))
+        self.actions.append(Action(EDIT_JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how))
 
     def _plan_type(self, layer: LayerScope, fault: Fault) -> None:
         headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
@@ -163,7 +163,7 @@ class JsonRepair(DocumentRepair):
         how = f"rewritten with layers {', '.join(layer.name for layer in restored)} from their files" if restored else "rewritten"
         what = f"; layers {', '.join(sorted(known))} unchanged" if known else ""
         what += "; invalid entries without files are kept" if lost else ""
-        self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
+        self.actions.append(Action(EDIT_JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
         return True
 
     def _with_layer(self, document: Document, layer: LayerScope, before: Document | None = None) -> Document:

@@ -1,6 +1,6 @@
-"""Edits of a dataset that concern both folders and JSON: renaming a layer, listing layers that exist on disk or in another dataset.
+"""Edits of both the folders and the JSON of a dataset: renaming a layer, and listing layers of other datasets.
 
-At any moment, also after an interruption, all mags are readable under the names in the JSON.
+At any moment, even after an interruption, all mags are readable under the names in the JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def datasource_of(dataset: str) -> DataSource:
-    """Read the JSON of a dataset; a missing one is an error."""
+    """Read the JSON of a dataset; raise MissingError if it has none."""
     datasource = read_datasource(dataset)
     if datasource is None:
         raise MissingError(f"{dataset}/{FILE_NAME}: not found")
@@ -53,7 +53,7 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
 
 @contextlib.contextmanager
 def kept_idle(layer: Image) -> Iterator[None]:
-    """Keep jobs from starting in a layer. A job that is running or can resume there would lose its folder."""
+    """Keep jobs from starting in a layer; raise LockedError if a job is running there or can resume."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
         for folder in sorted({files.realpath(folder) for folder in _folders_of(layer)}):
@@ -83,30 +83,31 @@ def _check_idle(layer: Image) -> None:
 
 
 def rename_layer(dataset: str, old: str, new: str) -> None:
-    """Rename a layer and its folder, without a moment at which the JSON leads nowhere.
+    """Rename a layer and its folder so that the paths in the JSON are valid at any moment.
 
     1. The new name becomes a link to the folder.
-    2. The JSON takes the new name and paths, in one atomic write.
-    3. Link and folder swap names, atomically. Where the system cannot swap two names, the folder keeps the old one.
+    2. The JSON gets the new name and paths in one atomic write.
+    3. Link and folder swap names atomically. If the file system cannot swap two names, the folder keeps the old one.
 
     The same call completes an interrupted rename.
     """
     datasource = datasource_of(dataset)
-    here, there = f"{dataset}/{old}", f"{dataset}/{new}"
-    if is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None and (_leads_to(there, old) or _leads_to(here, old)):
+    old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
+    is_renamed = is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None
+    if is_renamed and (_leads_to(new_path, old) or _leads_to(old_path, old)):
         _swap(dataset, old, new)
         return
     layer = stored_layer(dataset, old, datasource)
     with_new_name(datasource.document, old, new, str)  # raises before anything changes
     with kept_idle(layer):
-        if not files.isdir(here):
+        if not files.isdir(old_path):
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
-        if files.lexists(there) and not _leads_to(there, old):
-            raise ExistsError(f"{there}: already exists, but is not a layer of the JSON; move it away or choose another name")
-        if not files.lexists(there):
-            files.symlink(old, there)
-        update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))
+        if files.lexists(new_path) and not _leads_to(new_path, old):
+            raise ExistsError(f"{new_path}: already exists, but is not a layer of the JSON; move it away or choose another name")
+        if not files.lexists(new_path):
+            files.symlink(old, new_path)
+        update_datasource(dataset, lambda document: with_new_name(document, old, new, _path_mover(dataset, old, new)))
         _swap(dataset, old, new)
         for folder in _folders_of(stored_layer(dataset, new)):
             with contextlib.suppress(OSError):
@@ -119,29 +120,29 @@ def _leads_to(path: str, target: str) -> bool:
 
 def _swap(dataset: str, old: str, new: str) -> None:
     """Swap folder and link, after the JSON has the new name."""
-    here, there = f"{dataset}/{old}", f"{dataset}/{new}"
-    if _leads_to(there, old):
-        update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # undoes _stay of an earlier call
-        if not files.exchange(here, there):
-            _stay(dataset, old, new)
-            files.unlink(there)
+    old_path, new_path = f"{dataset}/{old}", f"{dataset}/{new}"
+    if _leads_to(new_path, old):
+        update_datasource(dataset, lambda document: with_paths(document, _path_mover(dataset, old, new)))  # undoes _keep_old_folder of an earlier call
+        if not files.exchange(old_path, new_path):
+            _keep_old_folder(dataset, old, new)
+            files.unlink(new_path)
             return
         files.fsync(dataset)
-    if _leads_to(here, old):  # after the swap the old name is a link to itself
-        files.unlink(here)
+    if _leads_to(old_path, old):  # after the swap the old name is a link to itself
+        files.unlink(old_path)
 
 
-def _stay(dataset: str, old: str, new: str) -> None:
-    """Point the JSON to the folder under its old name."""
+def _keep_old_folder(dataset: str, old: str, new: str) -> None:
+    """Let the paths of the renamed layer in the JSON lead to the folder with the old name."""
     mags = stored_layer(dataset, new).mags
-    back = _mover(dataset, new, old)
+    back = _path_mover(dataset, new, old)
     paths = {mag: f"./{relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
     inside = {mag: back(path) for mag, path in paths.items() if path.startswith(f"./{new}/")}
     update_datasource(dataset, lambda document: with_explicit_paths(with_paths(document, back), new, inside))
 
 
-def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
-    """Return a function that replaces one folder of a dataset by another in a path, and leaves all other paths unchanged."""
+def _path_mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
+    """Return a function that moves paths below one folder of a dataset to another folder, and returns other paths unchanged."""
 
     def moved(path: str) -> str:
         if is_remote(path):
@@ -166,19 +167,19 @@ def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -
     if source.container.record is None or source.container.dataset_folder is None:
         raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
 
-    def seen_from_here(folder: str) -> str:
+    def reference(folder: str) -> str:
         if is_remote(folder):
             return folder
         real = files.realpath(folder)
         return relpath(real, files.realpath(dataset)) if relative else real
 
     document = {"dataLayers": [copy.deepcopy(source.container.record.entry)]}
-    paths: dict[Mag, str] = {mag: seen_from_here(folder) for mag, folder in source.mags.items()}
+    paths: dict[Mag, str] = {mag: reference(folder) for mag, folder in source.mags.items()}
     entry = layer_entry(with_explicit_paths(document, source.name, paths), source.name)
     attachments = {"attachments": entry.get("attachments")}
     for holder in path_holders(attachments):
         path = holder["path"]
-        holder["path"] = path if is_remote(path) else seen_from_here(join(source.container.dataset_folder, path.removeprefix("file://")))
+        holder["path"] = path if is_remote(path) else reference(join(source.container.dataset_folder, path.removeprefix("file://")))
     return {**entry, "name": name}
 
 

@@ -82,25 +82,25 @@ class MergeOptions:
 
 
 def find_merge(base: Path, annotations: Sequence[Path], target: Path, options: MergeOptions) -> Merge:
-    """Select mag and annotations, read all blocks of the annotations once, and choose ids."""
+    """Select the mag and the annotations, read all blocks of the annotations once, and choose ids."""
     located, layer = locate(base), options.layer
     if layer is None and len(located.layers) > 1:
-        labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
+        labels = [image.name for image in located.layers if image.container.record is not None and image.container.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
-    chosen = located.choose_listed(layer)
-    found_layers = [open_annotation(url, chosen.name, options.volume_layer) for url in annotations]
-    opened = [mags for mags, _ in found_layers]
-    mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
-    wanted = options.mag or located.mag or (mags[0] if mags else None)
-    if wanted is None:
+    base_name = located.choose_listed(layer).name
+    opened = [open_annotation(url, base_name, options.volume_layer) for url in annotations]
+    mags = sorted((stored.mag for stored_mags, _ in opened for stored in stored_mags), key=lambda mag: (mag.maximum, mag.factors))
+    mag = options.mag or located.mag or (mags[0] if mags else None)
+    if mag is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: nothing to merge")
-    (move,) = default_format().level_copies(base, target, None if located.mag is not None else [chosen.name], [wanted])
-    taken = [(find_mag(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
-    merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], options.relabel)
-    return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
+    (move,) = default_format().level_copies(base, target, None if located.mag is not None else [base_name], [mag])
+    selected = [(find_mag(stored_mags, mag), os.fspath(url)) for (stored_mags, _), url in zip(opened, annotations, strict=True)]
+    with_blocks = [annotation for annotation, _ in selected if annotation is not None]
+    merge = _plan_ids(move, with_blocks, [url for annotation, url in selected if annotation is None], options.relabel)
+    return replace(merge, notes=(*(note for _, note in opened if note), *merge.notes))
 
 
-def _with_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
+def _plan_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
     source = move.image.volume(move.level.mag)
     for annotation in annotations:
         _check_type(annotation, source)
@@ -111,18 +111,18 @@ def _with_ids(move: LevelCopy, annotations: Sequence[AnnotationMag], empty: Sequ
     known = _largest_known(move.image, relabel)
     largest = None if known is None else max([known, *(scan.largest for scan in scans)])
     if relabel is False:
-        return Merge(move, tuple(annotations), box, largest, _about(empty))
+        return Merge(move, tuple(annotations), box, largest, _notes_on_empty(empty))
     if known is None:
         raise ValueError(f"{source.folder}: relabel requires the largest id of the base, which its JSON does not state; set relabel to that number")
     for annotation in annotations:
         _check_known(annotation, source, known)
-    moved, largest, lines = _relabelled(annotations, scans, known)
+    moved, largest, notes = _relabelled(annotations, scans, known)
     if largest > np.iinfo(source.dtype).max:
         raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
-    return Merge(move, moved, box, largest, (*lines, *_about(empty)))
+    return Merge(move, moved, box, largest, (*notes, *_notes_on_empty(empty)))
 
 
-def _about(empty: Sequence[str]) -> tuple[str, ...]:
+def _notes_on_empty(empty: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"no block is stored in {url}" for url in empty)
 
 
@@ -130,10 +130,10 @@ def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers:
     move, source = merge.move, merge.move.image.volume(merge.move.level.mag)
     record = move.image.container.record
     category = "segmentation" if record is None else record.category
-    place = mag_target(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
+    target = mag_target(Destination(merge.target, category=category, needs_container=False, allow_external=options.allow_external))
     volume = MergedVolume(source, merge.annotations, merge.box)
-    levels = place.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box))
-    levels = replace(levels, edit=_edit(move, place, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
+    levels = target.new_levels([LevelSpec.like(volume, is_copy=True)], options.stored, source.cropped(merge.box))
+    levels = replace(levels, edit=_edit(move, target, levels.edit, merge), settings={**levels.settings, "annotations": _token(merge.annotations)})
     return lay_out(source, volume, levels, options, existing, workers)
 
 
@@ -195,37 +195,37 @@ def _check_known(annotation: AnnotationMag, source: StoredArray, known: int) -> 
 
 
 def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
-    """Move the new ids of each annotation, those above all ids of the base, behind those of the annotations before it."""
-    moved, lines, by = [], [], 0
+    """Shift the new ids of each annotation, those above all ids of the base, so that they follow the ids of the previous annotations."""
+    moved, notes, shift = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
         # known = 100, new ids of two annotations:  a: 101..103 -> 101..103,  b: 101..102 -> 104..105
-        moved.append(replace(annotation, largest_layer_id=known, id_offset=by))
+        moved.append(replace(annotation, largest_layer_id=known, id_offset=shift))
         new = max(0, scan.largest - known)
-        if new and by:
-            lines.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + by + 1} to {known + by + new}")
-        by += new
-    return tuple(moved), known + by, lines
+        if new and shift:
+            notes.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + shift + 1} to {known + shift + new}")
+        shift += new
+    return tuple(moved), known + shift, notes
 
 
-def _edit(move: LevelCopy, place: MagTarget, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
-    """Return the JSON edit: a new layer resembles that of the base, and the largest id is updated."""
+def _edit(move: LevelCopy, target: MagTarget, edit: LayerEdit | None, merge: Merge) -> LayerEdit | None:
+    """Return the JSON edit: a new layer gets the attributes of the base, and the largest id is updated."""
     record, box = move.image.container.record, merge.box
     if edit is None:
         return None
     attributes = {} if record is None else dict(record.attributes)
     if merge.largest is not None:
         attributes["largestSegmentId"] = format_segment_id(merge.largest)
-    before = place.layer.container.record
-    if edit.new_layer is None and before is not None:
-        edit = replace(edit, new_layer=NewLayer(before.category, before.bounding_box, before.element_class, before.num_channels))
+    existing = target.layer.container.record
+    if edit.new_layer is None and existing is not None:
+        edit = replace(edit, new_layer=NewLayer(existing.category, existing.bounding_box, existing.element_class, existing.num_channels))
     if edit.new_layer is not None and record is not None:
-        wanted = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
-        if before is not None and any(entry.mag != move.level.mag for entry in before.mags):
-            wanted = before.bounding_box.union(wanted)
-        edit = replace(edit, new_layer=edit.new_layer._replace(box=wanted))
+        layer_box = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
+        if existing is not None and any(entry.mag != move.level.mag for entry in existing.mags):
+            layer_box = existing.bounding_box.union(layer_box)
+        edit = replace(edit, new_layer=edit.new_layer._replace(box=layer_box))
     return replace(edit, attributes=attributes)
 
 
 def _token(annotations: Sequence[AnnotationMag]) -> str:
     """Return a token that changes when the annotations do."""
-    return token_of([(one.file.state, one.folder, one.header, one.largest_layer_id, one.id_offset) for one in annotations])
+    return token_of([(mag.file.state, mag.folder, mag.header, mag.largest_layer_id, mag.id_offset) for mag in annotations])
