@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.model.image import Image, Level, ResolvedUrl
-from wkwdask.model.levels import ratio_of
+from wkwdask.model.levels import is_number, length_nm, ratio_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
@@ -33,6 +35,29 @@ class ArrayGeometry(NamedTuple):
 def axis_letters(names: Iterable[str]) -> list[str]:
     """Return the letter of each axis by its name, ``-`` for an axis that is neither spatial nor channels."""
     return [name if name in ("x", "y", "z") else "c" if name in ("c", "channel", "ch") else "-" for name in names]
+
+
+def xyz_values(values: Any, letters: Sequence[str], default: float) -> Lengths | None:
+    """Return the values of x, y and z from a list of one number per axis, the default for an absent axis; None if it is no such list."""
+    if not isinstance(values, (list, tuple)) or len(values) != len(letters):
+        return None
+    by_letter = dict(zip(letters, values, strict=True))
+    x, y, z = (by_letter.get(letter, default) for letter in "xyz")
+    return (float(x), float(y), float(z)) if is_number(x) and is_number(y) and is_number(z) else None
+
+
+def nm_per_unit(units: Mapping[str, Any], default: Any) -> Lengths | None:
+    """Return the nanometers per unit along x, y, z, by the letters of axes, the default unit for an absent axis; None if a unit is no length."""
+    with contextlib.suppress(ValueError):
+        x, y, z = (length_nm(1.0, str(units.get(letter, default))) for letter in "xyz")
+        return x, y, z
+    return None
+
+
+def guess_ratio(finer: Sequence[float], coarser: Sequence[float]) -> Lengths:
+    """Guess the downsampling factors from the shapes of two levels along x, y, z: the nearest powers of two."""
+    x, y, z = (2.0 ** round(math.log2(max(1, a) / max(1, b))) for a, b in zip(finer, coarser, strict=True))
+    return x, y, z
 
 
 def array_level(key: str, volume: StoredArray, mag: Mag | None, offset: Vec3 = (0, 0, 0)) -> Level:

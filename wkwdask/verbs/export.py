@@ -197,7 +197,7 @@ class Export(Work[Report]):
                 files.unlink(self.staged)
             is_ome = self.target.lower().endswith(_OME_SUFFIXES)
             with Progress(title, self.form.box.size[2]) as progress:
-                write_tiff(self.staged, self.source, self.form, self.compression, ome=is_ome, done=progress.advance)
+                write_tiff(self.staged, self.source, self.form, self.compression, ome=is_ome, on_section=progress.advance)
         else:
             output.prepare()
             with Journal(self.root) as journal:

@@ -173,9 +173,9 @@ def test_other_data_is_left_alone(tmp_path):
     with pytest.raises(ExistsError, match="is a scale of the volume"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v" / "4_4_40", **OPTIONS)
     (tmp_path / "v" / "4_4_40" / "thesis.docx").write_text("years")
-    with pytest.raises(ExistsError, match=r"more than a precomputed scale \(.*thesis.docx\)"):
+    with pytest.raises(ExistsError, match=r"other files than a precomputed scale \(.*thesis.docx\)"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
-    with pytest.raises(ExistsError, match="more than a precomputed scale"):
+    with pytest.raises(ExistsError, match="other files than a precomputed scale"):
         wkwdask.to_wkw(voxels(), tmp_path / "v" / "4_4_40", existing="overwrite")
     assert (tmp_path / "v" / "4_4_40" / "thesis.docx").read_text() == "years"
 

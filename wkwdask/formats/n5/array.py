@@ -1,6 +1,6 @@
 """One N5 dataset as a stored array.
 
-A dataset may mix blocks in default and varlength mode, and blocks that are whole or truncated at the upper ends. An absent block is zero. New blocks are
+A dataset may contain blocks in default and in varlength mode; blocks at its upper ends may be whole or truncated. An absent block is zero. New blocks are
 truncated (N5 specification 4.0.0, rule 8), and all-zero blocks are not stored.
 """
 
@@ -71,7 +71,7 @@ class N5Description(FileIdentity):
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """Values that differ for another dataset; only the attributes if the dataset is remote."""
+        """Attributes, and for a local dataset the inode of its folder."""
         return ("n5", repr(self.dataset.document), None if self.opened is None else self.opened.folder)
 
     def is_still_described(self) -> bool:
@@ -85,7 +85,7 @@ class N5Description(FileIdentity):
 def n5_array(
     store: Store, dataset: N5Dataset, axes: str, mag: Mag = MAG_1, lengths_nm: Lengths | None = None, *, is_new: bool = False
 ) -> StoredArray:  # fmt: skip
-    """Describe the dataset of a folder, starting at voxel 0; ``is_new`` if it is being written."""
+    """Return the dataset of a folder as a stored array that starts at voxel 0; ``is_new`` if it is being written."""
     size, block = pick_cxyz(dataset.dimensions, axes), pick_cxyz(dataset.block_size, axes)
     grid = ChunkGrid(size, block, block, grouped_unit(size, block, dataset.dtype.itemsize), truncates=True)
     codec = N5Codec(dataset.dtype, dataset.block_size, dataset.compression, axes)

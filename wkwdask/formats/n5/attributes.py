@@ -1,7 +1,7 @@
 """Parsed ``attributes.json`` of N5 datasets and groups: storage, voxel size and position. Does no I/O.
 
 An N5 group is any folder, and a dataset is a group whose attributes have ``dimensions`` (N5 specification 4.0.0). All lengths are listed with the fastest axis,
-x, first. The specification has no voxel sizes or positions, but other software has conventions for them, whose malformed attributes are ignored.
+x, first. The specification has no voxel sizes or positions. Other software stores them by several conventions; malformed attributes are ignored.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, axis_letters
+from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
 from wkwdask.formats.n5.block import MAX_BLOCK_NBYTES, Compression, parse_compression
 from wkwdask.model.json_text import Problems
-from wkwdask.model.levels import is_number, length_nm, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.model.levels import mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,8 +106,8 @@ _DEFAULT_AXES = "xyzct"
 
 def level_number(name: str) -> int | None:
     """Return the number of a level named ``s0``, ``s1``..., None for another name."""
-    found = LEVEL_NAME.fullmatch(name)
-    return None if found is None else int(found[1])
+    match = LEVEL_NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def level_names(group: Mapping[str, Any]) -> list[str]:
@@ -160,16 +160,16 @@ def _parse_axis_names(value: Any, rank: int) -> list[str] | None:
     return names if "x" in names and len(set(names)) == rank else None
 
 
-def _xyz_values(values: Sequence[Any] | Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
-    """Return the values of x, y and z from a list with one value per axis, or with just these three; None if it is another one."""
-    if not isinstance(values, (list, tuple)) or len(values) not in (len(letters), 3):
-        return None
-    letters = letters if len(values) == len(letters) else "xyz"
-    named = dict(zip(letters, values, strict=True))
-    found = [named.get(letter, default) for letter in "xyz"]
-    if not all(map(is_number, found)):
-        return None
-    return float(found[0]), float(found[1]), float(found[2])
+def _xyz_values(values: Any, letters: Sequence[str], default: float = 1.0) -> Lengths | None:
+    """Return the values of x, y and z from a list with one number per axis, or with just these three; None if it is no such list."""
+    has_xyz_only = isinstance(values, (list, tuple)) and len(values) == 3 != len(letters)
+    return xyz_values(values, "xyz" if has_xyz_only else letters, default)
+
+
+def _units(units: Any, letters: Sequence[str]) -> Lengths | None:
+    """Return the nanometers per unit along x, y, z from a list with one unit per axis; None if it is no such list, or a unit is no length."""
+    is_valid = isinstance(units, list) and len(units) == len(letters)
+    return nm_per_unit(dict(zip(letters, units, strict=True)), "nm") if is_valid else None
 
 
 def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | None:
@@ -180,21 +180,10 @@ def _parse_transform(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] |
     letters = [str(name).lower() for name in transform["axes"]]
     scale = _xyz_values(transform.get("scale"), letters)
     shift = _xyz_values(transform.get("translate", [0.0] * len(letters)), letters, 0.0)
-    per_unit = _nm_per_unit(transform.get("units"), letters)
+    per_unit = _units(transform.get("units"), letters)
     if scale is None or shift is None or min(scale) <= 0 or per_unit is None:
         return None
     return scale_lengths(scale, per_unit), scale_lengths(shift, per_unit)
-
-
-def _nm_per_unit(units: Any, letters: Sequence[str]) -> Lengths | None:
-    """Return the nanometers per unit along x, y, z; None if a unit is no length."""
-    if not isinstance(units, list) or len(units) != len(letters):
-        return None
-    named = dict(zip(letters, units, strict=True))
-    with contextlib.suppress(ValueError):
-        x, y, z = (length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz")
-        return x, y, z
-    return None
 
 
 def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
@@ -207,18 +196,18 @@ def voxel_lengths_nm(attributes: Mapping[str, Any], letters: str) -> Lengths | N
         lengths, units = _xyz_values(resolution.get("dimensions"), letters), [resolution.get("unit")] * len(letters)
     else:
         lengths, units = _xyz_values(attributes.get("resolution"), letters), attributes.get("units", ["nm"] * len(letters))
-    per_unit = _nm_per_unit(units, letters)
+    per_unit = _units(units, letters)
     return scale_lengths(lengths, per_unit) if lengths is not None and min(lengths) > 0 and per_unit is not None else None
 
 
 def level_factors(own: Mapping[str, Any], group: Mapping[str, Any], name: str, letters: str) -> Lengths | None:
     """Return the downsampling factors of a level along x, y, z, or None if they are not stated."""
-    found = own.get("downsamplingFactors")
+    stated = own.get("downsamplingFactors")
     number = level_number(name)
-    if found is None and number is not None:
-        listed = group_factors(group)
-        found = listed[number] if number < len(listed) else None
-    factors = _xyz_values(found, letters)
+    if stated is None and number is not None:
+        by_number = group_factors(group)
+        stated = by_number[number] if number < len(by_number) else None
+    factors = _xyz_values(stated, letters)
     return factors if factors is not None and min(factors) > 0 else None
 
 
@@ -232,21 +221,21 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
 
 
 def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[ArrayGeometry | UnsupportedError]:
-    """Return the geometry of each level relative to the first supported one; an error for a level with unsupported axes."""
-    placed: list[ArrayGeometry | UnsupportedError] = []
+    """Return the geometry of each level relative to the first level with supported axes; an error for a level with others."""
+    geometries: list[ArrayGeometry | UnsupportedError] = []
     base: _LevelMetadata | None = None
     for name, dataset, attributes in levels:
         try:
             letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
         except UnsupportedError as error:
-            placed.append(error)
+            geometries.append(error)
             continue
         level = _LevelMetadata(
             dataset, letters, voxel_lengths_nm(attributes, letters), level_factors(dataset.document, group, name, letters), _parse_transform(attributes)
         )
         base = base or level
-        placed.append(level.placed_against(base))
-    return placed
+        geometries.append(level.geometry(base))
+    return geometries
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,25 +245,26 @@ class _LevelMetadata:
     lengths_nm: Lengths | None
     factors: Lengths | None
     transform: tuple[Lengths, Lengths] | None
+    """Voxel size and centre of the first voxel [nm]."""
 
-    def placed_against(self, base: _LevelMetadata) -> ArrayGeometry:
-        """Return the geometry relative to the finest level, by ``transform``, by factors, or by the shapes."""
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Voxels along x, y, z."""
+        x, y, z = (self.dataset.dimensions[self.letters.index(letter)] if letter in self.letters else 1 for letter in "xyz")
+        return x, y, z
+
+    def geometry(self, base: _LevelMetadata) -> ArrayGeometry:
+        """Return the geometry relative to the finest level: by ``transform``, by factors, or guessed from the shapes."""
         if self.transform is not None and base.transform is not None:
             ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
         elif self.factors is not None:
             ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
         else:
-            ratio = _guess_ratio(base.dataset, base.letters, self.dataset, self.letters)
+            guess = guess_ratio(base.size, self.size)
+            ratio = guess if min(guess) >= 1 else None
         # the voxel size of the finest level times the ratio, so that mags and voxel sizes agree
         lengths = None if base.lengths_nm is None or ratio is None else scale_lengths(base.lengths_nm, ratio)
         offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:
             offset = offset_from_centre(self.transform[1], base.transform[0], ratio)
         return ArrayGeometry(self.letters, mag_from_ratio(ratio), lengths, offset)
-
-
-def _guess_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
-    """Guess the downsampling factors from the shapes of two levels: the nearest powers of two."""
-    before, after = dict(zip(first_letters, first.dimensions, strict=True)), dict(zip(letters, dataset.dimensions, strict=True))
-    factors = [2.0 ** round(math.log2(max(1, before.get(letter, 1)) / max(1, after.get(letter, 1)))) for letter in "xyz"]
-    return (factors[0], factors[1], factors[2]) if min(factors) >= 1 else None

@@ -1,6 +1,6 @@
 """Encoding of one N5 block: a header, then compressed big-endian values with the first axis fastest. Does no I/O.
 
-The header states the size of this block: at the upper ends of a dataset, Java and z5 write truncated blocks, tensorstore and zarr whole ones. The specification
+The header states the size of the block: at the upper ends of a dataset, Java and z5 write truncated blocks, tensorstore and zarr whole ones. The specification
 defines the compressions raw, gzip (or zlib), bzip2, xz and lz4; blosc and zstd are extensions that Java, tensorstore and zarr share.
 """
 
@@ -85,27 +85,27 @@ def parse_compression(document: dict[str, Any], source: str, problems: Problems)
 
 
 def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
-    """Decompress a block to exactly ``nbytes`` bytes; other data raise an error before they fill the memory."""
+    """Decompress a block to exactly ``nbytes`` bytes; raise an error for data of another size before they fill the memory."""
     kind = compression.stream
-    found: bytes | memoryview
+    plain: bytes | memoryview
     if kind == "raw":
-        found = data
+        plain = data
     elif kind == "gzip":
-        found = decompress_gzip(bytes(data), nbytes, source, offset)
+        plain = decompress_gzip(bytes(data), nbytes, source, offset)
     elif kind == "lz4":
-        found = _lz4(data, nbytes, source, offset)
+        plain = _decode_lz4_java(data, nbytes, source, offset)
     elif kind in _STREAMS:
-        found = decompress_streams(_STREAMS[kind], data, nbytes, source, offset)
+        plain = decompress_streams(_STREAMS[kind], data, nbytes, source, offset)
     else:
-        found = _by_imagecodecs(kind, data, nbytes, source, offset)
-    if len(found) != nbytes:
-        error = TruncatedError if len(found) < nbytes else CorruptError
+        plain = _decode_with_imagecodecs(kind, data, nbytes, source, offset)
+    if len(plain) != nbytes:
+        error = TruncatedError if len(plain) < nbytes else CorruptError
         what = f"{kind} data of {len(data)} bytes decode to"
-        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(found) > nbytes)}{len(found)} bytes, expected {nbytes}")
-    return found
+        raise error(f"{source}: byte {offset}: {what} {'at least ' * (len(plain) > nbytes)}{len(plain)} bytes, expected {nbytes}")
+    return plain
 
 
-def _by_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+def _decode_with_imagecodecs(kind: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     if kind == "blosc":
         _check_blosc(data, nbytes, source, offset)
     codecs = import_extra("imagecodecs", source, "zarr")
@@ -131,37 +131,37 @@ def _check_blosc(data: memoryview, nbytes: int, source: str, offset: int) -> Non
         raise CorruptError(f"{source}: byte {offset}: Blosc data state {stored} stored and {stated} decoded bytes, expected {len(data)} and {nbytes}")
 
 
-def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
+def _decode_lz4_java(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     """Decode the block stream of lz4-java (net.jpountz.lz4.LZ4BlockOutputStream), which no Zarr codec reads."""
     # | "LZ4Block" token compressed size, original size, checksum | LZ4 block | header | LZ4 block | ... | header of an empty block |
     # The checksums are not verified.
     import lz4.block
 
-    out, at = bytearray(), 0
-    while at < len(data):
-        if len(data) - at < _LZ4_HEADER.size:
-            raise TruncatedError(f"{source}: byte {offset + at}: {len(data) - at} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
-        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, at)
+    out, position = bytearray(), 0
+    while position < len(data):
+        if len(data) - position < _LZ4_HEADER.size:
+            raise TruncatedError(f"{source}: byte {offset + position}: {len(data) - position} bytes of an LZ4 block, expected a header of {_LZ4_HEADER.size}")
+        magic, token, stored, length, _ = _LZ4_HEADER.unpack_from(data, position)
         # token: compression method in the upper 4 bits, log2 of the largest block minus 10 in the lower 4
         method, longest = token & 0xF0, 1 << (10 + (token & 0x0F))
-        start = at + _LZ4_HEADER.size
+        start = position + _LZ4_HEADER.size
         if magic != _LZ4_MAGIC or method not in (_LZ4_RAW, _LZ4_PACKED) or length > longest or (method == _LZ4_RAW and stored != length):
-            raise CorruptError(f"{source}: byte {offset + at}: expected the header of an LZ4 block, found {bytes(data[at:start]).hex(' ')}")
+            raise CorruptError(f"{source}: byte {offset + position}: expected the header of an LZ4 block, found {bytes(data[position:start]).hex(' ')}")
         if stored > len(data) - start:
-            raise TruncatedError(f"{source}: byte {offset + at}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more")
+            raise TruncatedError(f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes, but the file has {len(data) - start} more")
         if not length:
             break
         if len(out) + length > nbytes:
-            raise CorruptError(f"{source}: byte {offset + at}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}")
+            raise CorruptError(f"{source}: byte {offset + position}: LZ4 blocks decode to at least {len(out) + length} bytes, expected {nbytes}")
         packed = data[start : start + stored]
         try:
             plain = packed if method == _LZ4_RAW else lz4.block.decompress(packed, uncompressed_size=length)
         except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 block of {stored} bytes cannot be decoded: {error}") from None
+            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block of {stored} bytes cannot be decoded: {error}") from None
         if len(plain) != length:
-            raise CorruptError(f"{source}: byte {offset + at}: an LZ4 block decodes to {len(plain)} bytes, expected {length}")
+            raise CorruptError(f"{source}: byte {offset + position}: an LZ4 block decodes to {len(plain)} bytes, expected {length}")
         out += plain
-        at = start + stored
+        position = start + stored
     return bytes(out)
 
 

@@ -90,7 +90,7 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
 
 
 def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Image:
-    """Return the image of a dataset: the group above it, with the dataset selected, if the dataset is one of its levels."""
+    """Return the image of a dataset: the group above it with the dataset selected if the dataset is a level of that group, else the dataset alone."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
         above = with_witness(open_store(folder), f"{name}/{FILE_NAME}")
@@ -102,24 +102,24 @@ def _dataset_image(store: Store, location: str, document: dict[str, Any]) -> Ima
 
 
 def _group_image(store: Store, group: dict[str, Any], name: str) -> Image | None:
-    """Return the image of a group with levels, or None. A level that cannot be read keeps its error, unless all cannot."""
-    found: list[tuple[str, N5Dataset]] = []
+    """Return the image of a group with levels, or None. A level that cannot be read keeps its error; if none can be read, the first error is raised."""
+    datasets: list[tuple[str, N5Dataset]] = []
     broken: dict[str, FormatError | UnsupportedError] = {}
     for level, document in _level_documents(store, group):
         if not is_dataset(document):
             continue
         try:
-            found.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
+            datasets.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
         except (FormatError, UnsupportedError) as error:
             broken[level] = error
-    if not found and broken:
+    if not datasets and broken:
         raise next(iter(broken.values()))
-    return _image_from_datasets(store, found, group, broken, name) if found else None
+    return _image_from_datasets(store, datasets, group, broken, name) if datasets else None
 
 
 def _level_documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the attributes of levels, finest first: those in ``multiscales``, else the folders ``s0``, ``s1``..."""
-    # a remote group cannot be listed: it is probed for as many levels as it has factors, or up to the first missing number
+    # A remote group cannot be listed. So it is probed for as many levels as it has factors, or up to the first missing number.
     listed, count = level_names(group), len(group_factors(group))
     if not listed and store.is_local:
         listed = _level_folders(store.url)
@@ -142,26 +142,26 @@ def _level_folders(folder: str) -> list[str]:
 
 
 def _image_from_datasets(
-    store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], broken: dict[str, FormatError | UnsupportedError], name: str
+    store: Store, datasets: list[tuple[str, N5Dataset]], group: dict[str, Any], broken: dict[str, FormatError | UnsupportedError], name: str
 ) -> Image:
     attributes = {**_inherited(store), **group}
-    described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in found]
+    described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in datasets]
     levels = []
-    for (key, dataset), placed in zip(found, place_levels(described, attributes, store.url), strict=True):
-        if isinstance(placed, UnsupportedError):
-            broken[key] = placed
+    for (key, dataset), geometry in zip(datasets, place_levels(described, attributes, store.url), strict=True):
+        if isinstance(geometry, UnsupportedError):
+            broken[key] = geometry
             continue
-        volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm)
-        levels.append(array_level(key, volume, placed.mag, placed.offset))
+        volume = n5_array(with_witness(store.below(key) if key else store, FILE_NAME), dataset, geometry.axes, geometry.mag or MAG_1, geometry.lengths_nm)
+        levels.append(array_level(key, volume, geometry.mag, geometry.offset))
     if not levels:
         raise next(iter(broken.values()))
     levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in broken.items()]
-    return array_image(FORMAT, store.url, name, levels, "" if found[0][0] == "" else None)
+    return array_image(FORMAT, store.url, name, levels, "" if datasets[0][0] == "" else None)
 
 
 def _inherited(store: Store) -> dict[str, Any]:
     """Merge the attributes of the folders above a group, up to the root of the container or an unreadable folder."""
-    folder, found = store.url, []
+    folder, documents = store.url, []
     for _ in range(_INHERITED_FROM if store.is_local else 1):
         folder, _, _ = folder.rpartition("/")
         if not folder or folder.endswith((":", ":/")):
@@ -172,23 +172,23 @@ def _inherited(store: Store) -> dict[str, Any]:
             break
         if document is None:
             continue
-        found.append({key: value for key, value in document.items() if key not in ("dimensions", "blockSize", "dataType", "compression", "multiscales")})
+        documents.append({key: value for key, value in document.items() if key not in ("dimensions", "blockSize", "dataType", "compression", "multiscales")})
         if "n5" in document:
             break
     merged: dict[str, Any] = {}
-    for document in reversed(found):
+    for document in reversed(documents):
         merged.update(document)
     return merged
 
 
 def _walk(root: str) -> Iterator[Image]:
-    """Yield the images of a local container, depth first; a broken one is skipped, unless all are broken."""
-    waiting, looked_at, problems, count = [("", 0)], 0, [], 0
+    """Yield the images of a local container, depth first. Broken ones are skipped; if all are broken, the first error is raised."""
+    waiting, num_groups, problems, count = [("", 0)], 0, [], 0
     while waiting:
         key, depth = waiting.pop()
         folder = f"{root}/{key}" if key else root
-        looked_at += 1
-        if looked_at > _MAX_GROUPS:
+        num_groups += 1
+        if num_groups > _MAX_GROUPS:
             raise UnsupportedError(f"{root}: more than {_MAX_GROUPS} groups; name one of them")
         store = open_store(folder)
         try:

@@ -1,4 +1,4 @@
-"""Targets of writes: the folder of an N5 dataset or group, the storage of new datasets, and the ``attributes.json`` of datasets and their group.
+"""Targets of writes: the folder of an N5 dataset or group, the storage of new datasets, and their ``attributes.json`` files.
 
 Positions are written as ``transform`` (voxel centres, slowest axis first) for WEBKNOSSOS, Janelia's software and xarray-ome-ngff. Factors and voxel sizes are
 also written as ``downsamplingFactors``, ``scales`` and ``pixelResolution`` for n5-viewer, BigDataViewer and Neuroglancer.
@@ -75,14 +75,14 @@ class LevelGeometry:
         return [*self.mag.factors, *[1] * (num_axes - 3)]
 
 
-def dataset_document(dataset: N5Dataset, place: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
+def dataset_document(dataset: N5Dataset, geometry: LevelGeometry, *, is_level: bool, is_root: bool) -> dict[str, Any]:
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
-    document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": place.transform(num_axes)}
+    document |= {**dataset.to_json(), "axes": new_axis_names(num_axes), "transform": geometry.transform(num_axes)}
     if is_level:
-        document["downsamplingFactors"] = place.factors(num_axes)
-    elif place.base_lengths_nm is not None:
-        document["pixelResolution"] = _resolution(place.base_lengths_nm, num_axes)
+        document["downsamplingFactors"] = geometry.factors(num_axes)
+    elif geometry.base_lengths_nm is not None:
+        document["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
     return document
 
 
@@ -95,35 +95,35 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
     return {"dimensions": [*lengths, *[1.0] * (num_axes - 3)], "unit": "nm"}
 
 
-def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelGeometry) -> dict[str, Any]:
-    """Return the attributes of a group with a level added or replaced; all other attributes are kept."""
+def with_level(group: dict[str, Any], name: str, num_axes: int, geometry: LevelGeometry) -> dict[str, Any]:
+    """Return the attributes of a group with a level added or replaced; other attributes are unchanged."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is None:
         image = {"name": "", "datasets": []}
         changed["multiscales"] = [image]
     entries = [entry for entry in image["datasets"] if isinstance(entry, dict) and entry.get("path") != name]
-    image["datasets"] = sorted([*entries, {"path": name, "transform": place.transform(num_axes)}], key=_voxel_extent)
+    image["datasets"] = sorted([*entries, {"path": name, "transform": geometry.transform(num_axes)}], key=_voxel_extent)
     changed["axes"] = new_axis_names(num_axes)
-    if place.base_lengths_nm is not None:
-        changed["pixelResolution"] = _resolution(place.base_lengths_nm, num_axes)
+    if geometry.base_lengths_nm is not None:
+        changed["pixelResolution"] = _resolution(geometry.base_lengths_nm, num_axes)
     number = level_number(name)
     listed = changed.get("scales")
     listed = listed if isinstance(listed, list) else []
     if number is not None and number <= len(listed):
-        changed["scales"] = [*listed[:number], place.factors(num_axes), *listed[number + 1 :]]
+        changed["scales"] = [*listed[:number], geometry.factors(num_axes), *listed[number + 1 :]]
     return changed
 
 
 def without_levels(group: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a group without some levels; all other attributes are kept."""
+    """Return the attributes of a group without some levels; other attributes are unchanged."""
     changed = copy.deepcopy(group)
     image = _find_image(changed)
     if image is not None:
         image["datasets"] = [entry for entry in image["datasets"] if not isinstance(entry, dict) or entry.get("path") not in names]
     numbers = {level_number(name) for name in names}
     for listed in (changed.get("scales"), changed.get("downsamplingFactors")):
-        # an entry belongs to the level of its index: only the last ones can be removed
+        # An entry belongs to the level with its index. So only entries at the end can be removed.
         while isinstance(listed, list) and len(listed) - 1 in numbers:
             listed.pop()
     return changed
@@ -169,8 +169,8 @@ class N5Edit(MetadataEdit):
             update_attributes(self.group, self._with_levels)
 
     def _with_levels(self, document: dict[str, Any]) -> dict[str, Any]:
-        for name, place in self.levels:
-            document = with_level(document, name, self.num_axes, place)
+        for name, geometry in self.levels:
+            document = with_level(document, name, self.num_axes, geometry)
         return document
 
     def check_writable(self) -> None:
@@ -180,7 +180,7 @@ class N5Edit(MetadataEdit):
                 raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
 
     def to_json(self) -> dict[str, Any]:
-        levels = [{"name": name, "mag": place.mag.factors, "offset": place.offset, "lengths": place.base_lengths_nm} for name, place in self.levels]
+        levels = [{"name": name, "mag": geometry.mag.factors, "offset": geometry.offset, "lengths": geometry.base_lengths_nm} for name, geometry in self.levels]
         return {**MetadataEdit.to_json(self), "levels": levels}
 
     @classmethod
@@ -219,25 +219,25 @@ class N5Target(TargetFolder):
 
     def new_levels(self, specs: Sequence[LevelSpec], options: N5Options, like: Volume | None = None, existing: str = "error") -> NewLevels:
         del existing
-        places = [LevelGeometry(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
+        geometries = [LevelGeometry(self._relative_mag(spec.box.mag), spec.box.topleft, self._base_lengths()) for spec in specs]
         folders = self._folders([spec.box.mag for spec in specs])
         datasets = [_choose_dataset(spec, options, like) for spec in specs]
         targets, settings = [], []
-        for spec, at, dataset, folder in zip(specs, places, datasets, folders, strict=True):
-            dataset = replace(dataset, document=dataset_document(dataset, at, is_level=self.group is not None, is_root=self.root == folder))
+        for spec, geometry, dataset, folder in zip(specs, geometries, datasets, folders, strict=True):
+            dataset = replace(dataset, document=dataset_document(dataset, geometry, is_level=self.group is not None, is_root=self.root == folder))
             store = open_store(folder)
-            array = n5_array(store, dataset, "xyzc"[: len(dataset.dimensions)], spec.box.mag, is_new=True).moved(at.offset)
+            array = n5_array(store, dataset, "xyzc"[: len(dataset.dimensions)], spec.box.mag, is_new=True).moved(geometry.offset)
             targets.append(TargetArray(array, store, ((FILE_NAME, format_json(dataset.document).encode()),)))
-            lengths = None if at.base_lengths_nm is None else list(at.base_lengths_nm)
-            settings.append({"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": lengths})
-        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), places, strict=True)))
+            lengths = None if geometry.base_lengths_nm is None else list(geometry.base_lengths_nm)
+            settings.append({"dataset": dataset.to_json(), "mag": geometry.mag.name, "offset": list(geometry.offset), "voxel_size": lengths})
+        edit = N5Edit(self.root, self.group, len(datasets[0].dimensions), tuple(zip(map(basename, folders), geometries, strict=True)))
         stored_as = f"{datasets[0].compression.type}, blocks of {' x '.join(map(str, datasets[0].block_size[:3]))} voxels, each a file"
         # journals of a single dataset keep its settings without a list
         journal_settings = settings[0] if len(settings) == 1 else {"datasets": settings}
         return NewLevels(dirname(folders[0]), folders, tuple(targets), journal_settings, edit, stored_as=stored_as)
 
     def _folders(self, mags: Sequence[Mag]) -> tuple[str, ...]:
-        """Return the folders of the mags. New ones get the next numbers: in N5, levels are numbered from fine to coarse."""
+        """Return the folders of the mags. New mags get the next numbers, because N5 numbers levels from fine to coarse."""
         if not self.levels:
             return (self.folder,)
         names, coarsest = dict(self.levels), max(self.levels, key=lambda mag: mag.maximum)
@@ -263,7 +263,7 @@ class N5Target(TargetFolder):
         return Mag.parse(finest.step_to(mag))
 
     def _base_lengths(self) -> Lengths | None:
-        """Return the voxel size of the finest level: as given by the user, else by the source, else by the group."""
+        """Return the voxel size of the finest level: from the user, else from the source, else from the group."""
         size = _base_voxel_size(self.destination)
         return size or (None if self.group is None else _stored_voxel_size(self.group))
 
@@ -275,9 +275,9 @@ def _base_voxel_size(destination: Destination) -> Lengths | None:
 
 def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> N5Dataset:
     """Choose the storage of a new dataset; missing options are those of ``like`` if it is N5."""
-    before = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
-    compression = None if before is None or stored.compression is not None or stored.level is not None else before.compression
-    options: Any = (stored if before is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).with_defaults()  # type: ignore[union-attr]
+    like_dataset = like.identity.dataset if isinstance(like, StoredArray) and isinstance(like.identity, N5Description) else None
+    compression = None if like_dataset is None or stored.compression is not None or stored.level is not None else like_dataset.compression
+    options: Any = (stored if like_dataset is None else replace(stored, chunk_shape=stored.chunk_shape or like.chunk_shape)).with_defaults()  # type: ignore[union-attr]
     native = np.dtype(spec.dtype).newbyteorder("=")
     if native.name not in DTYPES:
         hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
@@ -292,14 +292,14 @@ def _choose_dataset(spec: LevelSpec, stored: N5Options, like: Volume | None) -> 
 
 
 def n5_target(destination: Destination) -> N5Target:
-    """Inspect the surroundings of a dataset to write: the named folder itself, or a level of it if the levels of an image are written."""
+    """Return the target of a dataset: the named folder, or a level in it if the levels of an image are written."""
     folder = _local_folder(destination.url)
     if destination.names_image and not destination.all_mags and destination.mag not in (None, MAG_1):
         raise ValueError(f"{destination.url} gets its finest level of images: mag= is not for it")
     if not destination.names_image:
-        return _place_in(folder, destination, ())
+        return _target_in(folder, destination, ())
     number = destination.all_mags.index(destination.mag or MAG_1) if destination.all_mags else 0
-    return _place_in(f"{folder}/s{number}", destination, tuple(_other_levels(folder, destination)))
+    return _target_in(f"{folder}/s{number}", destination, tuple(_other_levels(folder, destination)))
 
 
 def target_beside(image: Image) -> N5Target:
@@ -308,11 +308,12 @@ def target_beside(image: Image) -> N5Target:
     if "" in levels.values():
         raise UnsupportedError(f"{image.folder}: is a single N5 dataset, and levels need a group: write it as {image.folder}/s0")
     destination = Destination(PREFIX + image.folder, source_voxel_size_nm=image.voxel_size_nm)
-    place = _place_in(f"{_local_folder(image.folder)}/s0", destination, ())
-    return replace(place, folder=dirname(place.folder), levels=levels)
+    target = _target_in(f"{_local_folder(image.folder)}/s0", destination, ())
+    return replace(target, folder=dirname(target.folder), levels=levels)
 
 
-def _place_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
+def _target_in(folder: str, destination: Destination, others: tuple[str, ...]) -> N5Target:
+    """Return the target of a dataset folder, after checks of the folder and all folders above it."""
     is_level = level_number(basename(folder)) is not None
     for path in (folder, dirname(folder)) if is_level else (folder,):
         if contains_wkw(path):
@@ -340,18 +341,22 @@ def _stored_voxel_size(group: str) -> Lengths | None:
     """Return the voxel size of the finest existing level of a group, or None."""
     document = read_attributes(FolderStore(group)) or {}
     try:
-        own = read_attributes(FolderStore(group), "s0") or {}
+        finest = read_attributes(FolderStore(group), "s0") or {}
     except CorruptError:
-        own = {}
-    return voxel_lengths_nm(level_attributes(own, document, "s0"), "xyz")
+        finest = {}
+    return voxel_lengths_nm(level_attributes(finest, document, "s0"), "xyz")
 
 
 def _other_levels(group: str, destination: Destination) -> list[str]:
-    """Return the existing levels of a group that a write of its first levels leaves unchanged; raises ExistsError if their voxel size differs."""
+    """Return the existing levels of a group that a write to its first levels does not replace; raises ExistsError if their voxel size differs."""
     numbers = [number for number in map(level_number, files.listdir(group)) if number is not None] if files.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= max(1, len(destination.all_mags)) and files.isfile(f"{group}/s{number}/{FILE_NAME}")]
-    before, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(destination)
-    if others and not (before is None and lengths is None) and (before is None or lengths is None or not np.allclose(before, lengths, rtol=1e-6)):
-        what = f"holds {', '.join(others)} too, for a voxel size of {before} nm in s0, got {lengths} nm"
+    stored_lengths, lengths = _stored_voxel_size(group) if others else None, _base_voxel_size(destination)
+    if (
+        others
+        and not (stored_lengths is None and lengths is None)
+        and (stored_lengths is None or lengths is None or not np.allclose(stored_lengths, lengths, rtol=1e-6))
+    ):
+        what = f"holds {', '.join(others)} too, for a voxel size of {stored_lengths} nm in s0, got {lengths} nm"
         raise ExistsError(f"{group}: {what}: choose another group, or remove this one first")
     return others

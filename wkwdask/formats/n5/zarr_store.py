@@ -46,13 +46,13 @@ class N5Store(WrapperStore[Any]):
         if name in _ZARR_2:
             return None
         if name != ZARR_NAME:
-            found: Buffer | None = await self._store.get(key, prototype, byte_range)
-            return found
+            block: Buffer | None = await self._store.get(key, prototype, byte_range)
+            return block
         document = await self._document(key.removesuffix(ZARR_NAME))
         return None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
 
     async def _document(self, prefix: str) -> dict[str, Any] | None:
-        """Return the ``zarr.json`` of a group or dataset, or None. A folder without attributes is a group if it is not empty and not among blocks."""
+        """Return the ``zarr.json`` of a group or dataset, or None. A non-empty folder without attributes is a group, unless it contains blocks."""
         attributes = await self._attributes(prefix)
         if attributes is not None and is_dataset(attributes):
             source = f"{prefix}{FILE_NAME}"
@@ -61,7 +61,7 @@ class N5Store(WrapperStore[Any]):
         if attributes is None:
             above = prefix.rstrip("/").rpartition("/")[0]
             parent = await self._attributes(f"{above}/" if above else "") if prefix else None
-            if (parent is not None and is_dataset(parent)) or not await self._holds_something(prefix):
+            if (parent is not None and is_dataset(parent)) or await self._is_empty(prefix):
                 return None
         return n5_group_document(attributes)
 
@@ -69,12 +69,12 @@ class N5Store(WrapperStore[Any]):
         raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())
         return None if raw is None else parse_object(raw.to_bytes(), f"{prefix}{FILE_NAME}")
 
-    async def _holds_something(self, prefix: str) -> bool:
-        if not self._store.supports_listing:
-            return False
-        async for _ in self._store.list_dir(prefix):
-            return True
-        return False
+    async def _is_empty(self, prefix: str) -> bool:
+        """Return whether a folder is empty or cannot be listed."""
+        if self._store.supports_listing:
+            async for _ in self._store.list_dir(prefix):
+                return False
+        return True
 
     async def exists(self, key: str) -> bool:
         name = key.rpartition("/")[2]

@@ -78,20 +78,20 @@ def from_zarr_codec(codec: dict[str, Any]) -> Compression | None:
     {'type': 'gzip', 'level': 5, 'useZlib': False}
     """
     name = str(codec.get("name")).removeprefix("numcodecs.")
-    given = codec.get("configuration") or {}
+    settings = codec.get("configuration") or {}
     if name in ("gzip", "zlib"):
-        return Compression("gzip", (("level", given.get("level", 6)), ("useZlib", name == "zlib")))
+        return Compression("gzip", (("level", settings.get("level", 6)), ("useZlib", name == "zlib")))
     if name == "bz2":
-        return Compression("bzip2", (("blockSize", given.get("level", 9)),))
+        return Compression("bzip2", (("blockSize", settings.get("level", 9)),))
     if name == "lzma":
-        is_xz = given.get("format", 1) == 1 and not given.get("filters")
-        return Compression("xz", (("preset", _whole(given.get("preset"), 6)),)) if is_xz else None
+        is_xz = settings.get("format", 1) == 1 and not settings.get("filters")
+        return Compression("xz", (("preset", _whole(settings.get("preset"), 6)),)) if is_xz else None
     if name == "zstd":
-        return Compression("zstd", (("level", given.get("level", 0)),))
+        return Compression("zstd", (("level", settings.get("level", 0)),))
     if name == "blosc":
-        shuffle = given.get("shuffle", "shuffle")
+        shuffle = settings.get("shuffle", "shuffle")
         number = _BLOSC_SHUFFLES.index(shuffle) if shuffle in _BLOSC_SHUFFLES else _whole(shuffle, 1)
-        options = {"cname": given.get("cname", "blosclz"), "clevel": given.get("clevel", 5), "shuffle": number, "blocksize": given.get("blocksize", 0)}
+        options = {"cname": settings.get("cname", "blosclz"), "clevel": settings.get("clevel", 5), "shuffle": number, "blocksize": settings.get("blocksize", 0)}
         return Compression("blosc", tuple(options.items()))
     return None
 
@@ -121,8 +121,8 @@ def n5_group_document(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user attributes, and those of N5 under :data:`N5_MARK`."""
-    users = {name: value for name, value in document.items() if name not in DATASET_KEYS and name != N5_MARK}
-    return {**users, N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document}}
+    user_attributes = {name: value for name, value in document.items() if name not in DATASET_KEYS and name != N5_MARK}
+    return {**user_attributes, N5_MARK: {name: document[name] for name in DATASET_KEYS if name in document}}
 
 
 def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -148,26 +148,26 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
         documents[_document_key(key)] = n5_array_document(dataset_of(volume), f"{volume.name}/{FILE_NAME}", form, names, mode)
 
     for layer in _layers(url, root if store.is_local else None):
-        # None: the URL names one level, whose group is above the root
-        inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
+        # None if the URL names one level: its group lies above the root, and gets no document.
+        group_key = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.selected:
-            key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
+            key = "" if group_key is None else "/".join(filter(None, (group_key, level.key)))
             if level.problem:
                 broken[_document_key(key)] = level.error(level.problem)
             else:
                 volume = level.open()
                 letters = [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(_axes(volume))]
                 add(key, volume, declared_axis_names(dataset_of(volume)) or letters)
-        if inside is not None and any(level.key for level in layer.levels):
-            group = n5_group_document(read_attributes(store, inside))
+        if group_key is not None and any(level.key for level in layer.levels):
+            group = n5_group_document(read_attributes(store, group_key))
             image = _image(layer)
             if image is not None:
                 group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
-            documents[_document_key(inside)] = group
+            documents[_document_key(group_key)] = group
     for key, volume in _other_datasets(root) if store.is_local else ():
         if _document_key(key) not in documents:
             add(key, volume, declared_axis_names(dataset_of(volume)))
-    # a level that no image supports, for example for its axes, may still be a plain array of Zarr
+    # A level that images do not support, for example because of its axes, may still be a plain Zarr array.
     for name, error in broken.items():
         if name not in documents:
             raise error
@@ -183,7 +183,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC_NAME) -> Docum
 
 
 def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
-    """Return the images of N5 data; none if a local folder has datasets with other axes only, which Zarr supports as plain arrays."""
+    """Return the images of N5 data. A local folder without images may contain datasets with other axes, which Zarr supports as plain arrays."""
     try:
         return find_n5_layers(url)
     except UnsupportedError:
@@ -240,12 +240,12 @@ def _image(layer: Image) -> dict[str, Any] | None:
 
 
 def _common_block_mode(volume: StoredArray) -> int:
-    """Return the mode of all blocks; raises UnsupportedError if one is truncated or of another mode, because ``offset`` has one fixed header."""
+    """Return the mode of all blocks; raises UnsupportedError if a block is truncated or of another mode, because ``offset`` has one header for all blocks."""
     dataset, naming = dataset_of(volume), volume.naming
     if not volume.can_list or not isinstance(naming, GridNaming):
         raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks with equal headers, and the blocks of a remote dataset cannot be listed')
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
-    found: dict[bytes, str] = {}
+    first_paths: dict[bytes, str] = {}
     for numbers, _ in naming.numbered(volume.store, [range(n) for n in dataset.grid]):
         name = "/".join(map(str, numbers))
         file = volume.store.open(name)
@@ -257,10 +257,10 @@ def _common_block_mode(volume: StoredArray) -> int:
         if header not in expected:
             what = "does not begin with the header of a whole block: it is truncated or of another mode"
             raise UnsupportedError(f'{volume.store.path_of(name)}: {what}; the form "offset" does not support that, "n5_default" does')
-        found.setdefault(header, volume.store.path_of(name))
-    if len(found) > 1:
-        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" does not support that')
-    return expected[next(iter(found))] if found else 0
+        first_paths.setdefault(header, volume.store.path_of(name))
+    if len(first_paths) > 1:
+        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(first_paths.values())}); the form "offset" does not support that')
+    return expected[next(iter(first_paths))] if first_paths else 0
 
 
 # ------------------------------------------------------------------------------------------------ files

@@ -138,14 +138,20 @@ _open_files: LruCache[Any] = LruCache(4)
 class ArrayRef:
     """Reference to an array in a file; small to pickle."""
 
-    kind: str  # "bytes" or "hdf5"
+    kind: str
+    """``"bytes"`` or ``"hdf5"``."""
     path: str
-    key: str  # name of the dataset, "" for bytes
+    key: str
+    """Name of the dataset, empty for ``"bytes"``."""
     shape: tuple[int, ...]
-    dtype: str  # stored type with its byte order
-    chunks: tuple[int, ...]  # shape that is decoded together
-    offset: int = 0  # first byte in the file, for bytes
-    stamp: tuple[int, int] = (0, 0)  # size [bytes] and time of modification [ns] of the file
+    dtype: str
+    """Stored type with its byte order."""
+    chunks: tuple[int, ...]
+    """Shape of the parts that are decoded at once."""
+    offset: int = 0
+    """First byte in the file, for ``"bytes"``."""
+    stamp: tuple[int, int] = (0, 0)
+    """Size [bytes] and time of modification [ns] of the file."""
 
     @property
     def name(self) -> str:
@@ -208,9 +214,12 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
 @dataclass(frozen=True, slots=True)
 class ArrayVolume(PlainVolume, RandomAccessVolume):
     ref: ArrayRef
-    axes: str  # a letter of `c`, `z`, `y`, `x` for each axis; `-` for an axis of length 1 without meaning
-    origin: Vec3  # absolute voxel of element 0
-    box: BoundingBox  # part of the array [voxels of its mag]
+    axes: str
+    """A letter of ``c``, ``z``, ``y``, ``x`` for each axis; ``-`` for an axis of length 1 without meaning."""
+    origin: Vec3
+    """Absolute voxel of element 0."""
+    box: BoundingBox
+    """Part of the array [voxels of its mag]."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -255,15 +264,15 @@ class ArrayVolume(PlainVolume, RandomAccessVolume):
         lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.origin, strict=True)}}
         lengths = dict(zip("cxyz", out.shape, strict=True))
         where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
-        found = self.ref.read(where)
-        if found.shape != tuple(part.stop - part.start for part in where):
-            raise CorruptError(f"{self.name}: reads with shape {found.shape}, expected {tuple(part.stop - part.start for part in where)}")
+        voxels = self.ref.read(where)
+        if voxels.shape != tuple(part.stop - part.start for part in where):
+            raise CorruptError(f"{self.name}: reads with shape {voxels.shape}, expected {tuple(part.stop - part.start for part in where)}")
         # Drop the axes without meaning, put missing ones of length 1 in front, and transpose to (c, x, y, z).
         named = [letter for letter in self.axes if letter != "-"]
         missing = [letter for letter in "cxyz" if letter not in named]
-        found = found.reshape((1,) * len(missing) + tuple(lengths[letter] for letter in named))
+        voxels = voxels.reshape((1,) * len(missing) + tuple(lengths[letter] for letter in named))
         order = [*missing, *named]
-        np.copyto(out, found.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind")
+        np.copyto(out, voxels.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind")
         return 1
 
 
@@ -281,13 +290,13 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
 
 def default_axes(shape: tuple[int, ...], name: str) -> str:
     """Return the usual axes of an array by its number of dimensions: channels first, then sections."""
-    known = {2: "yx", 3: "zyx", 4: "czyx"}
+    usual = {2: "yx", 3: "zyx", 4: "czyx"}
     extra = len(shape) - 4
     if extra > 0 and shape[:extra] == (1,) * extra:
-        return "-" * extra + known[4]
-    if len(shape) not in known:
+        return "-" * extra + usual[4]
+    if len(shape) not in usual:
         raise FormatError(f"{name}: an array of shape {shape}: name its axes with axes=, such as zyx")
-    return known[len(shape)]
+    return usual[len(shape)]
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:

@@ -38,10 +38,14 @@ class ImageStack(PlainVolume):
     name: str
     slices: tuple[Slice, ...]
     format: PixelFormat
-    origin: Vec3  # absolute voxel of the first pixel of the first slice
-    box: BoundingBox  # part of the stack [voxels of its mag]
-    tile_shape: tuple[int, int]  # smallest box that can be decoded along x, y [pixels]
-    notes: str | None = None  # folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error
+    origin: Vec3
+    """Absolute voxel of the first pixel of the first slice."""
+    box: BoundingBox
+    """Part of the stack [voxels of its mag]."""
+    tile_shape: tuple[int, int]
+    """Smallest box that can be decoded along x, y [pixels]."""
+    notes: str | None = None
+    """Folder for notes on slices that cannot be decoded and read as zeros; None if such a slice is an error."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -105,7 +109,7 @@ class ImageStack(PlainVolume):
     @contextmanager
     def cached(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
         """Yield a stack for reads of ``reading_shape`` that decodes each slice once."""
-        # If a read covers only a part of what must be decoded together, the other parts wait in a scratch file:
+        # If a read is smaller than the parts that must be decoded at once, their other cells wait in a scratch file:
         #     decoded: +-------+-------+        reads: (0, 0) now
         #              | 0, 0  | 1, 0  |               (1, 0) later, from the scratch file
         #              +-------+-------+
@@ -141,8 +145,10 @@ class ImageStack(PlainVolume):
 class _ScratchStack(ImageStack):
     """Stack whose slices are decoded whole on the first read, and kept in a scratch file, cut into the cells of later reads."""
 
-    cell_shape: tuple[int, int]  # shape of one read along x, y [voxels]
-    parts: Scratch  # cells by (z, x, y); (z,) marks a slice as decoded
+    cell_shape: tuple[int, int]
+    """Shape of one read along x, y [voxels]."""
+    parts: Scratch
+    """Cells by (z, x, y); (z,) marks a slice as decoded."""
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
         index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.origin[:2], self.cell_shape, strict=True))
@@ -151,7 +157,7 @@ class _ScratchStack(ImageStack):
         return self.parts.get((z, *index)) if (z, *index) in self.parts else None
 
     def _decode_slice(self, z: int) -> None:
-        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.origin, strict=True)) for at in (self.box.topleft, self.box.bottomright))
+        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(p, self.origin, strict=True)) for p in (self.box.topleft, self.box.bottomright))
         pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
         self.parts.put((z,), np.empty(0, np.uint8))
         if pixels is None:
@@ -171,8 +177,8 @@ def read_notes(folder: str) -> list[str]:
         names = sorted((name for name in files.listdir(folder) if name.isdecimal()), key=int)
     except FileNotFoundError:
         return []
-    found = []
+    notes = []
     for name in names:
         with files.open_stream(f"{folder}/{name}") as file:
-            found.append(file.read().decode())
-    return found
+            notes.append(file.read().decode())
+    return notes

@@ -90,10 +90,10 @@ def _image_slice(path: str) -> Slice:
     with files.open_stream(path) as file:
         deep = _deep_png(path, file)
         image = _open_image(path, file)
-        known = deep or _MODES.get(image.mode)
-        if known is None:
+        pixel_type = deep or _MODES.get(image.mode)
+        if pixel_type is None:
             raise UnsupportedError(f"pixels of mode {image.mode}, expected one of {', '.join(_MODES)}")
-        dtype, channels = known
+        dtype, channels = pixel_type
         if min(image.size) < 1:
             raise CorruptError(f"holds {image.width} x {image.height} pixels")
         check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, files.getsize(path), "the header")

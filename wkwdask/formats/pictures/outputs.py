@@ -1,6 +1,6 @@
 """Export targets: ``.npy``, Zarr and folders of TIFFs, written box by box in any order, and single TIFF files, written section by section.
 
-Each target is written under a temporary name in the folder of the export. The export moves it to its final name once it is complete.
+Each target is written in the hidden folder of the export, which renames it to its final path once it is complete.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Output(ABC):
 
     path: str
     spec: ExportedArray
-    note: ClassVar[str] = ""  # advice for the user, shown in the plan
+    note: ClassVar[str] = ""
+    """Advice for the user, shown in the plan."""
 
     @property
     @abstractmethod
@@ -131,7 +132,7 @@ class NpyOutput(Output):
         return header.getvalue()
 
     def prepare(self) -> None:
-        """Write the header and set the size of the file: voxels that are not written yet are zero."""
+        """Write the header and set the size of the file; unwritten voxels are zero."""
         header = self._header()
         nbytes = len(header) + int(np.prod(self.spec.shape)) * self.spec.dtype.itemsize
         with contextlib.closing(files.create(self.path, exclusive=False)) as file:
@@ -158,7 +159,7 @@ class NpyOutput(Output):
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Add the path to an OSError without one, which libraries raise when a disk or quota is full."""
+    """Add a path to an OSError without one. Libraries raise such errors when a disk or quota is full."""
     try:
         yield
     except OSError as error:
@@ -169,7 +170,7 @@ def _naming(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ZarrOutput(Output):
-    """A Zarr array of version 3. Its chunks are those of the source, its shards too if they fit into memory."""
+    """A Zarr array of version 3 with the chunks of the source, and with its shards if they fit into memory."""
 
     @property
     def cell_shape(self) -> Vec3:
@@ -243,7 +244,7 @@ class SectionsOutput(Output):
 
 
 def is_section(name: str) -> bool:
-    """Check whether a file name is one that :class:`SectionsOutput` writes.
+    """Return whether a file name is one that :class:`SectionsOutput` writes.
 
     Examples
     --------
@@ -254,14 +255,14 @@ def is_section(name: str) -> bool:
 
 
 def is_exported_zarr(path: str) -> bool:
-    """Check whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
+    """Return whether a folder contains a Zarr array that :class:`ZarrOutput` wrote, and nothing else."""
     record = read_object(f"{path}/zarr.json") or {}
     attributes = record.get("attributes")
     is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
     return is_ours and set(files.listdir(path)) <= {"zarr.json", "c"}
 
 
-def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, done: Any) -> None:
+def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str, *, ome: bool, on_section: Any) -> None:
     """Write one TIFF file of tiles, section by section."""
     tifffile = import_extra("tifffile", path)
     channels = (spec.num_channels,) if spec.num_channels > 1 else ()
@@ -274,8 +275,8 @@ def write_tiff(path: str, source: Volume, spec: ExportedArray, compression: str,
     is_big = width * height * depth * spec.voxel_nbytes >= _BIG_TIFF_NBYTES
     planes = (plane for box in slab_boxes(spec) for _, plane in sections(source, box, dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
-        writer.write(  # planarconfig and extrasamples: else tifffile takes x for samples if the box is one voxel wide
-            _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=spec.dtype, tile=(tile, tile), photometric="minisblack",
+        writer.write(  # without planarconfig and extrasamples, tifffile takes the x axis for samples if the box is one voxel wide
+            _tiles(planes, tile, on_section), shape=(depth, *channels, height, width), dtype=spec.dtype, tile=(tile, tile), photometric="minisblack",
             planarconfig="contig", extrasamples=(), compression=None if compression == "raw" else compression, metadata=metadata, **_resolution(spec),
         )  # fmt: skip
 
@@ -289,7 +290,7 @@ def slab_boxes(spec: ExportedArray) -> Iterator[BoundingBox]:
 
 
 def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Yield the sections of a slab, (c, y, x) with their z, and read each chunk once."""
+    """Yield the z of each section of a slab and its voxels, shape (c, y, x); each chunk is read once."""
     # A slab that exceeds memory is read in strips along y, whose sections wait in a scratch file:
     #     strip 0 | z 0  z 1  z 2 ...        written row by row,
     #     strip 1 | z 0  z 1  z 2 ...        read column by column: section z = strips 0, 1, ... of z
@@ -314,7 +315,7 @@ def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[
             yield front + z, np.concatenate([waiting.get((z, n)) for n in range(len(starts) - 1)], axis=1)
 
 
-def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator[npt.NDArray[Any]]:
+def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, on_section: Any) -> Iterator[npt.NDArray[Any]]:
     """Yield the tiles of sections, padded with zeros: TIFF stores tiles of full size."""
     for plane in planes:
         for channel in plane:
@@ -324,7 +325,7 @@ def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator
                     part = channel[y : y + edge, x : x + edge]
                     tile[: part.shape[0], : part.shape[1]] = part
                     yield tile
-        done()
+        on_section()
 
 
 def _resolution(spec: ExportedArray) -> dict[str, Any]:

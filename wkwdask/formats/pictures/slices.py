@@ -1,4 +1,4 @@
-"""Records of image stacks: the pages of a slice with their place in files, and the format that headers state."""
+"""Records of image stacks: slices, their pages in files, and the pixel format that headers state."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class Page:
     """One image in a file."""
 
     path: str
-    offset: int = 0  # offset of the directory (IFD) of a TIFF page [bytes]
-    number: int | None = None  # number of the page, None if the file has only one
+    offset: int = 0
+    """Offset of the directory (IFD) of a TIFF page [bytes]."""
+    number: int | None = None
+    """Number of the page, None if the file has only one."""
 
     @property
     def name(self) -> str:
@@ -34,7 +36,8 @@ class PixelFormat:
     width: int
     height: int
     num_channels: int
-    dtype: str  # type of one channel in native byte order
+    dtype: str
+    """Type of one channel in native byte order."""
 
     def __str__(self) -> str:
         channels = "" if self.num_channels == 1 else f" in {self.num_channels} channels"
@@ -45,9 +48,12 @@ class PixelFormat:
 class Slice:
     """One section of a stack: one image, or one for each channel."""
 
-    pages: tuple[Page, ...]  # empty if the section is missing
-    format: PixelFormat | None = None  # None if the header cannot be read; `problem` then states why
-    tile_shape: tuple[int, int] = (0, 0)  # smallest box that can be decoded along x, y [pixels]
+    pages: tuple[Page, ...]
+    """Its images, empty if the section is missing."""
+    format: PixelFormat | None = None
+    """Format that the header states. None if the header cannot be read; ``problem`` then states why."""
+    tile_shape: tuple[int, int] = (0, 0)
+    """Smallest box that can be decoded along x, y [pixels]."""
     problem: str = ""
 
     @property

@@ -56,19 +56,25 @@ class PlainSource:
     """Opened stack of images or array."""
 
     volume: ImageStack | ArrayVolume | StoredArray
-    voxel_size_nm: Lengths | None = None  # edge lengths of a voxel along x, y, z [nm], None if the source does not state them
-    notes: tuple[str, ...] = ()  # remarks for the user, such as filled sections
+    voxel_size_nm: Lengths | None = None
+    """Edge lengths of a voxel along x, y, z [nm], None if the source does not state them."""
+    notes: tuple[str, ...] = ()
+    """Remarks for the user, such as filled sections."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainOptions:
-    """Position of a plain source, and treatment of what it does not state."""
+    """Position and axes of a plain source, and treatment of unreadable slices."""
 
-    corner: Vec3  # absolute voxel of the first voxel of the source
+    corner: Vec3
+    """Absolute voxel of the first voxel of the source."""
     mag: Mag
-    axes: str | None = None  # order of the axes, None to take it from the source
-    fill: bool = False  # replace bad and missing slices by zeros
-    allow_external: bool = False  # read HDF5 data outside of the folder of the file
+    axes: str | None = None
+    """Order of the axes, None to take it from the source."""
+    fill: bool = False
+    """Whether unreadable and missing slices become zeros."""
+    allow_external: bool = False
+    """Whether HDF5 data outside of the folder of the file are read."""
 
 
 def open_plain(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: PlainOptions) -> PlainSource:
@@ -115,8 +121,8 @@ def open_sized(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
 
 
 def _plain(url: str | os.PathLike[str]) -> tuple[Volume, Lengths | None]:
-    foreign = open_plain(url, PlainOptions((0, 0, 0), MAG_1))
-    return foreign.volume, foreign.voxel_size_nm
+    source = open_plain(url, PlainOptions((0, 0, 0), MAG_1))
+    return source.volume, source.voxel_size_nm
 
 
 def sort_naturally(paths: Sequence[str]) -> list[str]:
@@ -168,7 +174,7 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
         by_number = dict(zip(_section_numbers(paths), slices_by_file, strict=True)) | {number: [Slice(())] for number in missing}
         slices_by_file = [by_number[number] for number in sorted(by_number)]
         notes.append(f"missing sections, filled with zeros: {_ranges(missing)}")
-    # Slices are compared first: an unreadable file is a worse error than a gap in the numbers.
+    # Slices are compared before the error about missing numbers is raised: an unreadable file is the worse error.
     stack = _stack([slice_ for slices in slices_by_file for slice_ in slices], name, options, notes)
     if missing and not options.fill:
         raise MissingError(
@@ -179,14 +185,14 @@ def _open_images(paths: list[str], name: str, options: PlainOptions) -> PlainSou
 
 
 def _section_numbers(paths: Sequence[str]) -> list[int]:
-    """Return the only number in which the names differ, for each name, or an empty list if they differ in more or in text."""
+    """Return the section number in each name: the only number in which the names differ. An empty list if they differ in several numbers or in text."""
     parts = [_parts(basename(path)) for path in paths]
-    if len({len(one) for one in parts}) != 1:
+    if len({len(name_parts) for name_parts in parts}) != 1:
         return []
-    varying = [n for n in range(len(parts[0])) if len({one[n] for one in parts}) > 1]
+    varying = [n for n in range(len(parts[0])) if len({name_parts[n] for name_parts in parts}) > 1]
     if len(varying) != 1 or varying[0] % 2 == 0:  # even parts are text
         return []
-    return [int(one[varying[0]]) for one in parts]
+    return [int(name_parts[varying[0]]) for name_parts in parts]
 
 
 def missing_numbers(paths: Sequence[str]) -> list[int]:
@@ -240,7 +246,7 @@ def _open_tiff(path: str, options: PlainOptions) -> PlainSource:
             described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
             series = series_of(tiff, path) if described or options.axes is not None else []
             first: Any = series[0] if series else None
-            # ImageJ and tifffile may write one page, and the voxels of all sections contiguously behind it.
+            # ImageJ and tifffile may write one page only, followed by the voxels of all sections.
             is_contiguous = len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
             offset = first.dataoffset if is_contiguous else None
         if first is None:
@@ -290,12 +296,12 @@ def _array(ref: ArrayRef, axes: str, options: PlainOptions, voxel_size: Lengths 
     return PlainSource(ArrayVolume(ref, axes, options.corner, BoundingBox(options.corner, size, options.mag)), voxel_size, notes)
 
 
-def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
-    """Return the axes of the user, else those that the file states, else the usual ones for its number of dimensions."""
+def _axes_of(options: PlainOptions, shape: tuple[int, ...], name: str, stated: str | None = None) -> str:
+    """Return the axes from the user, else from the file, else the usual ones for the number of dimensions."""
     try:
-        return check_axes(options.axes or found or default_axes(shape, name), shape, name)
+        return check_axes(options.axes or stated or default_axes(shape, name), shape, name)
     except ValueError as error:
-        if found and not options.axes:  # the file is wrong, not the call
+        if stated and not options.axes:  # the error is in the file, not in the call
             raise CorruptError(str(error)) from None
         raise
 
@@ -309,13 +315,13 @@ def _open_npy(path: str, options: PlainOptions) -> PlainSource:
 def _open_hdf5(path: str, key: str, options: PlainOptions) -> PlainSource:
     """Open a dataset of an HDF5 file; ``key`` may be empty if the file has only one."""
     with open_hdf5(path) as file:
-        h5py, known = import_extra("h5py", path), list[str]()
+        h5py, dataset_names = import_extra("h5py", path), list[str]()
         with reading(path, "HDF5 file"):
-            file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
-        key = key or (known[0] if len(known) == 1 else "")
+            file.visititems(lambda name, item: dataset_names.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
+        key = key or (dataset_names[0] if len(dataset_names) == 1 else "")
         data = find_item(file, key, allow_external=options.allow_external) if key else None
         if not isinstance(data, h5py.Dataset) or data.ndim < 2:
-            names = ", ".join(f"{path}:/{name}" for name in known)
+            names = ", ".join(f"{path}:/{name}" for name in dataset_names)
             raise MissingError(
                 f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one of: {names or 'none found'}"
             )

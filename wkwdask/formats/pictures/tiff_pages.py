@@ -1,7 +1,7 @@
 """Pages of TIFF files as slices. tifffile decodes only the strips or tiles that a read touches.
 
 The directories (IFDs) of a file are checked before tifffile follows them, since small damage could make it work for hours. Directories of an intact file do
-not overlap, so all of them together are smaller than the file. A loop of directories exceeds that size soon.
+not overlap, so their total size is less than that of the file. The total of a loop of directories soon exceeds it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPE_NBYTES = np.zeros(1 << 16, np.uint64)
 _TYPE_NBYTES[1:19] = [1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 2, 8, 8, 8, 8]  # TIFF 6.0, section 2, and BigTIFF's 16 to 18
 _WIDTH, _HEIGHT, _SUB_IFDS = 256, 257, 330
 _LENGTH_TYPES = {3: "H", 4: "I", 16: "Q"}  # SHORT, LONG and LONG8 as codes of struct
-_MAX_SHARING = 4  # pages may share tag values: on average so many may use the same bytes
+_MAX_SHARING = 4  # pages may share tag values: this many uses of each byte are allowed on average
 _SLACK_NBYTES = 1 << 16
 
 
@@ -173,7 +173,7 @@ def _check_ome(text: str, path: str, smallest: int) -> None:
 
 def tiff_slices(path: str) -> list[Slice]:
     with open_checked_tiff(path) as tiff:
-        # In a set of OME-TIFFs each file describes the whole set: as part of a folder, each contributes only its own pages.
+        # In a set of OME-TIFFs each file describes the whole set. A file of a folder contributes its own pages only.
         described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
             return series_slices(series_of(tiff, path), path, None)
@@ -207,10 +207,10 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
         return axes
     letters = ""
     for letter, length in zip(series.axes.lower(), series.shape, strict=True):
-        known = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
+        axis = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
         if length == 1 and letter in "iq" and "x" in letters:
-            known = "-"  # an axis behind the columns is not a depth
-        letters += known if known in "xyzc" and known not in letters else "-" if length == 1 else letter
+            axis = "-"  # an axis behind the columns is not a depth
+        letters += axis if axis in "xyzc" and axis not in letters else "-" if length == 1 else letter
     unknown = [letter for letter in letters if letter not in "xyzc-"]
     if unknown:
         raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: use axes= to state which of them are c, z, y and x")
@@ -243,18 +243,18 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
 def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
     if any(page is None for page, _ in pages):
         return Slice((Page(path, 0, next(number for page, number in pages if page is None)),), problem="the page is missing in the file")
-    found = tuple(Page(page.parent.filehandle.path, page.offset, number) for page, number in pages)
+    pages_in_files = tuple(Page(page.parent.filehandle.path, page.offset, number) for page, number in pages)
     frame = pages[0][0].keyframe
     _, depth, height, width, _ = frame.shaped
     if depth != 1 or frame.dtype is None:
-        return Slice(found, problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type")
+        return Slice(pages_in_files, problem=f"a page of depth {depth}" if depth != 1 else "values of an unknown type")
     try:
         _check_segments(frame)
     except CorruptError as error:
-        return Slice(found, problem=str(error))
+        return Slice(pages_in_files, problem=str(error))
     channels = sum(page.keyframe.shaped[0] * page.keyframe.shaped[4] for page, _ in pages)
     tile_shape = (width, 1) if _is_plain(frame) else _segment_shape(frame)
-    return Slice(found, PixelFormat(width, height, channels, stored_dtype(frame.dtype).name), tile_shape)
+    return Slice(pages_in_files, PixelFormat(width, height, channels, stored_dtype(frame.dtype).name), tile_shape)
 
 
 def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -273,7 +273,7 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
 
 
 def _is_plain(frame: Any) -> bool:
-    """Check whether the rows of a page are stored contiguously and uncompressed."""
+    """Return whether the rows of a page are stored contiguously and uncompressed."""
     is_stored = bool(frame.dataoffsets) and frame.dataoffsets[0] > 0 and sum(frame.databytecounts) >= frame.nbytes
     return is_stored and bool(frame.is_memmappable) and frame.shaped[0] == 1
 

@@ -35,10 +35,14 @@ class PrecomputedCodec(ChunkCodec):
     encoding: str
     dtype: np.dtype[Any]
     num_channels: int
-    block_size: Vec3 = (8, 8, 8)  # block shape of compressed_segmentation [voxels]
-    quality: float | None = None  # quality from 0 to 100. jpeg defaults to 75, jxl to lossless.
-    level: int | None = None  # effort: 0 to 9 for png (default 4), 1 to 10 for jxl (default 3)
-    packing: str = ""  # "chunk": each encoded chunk is a gzip stream. "file": files are written as gzip, and the layout decompresses them.
+    block_size: Vec3 = (8, 8, 8)
+    """Block shape of compressed_segmentation [voxels]."""
+    quality: float | None = None
+    """Quality from 0 to 100. jpeg defaults to 75, jxl to lossless."""
+    level: int | None = None
+    """Effort: 0 to 9 for png (default 4), 1 to 10 for jxl (default 3)."""
+    packing: str = ""
+    """``"chunk"``: each encoded chunk is a gzip stream. ``"file"``: files are written as gzip, and the layout decompresses them."""
 
     decodes_chunks = True
 

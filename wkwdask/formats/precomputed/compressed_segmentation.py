@@ -6,7 +6,7 @@ Source: neuroglancer, ``sliceview/compressed_segmentation/README.md``. All words
     channel:  | header of block 0 | header of block 1 | ... | indices and tables of the blocks |
     header:   | table offset (24 bits), bits per index (8 bits) | offset of the indices |
 
-BlockShapes follow each other x fastest. Offsets count words from the start of the channel. A block whose table equals that of an earlier block shares it.
+Blocks follow each other x fastest. Offsets count words from the start of the channel. A block whose table equals that of an earlier block shares it.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
     from wkwdask.kernels.codecs import compresso_compiled
 
     where = f"{source}: byte {offset}"
-    has_index, itemsize, found, steps, (num_ids, num_values, num_locations), connectivity = _parse_header(data, where)
-    if found != shape or itemsize != dtype.itemsize:
-        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {found} of {itemsize} bytes")
+    has_index, itemsize, stored_shape, steps, (num_ids, num_values, num_locations), connectivity = _parse_header(data, where)
+    if stored_shape != shape or itemsize != dtype.itemsize:
+        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {stored_shape} of {itemsize} bytes")
     stored = np.dtype(f"<u{itemsize}")
     window_nbytes = next(nbytes for nbytes in (1, 2, 4, 8) if steps[0] * steps[1] * steps[2] <= 8 * nbytes)  # one bit per voxel
     lengths = [num_ids * itemsize, num_values * window_nbytes, num_locations * itemsize]
@@ -46,13 +46,13 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
     if rest < 0:
         raise TruncatedError(f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says")
     window = np.dtype(f"<u{window_nbytes}")
-    at = _HEADER.size
-    parts = []
+    position = _HEADER.size
+    sections = []
     for length, kind in zip([*lengths, rest // window_nbytes * window_nbytes], (stored, window, stored, window), strict=True):
         # All parts become aligned uint64: numba compiles its loops once.
-        parts.append(np.frombuffer(data, kind, length // kind.itemsize, at).astype(np.uint64))
-        at += length
-    ids, values, locations, windows = parts
+        sections.append(np.frombuffer(data, kind, length // kind.itemsize, position).astype(np.uint64))
+        position += length
+    ids, values, locations, windows = sections
     out, is_border = np.empty(shape[::-1], np.uint64), np.empty(shape[::-1], np.uint8)
     is_covered = compresso_compiled.decode_borders(windows, values, steps, is_border)
     fault = compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out) if is_covered else _WINDOWS

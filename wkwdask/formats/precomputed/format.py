@@ -75,11 +75,11 @@ class PrecomputedFormat(ArrayFormat):
         return (files.isfile(f"{folder}/{PROVENANCE_NAME}") or first_data_file(folder) is not None) and not first_stray_file(folder)
 
     def record_of(self, folder: str) -> str | None:
-        """Return the path of a chunk or shard: the folder of a scale has no file that describes it."""
+        """Return the path of a chunk or shard, because the folder of a scale contains no document."""
         return first_data_file(folder)
 
     def why_not_replaceable(self, folder: str) -> str:
-        return f"holds more than a precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
+        return f"contains other files than a precomputed scale ({first_stray_file(folder)}), and is not replaced; move it away"
 
 
 def _summarize(image: Image, level: Level) -> ScaleSummary:
@@ -96,7 +96,7 @@ def _summarize(image: Image, level: Level) -> ScaleSummary:
 
 
 def describe_sharding(scale: Scale) -> str:
-    """Describe the shards of a scale in a few words, ``""`` if each chunk is a file.
+    """Describe the shards of a scale; return an empty string if each chunk is a file.
 
     Examples
     --------

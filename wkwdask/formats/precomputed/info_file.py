@@ -73,9 +73,12 @@ class InfoEdit(MetadataEdit):
     kind: ClassVar[str] = "precomputed info"
     folder_names: ClassVar[tuple[str, ...]] = ("folder",)
     folder: str
-    scales: tuple[Scale, ...]  # scales to add; existing scales with their keys are replaced
-    new: dict[str, Any]  # JSON of a new `info` without scales, used if there is none yet
-    provenance: dict[str, Any]  # JSON of a new `provenance` file, used if there is none yet
+    scales: tuple[Scale, ...]
+    """Scales to add; existing scales with their keys are replaced."""
+    new: dict[str, Any]
+    """JSON of a new ``info`` without scales, used if there is none yet."""
+    provenance: dict[str, Any]
+    """JSON of a new ``provenance`` file, used if there is none yet."""
 
     def apply(self) -> None:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
@@ -99,10 +102,10 @@ class InfoEdit(MetadataEdit):
         current = find_info(self.folder)
         if current is None:
             return
-        found = (current.type, current.dtype.name, current.num_channels)
+        stored = (current.type, current.dtype.name, current.num_channels)
         ours = (self.new["type"], self.new["data_type"], self.new["num_channels"])
-        if found != ours:
-            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {found}, but {ours} for the new scale")
+        if stored != ours:
+            raise ValueError(f"{self.folder}/{FILE_NAME}: type, data_type and num_channels are {stored}, but {ours} for the new scale")
 
     def to_json(self) -> dict[str, Any]:
         document = with_scales(self.new, self.scales)

@@ -85,7 +85,7 @@ def _strays(folder: str, known: set[str], expected: str) -> Iterator[Fault]:
         if leftover is not None:
             yield leftover
         elif name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum()):
-            # looks like a shard or like 0-64_0-64_0-64, but no reader asks for it
+            # it resembles a shard or a name such as 0-64_0-64_0-64, but no reader requests it
             yield Fault("name.unread", path, name, expected)
         elif not name.startswith(".wkwdask"):
             yield Fault("name.stray", path, "a folder" if files.isdir(path) else "a file")
@@ -96,7 +96,7 @@ class PrecomputedCheck(ArrayCheck):
     """Check of the files of one scale; small to pickle."""
 
     def check_files(self, files: Sequence[Any]) -> Findings:
-        return sum((self._check_shard(one) if isinstance(one, int) else self._check_chunk(one[0], SUFFIXES[one[1]]) for one in files), Findings())
+        return sum((self._check_shard(file) if isinstance(file, int) else self._check_chunk(file[0], SUFFIXES[file[1]]) for file in files), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
         array, codec, naming = self.array, self.array.codec, self.array.naming
@@ -171,7 +171,7 @@ class _ShardCheck:
         self._largest: int | None = None
         self._used = [np.zeros((0, 2), np.int64)]  # (start, end) of every chunk and index [bytes]
 
-    def _note(self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None, cell: Vec4 | None = None) -> None:
+    def _add_fault(self, kind: str, found: str, expected: str, offset: int, chunk: int | None = None, cell: Vec4 | None = None) -> None:
         self._faults.add(Fault(kind, self._shard.name, found, expected, chunk, None if cell is None else self._check._voxel(cell), offset))
 
     def run(self) -> Findings:
@@ -200,7 +200,7 @@ class _ShardCheck:
         try:
             ids, starts, sizes = shard.read_minishard(minishard, span)
         except FormatError as error:
-            self._note("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
+            self._add_fault("minishard.broken", f"minishard {minishard}: {str(error).rpartition(f'byte {offset}: ')[2]}", "", offset)
             return
         begins = starts.astype(np.int64) + shard.first_byte
         self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
@@ -208,33 +208,33 @@ class _ShardCheck:
             self._check_chunk(int(ids[n]), cell, int(begins[n]), int(sizes[n]))
 
     def _members(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> list[tuple[int, Vec4]]:
-        """List the rows and cells of chunks that belong to a minishard, and report the others, which no reader finds."""
+        """List the rows and cells of chunks that belong to a minishard; report all others, which no reader finds."""
         grid, sharding = self._shard.layout.counts, self._shard.layout.sharding
-        places = compressed_morton.decode(ids, grid)
-        cells: list[Vec4] = [(0, x, y, z) for x, y, z in places.tolist()]
+        positions = compressed_morton.decode(ids, grid)
+        cells: list[Vec4] = [(0, x, y, z) for x, y, z in positions.tolist()]
         bits = len(compressed_morton.bit_axes(grid))
-        outside = (places >= np.array(grid)).any(axis=1)
+        outside = (positions >= np.array(grid)).any(axis=1)
         if bits < compressed_morton.MAX_BITS:
             outside |= ids >> np.uint64(bits) > 0
         shards, minishards = sharding.locate(ids)
         misplaced = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
         for n in np.flatnonzero(outside).tolist():
-            self._note("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
+            self._add_fault("minishard.outside", f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", offset, int(ids[n]))
         for n in np.flatnonzero(misplaced).tolist():
-            place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
-            self._note("minishard.foreign", f"chunk {ids[n]} in minishard {minishard}", place, offset, int(ids[n]), cells[n])
+            correct_place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
+            self._add_fault("minishard.foreign", f"chunk {ids[n]} in minishard {minishard}", correct_place, offset, int(ids[n]), cells[n])
         return [(n, cells[n]) for n in np.flatnonzero(~outside & ~misplaced).tolist()]
 
     def _check_chunk(self, chunk: int, cell: Vec4, offset: int, size: int) -> None:
         if not size:
-            self._note("chunk.empty", "0 bytes", "an encoded chunk", offset, chunk, cell)
+            self._add_fault("chunk.empty", "0 bytes", "an encoded chunk", offset, chunk, cell)
         elif self._check.decode:
             array, name = self._check.array, self._shard.name
             try:
                 (data,) = self._shard.read([(offset, offset + size)]) or [b""]
                 largest = self._check.largest_of(array.codec.decode(data, array.grid.shape_at(cell), name, offset))
             except (FormatError, UnsupportedError) as error:
-                self._note("chunk.undecodable", str(error).removeprefix(f"{name}: byte {offset}: "), "", offset, chunk, cell)
+                self._add_fault("chunk.undecodable", str(error).removeprefix(f"{name}: byte {offset}: "), "", offset, chunk, cell)
                 return
             self._blocks += 1
             self._largest = largest if self._largest is None else max(self._largest, largest or 0)
@@ -246,7 +246,7 @@ class _ShardCheck:
         parts = parts[np.argsort(parts[:, 0], kind="stable")]
         ends = np.maximum.accumulate(parts[:, 1])  # sorted by start, a part overlaps one before it if it starts before their largest end
         for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
-            self._note("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
+            self._add_fault("shard.overlap", f"a part that begins inside the one before it, which ends at byte {ends[n]}", "", int(parts[n + 1, 0]))
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,8 @@ class ScaleScope(ArrayScope):
     """One scale in one chunk size."""
 
     title: str
-    listing: Sequence[Any]  # files, as list_scale() lists them
+    listing: Sequence[Any]
+    """Files as :func:`list_scale` lists them."""
 
     @property
     def name(self) -> str:
@@ -265,11 +266,11 @@ class ScaleScope(ArrayScope):
         return self.listing
 
     def files_of(self, shard: Vec3) -> list[Any]:
-        there = [found for found in self._listed() if found.entry.path in set(self.paths_of(shard))]
+        stored = [listed for listed in self._listed() if listed.entry.path in set(self.paths_of(shard))]
         naming = self.array.naming
         if isinstance(naming, SpanNaming):
-            return [((found.file[1], found.file[2], found.file[3]), found.variant) for found in there]
-        numbers = {int(basename(found.entry.path).partition(".")[0], 16) for found in there}
+            return [((listed.file[1], listed.file[2], listed.file[3]), listed.variant) for listed in stored]
+        numbers = {int(basename(listed.entry.path).partition(".")[0], 16) for listed in stored}
         return [number for number in self.listing if number in numbers]
 
     def check(self, *, decode: bool) -> PrecomputedCheck:
@@ -293,8 +294,8 @@ def inspect_volume(url: str | os.PathLike[str], mags: Sequence[Mag] | None) -> S
     unknown = [mag for mag in mags or () if mag not in image.mags]
     if unknown:
         raise MissingError(f"{path}: no mag {unknown[0]}; there are {', '.join(map(str, image.mags)) or 'none'}")
-    chosen = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
-    scopes = [scope for level in chosen for scope in _scale_scopes(image.details, level, basename(path), faults)]
+    selected = [level for level in image.selected if not level.problem and (mags is None or level.mag in mags)]
+    scopes = [scope for level in selected for scope in _scale_scopes(image.details, level, basename(path), faults)]
     return Scope(path, (LayerScope(basename(path), path, tuple(scopes)),), faults, ((path, True),) if image.key is None and mags is None else ())
 
 
@@ -306,12 +307,12 @@ def _scale_scopes(source: VolumeSource, level: Level, name: str, faults: list[Fa
     volumes = [replace(source, chunk_size=size).open_scale(scale, mag) for size in sizes]
     scopes = []
     for number, volume in enumerate(volumes):
-        found, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
+        listing, misplaced = list_scale(volume, [other for other in volumes if other is not volume])
         if not number:  # the folder is the same for every chunk size
             faults += misplaced
         size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
         scopes.append(
-            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, found)
+            ScaleScope(name, level, by_written_units(volume), None, f"{source.store.url}/{FILE_NAME}", (scale.key if mag is None else mag.name) + size, listing)
         )
     folder = volumes[0].folder
     if not any(scope.listing for scope in scopes) and (files.isdir(folder) or not files.lexists(folder)):

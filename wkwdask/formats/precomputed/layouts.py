@@ -1,11 +1,11 @@
-"""Layouts of a precomputed scale: each chunk is a file, possibly compressed, or many chunks share a shard (neuroglancer, ``precomputed/sharded.rst``).
+"""Layouts of a precomputed scale: each chunk is a file, or many chunks share a shard (neuroglancer, ``precomputed/sharded.rst``).
 
 A shard with three minishards::
 
     | shard index: (start, end) of each minishard index | chunks of 0 | index of 0 | chunks of 1 | index of 1 | chunks of 2 | index of 2 |
                                                         ^ offset 0 of all tables
 
-To read a chunk takes one entry of the shard index, the index of its minishard, and the chunk. Tables are cached until the file changes.
+A read of a chunk needs one entry of the shard index, the index of its minishard, and the chunk. Tables are cached until the file changes.
 """
 
 from __future__ import annotations
@@ -87,28 +87,28 @@ class SpanFiles(SingleFiles):
 def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
     """Read each file under the first of its possible names that exists: the suffix states the compression."""
     key = (store.opening, store.url)
-    known = _suffixes.get(key)
-    suffixes = SUFFIXES if known is None else (known, *(suffix for suffix in SUFFIXES if suffix != known))
-    if known is not None and not store.is_local:
-        # Writers use one suffix per folder, and each failed request costs a round trip: try two names instead of six.
-        suffixes = tuple(dict.fromkeys((known, "")))
-    found: list[tuple[str, bytes | None]] = [(name, None) for name in names]
+    recent = _suffixes.get(key)
+    suffixes = SUFFIXES if recent is None else (recent, *(suffix for suffix in SUFFIXES if suffix != recent))
+    if recent is not None and not store.is_local:
+        # Writers use one suffix per folder, and each failed request costs a round trip, so only two names are requested instead of six.
+        suffixes = tuple(dict.fromkeys((recent, "")))
+    contents: list[tuple[str, bytes | None]] = [(name, None) for name in names]
     for suffix in suffixes:
-        missing = [n for n, (_, data) in enumerate(found) if data is None]
+        missing = [n for n, (_, data) in enumerate(contents) if data is None]
         if not missing:
             break
         for n, data in zip(missing, store.read_whole([names[n] + suffix for n in missing], largest_file(largest)), strict=True):
             if data is not None:
-                found[n] = names[n] + suffix, data
-                if suffix != known:
+                contents[n] = names[n] + suffix, data
+                if suffix != recent:
                     _suffixes.put(key, suffix)
-    return found
+    return contents
 
 
 def decompress_file(data: bytes, name: str, path: str, largest: int, codec: PrecomputedCodec, shape: Vec4) -> bytes:
     """Decompress the file of a chunk by its suffix."""
-    # A server may send a stored gzip stream without Content-Encoding, and a copy from it keeps the bytes: gzip is also recognised by its first bytes.
-    # No other encoding begins with them, and a raw chunk that does has exactly the size of its voxels.
+    # A server may send a stored gzip stream without Content-Encoding, and a copy from it contains the stream. So gzip is also recognised by its first bytes.
+    # No other encoding begins with them. A raw chunk may, but then it has exactly the size of its voxels.
     is_wrapped = data[:2] == GZIP_MAGIC and (codec.encoding != "raw" or len(data) != codec.largest_nbytes(shape))
     if name.endswith(".gz") or is_wrapped:
         return decompress_gzip(data, largest, path, 0)
@@ -166,16 +166,16 @@ class OpenShard:
         return None if self.nbytes is None else max(0, self.nbytes - self.first_byte)
 
     def exists(self) -> bool:
-        """Check whether the shard is stored. For a remote file of unknown size this reads a page of its index."""
+        """Return whether the shard is stored. For a remote file of unknown size this reads a page of its index."""
         return self.nbytes is not None or len(self._page(0)) > 0
 
     def minishard_range(self, minishard: int) -> tuple[int, int] | None:
         """Return start and end of a minishard index, counted from the end of the shard index, or None if the shard is absent."""
-        page, place = divmod(minishard, _PAGE_ENTRIES)
+        page, row = divmod(minishard, _PAGE_ENTRIES)
         table = self._page(page)
         if not len(table):
             return None
-        start, stop = table[place].tolist()
+        start, stop = table[row].tolist()
         limit = self.data_nbytes
         if start > stop or (start < stop and limit is not None and stop > limit):
             available = "" if limit is None else f" of the {limit} bytes behind the shard index"
@@ -190,8 +190,8 @@ class OpenShard:
         table = _tables.get(key)
         if table is None:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
-            found = file.read([(first, min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes))])
-            table = np.frombuffer(b"" if found is None else found[0], "<u8").reshape(-1, 2).astype(np.uint64)
+            parts = file.read([(first, min(first + _PAGE_ENTRIES * INDEX_ENTRY_NBYTES, sharding.index_nbytes))])
+            table = np.frombuffer(b"" if parts is None else parts[0], "<u8").reshape(-1, 2).astype(np.uint64)
             _tables.put(key, table)
         return table
 
@@ -200,22 +200,22 @@ class OpenShard:
         key = (self.name, self.state, self.layout.sharding, "minishard", minishard)
         table = _tables.get(key)
         if table is None:
-            where = self.minishard_range(minishard)
-            if where is None:
+            span = self.minishard_range(minishard)
+            if span is None:
                 return None
-            table = np.zeros((3, 0), np.uint64) if where[0] == where[1] else self.read_minishard(minishard, where)
+            table = np.zeros((3, 0), np.uint64) if span[0] == span[1] else self.read_minishard(minishard, span)
             _tables.put(key, table)
         return table
 
-    def read_minishard(self, minishard: int, where: tuple[int, int]) -> npt.NDArray[np.uint64]:
-        offset, is_gzip = self.first_byte + where[0], self.layout.sharding.minishard_index_encoding == "gzip"
+    def read_minishard(self, minishard: int, span: tuple[int, int]) -> npt.NDArray[np.uint64]:
+        offset, is_gzip = self.first_byte + span[0], self.layout.sharding.minishard_index_encoding == "gzip"
         limit = MINISHARD_ENTRY_NBYTES * self.layout.sharding.minishard_chunks(self.layout.counts)
-        if not is_gzip and where[1] - where[0] > limit:
-            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {where[1] - where[0]} bytes, expected at most {limit}")
-        found = self.read([(offset, self.first_byte + where[1])])
-        if found is None:
+        if not is_gzip and span[1] - span[0] > limit:
+            raise CorruptError(f"{self.name}: byte {offset}: the index of minishard {minishard} has {span[1] - span[0]} bytes, expected at most {limit}")
+        parts = self.read([(offset, self.first_byte + span[1])])
+        if parts is None:
             raise MissingError(f"{self.name}: not found, though its shard index exists")
-        raw = decompress_gzip(found[0], limit, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else found[0]
+        raw = decompress_gzip(parts[0], limit, f"{self.name}: the index of minishard {minishard}", offset) if is_gzip else parts[0]
         return np.stack(parse_minishard_index(raw, f"{self.name}: minishard {minishard}", offset, self.data_nbytes))
 
 
@@ -260,9 +260,9 @@ class PrecomputedShards(Shards):
                 return np.zeros((0, 3), np.int64)
             if not table.shape[1]:
                 continue
-            at = np.minimum(np.searchsorted(table[0], ids[members]), table.shape[1] - 1)
-            is_stored = table[0, at] == ids[members]
-            starts, sizes = table[1, at[is_stored]].astype(np.int64) + file.first_byte, table[2, at[is_stored]].astype(np.int64)
+            positions = np.minimum(np.searchsorted(table[0], ids[members]), table.shape[1] - 1)
+            is_stored = table[0, positions] == ids[members]
+            starts, sizes = table[1, positions[is_stored]].astype(np.int64) + file.first_byte, table[2, positions[is_stored]].astype(np.int64)
             rows.append(np.stack([starts, starts + sizes, members[is_stored]], axis=1))
         return np.concatenate(rows) if rows else np.zeros((0, 3), np.int64)
 
@@ -288,11 +288,11 @@ class PrecomputedShards(Shards):
         return _NewShard(self.sharding, int(self.ids(np.array([first]))[0]), buffer)
 
     def is_whole(self, file: StoredFile) -> bool:
-        """Check whether the last minishard index ends where the file does, as in all shards that wkwdask writes."""
-        found, nbytes = file.read([(0, self.head_nbytes)]), file.nbytes or 0
-        if found is None or len(found[0]) != self.head_nbytes:
+        """Return whether the last minishard index ends where the file does, as in all shards that wkwdask writes."""
+        parts, nbytes = file.read([(0, self.head_nbytes)]), file.nbytes or 0
+        if parts is None or len(parts[0]) != self.head_nbytes:
             return False
-        index = np.frombuffer(found[0], "<u8").reshape(-1, 2)
+        index = np.frombuffer(parts[0], "<u8").reshape(-1, 2)
         return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == nbytes - self.head_nbytes
 
     def expected_nbytes(self, files: int, chunks: int) -> int:

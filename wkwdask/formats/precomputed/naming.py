@@ -40,19 +40,23 @@ _KINDS = ("shard", "index", "data")
 class ChunkFiles(NamedTuple):
     """Listing of the chunk files in a folder."""
 
-    cells: npt.NDArray[np.int64]  # grid positions along x, y, z, shape (n, 3)
+    cells: npt.NDArray[np.int64]
+    """Grid positions along x, y, z, shape (n, 3)."""
     entries: list[StoredEntry]
-    suffixes: npt.NDArray[np.int64]  # indices in `SUFFIXES`
+    suffixes: npt.NDArray[np.int64]
+    """Indices in ``SUFFIXES``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanNaming(KeyNaming):
     """Names of unsharded chunks, such as ``0-64_0-64_64-100``: absolute voxels, clipped to the size of the scale."""
 
-    offset: Vec3  # first absolute voxel of the scale
+    offset: Vec3
+    """First absolute voxel of the scale."""
     chunk: Vec3
     size: Vec3
-    suffix: str = ""  # suffix of new files; existing files are found with any suffix
+    suffix: str = ""
+    """Suffix of new files; existing files are found with any suffix."""
 
     def _span(self, n: int, axis: int) -> str:
         edge, first = self.chunk[axis], self.offset[axis]
@@ -164,14 +168,14 @@ class ShardNaming(KeyNaming):
     def files(self, store: Store) -> dict[int, list[StoredEntry]]:
         """Return the files of each shard by its number, without names that match no shard."""
         sharding = self.sharding
-        found: dict[int, list[StoredEntry]] = {}
+        by_number: dict[int, list[StoredEntry]] = {}
         for entry in store.entries():
             named = _SHARD_NAME.fullmatch(entry.name)
             if named is not None and len(named[1]) <= 16:
                 number = int(named[1], 16)
                 if number >> sharding.shard_bits == 0 and entry.name in (sharding.shard_name(number), *sharding.split_names(number)):
-                    found.setdefault(number, []).append(entry)
-        return found
+                    by_number.setdefault(number, []).append(entry)
+        return by_number
 
 
 def _is_in(file: Vec4, ranges: Ranges) -> bool:

@@ -48,7 +48,8 @@ class TargetVolume(TargetFolder):
     """Local folder of a volume to write to, a :class:`wkwdask.model.target_image.TargetImage`."""
 
     prefix: ClassVar[str] = PREFIX
-    info: VolumeInfo | None  # None if there is no `info` yet
+    info: VolumeInfo | None
+    """Content of the existing ``info``, None for a new volume."""
 
     def new_levels(self, specs: Sequence[LevelSpec], options: PrecomputedOptions, like: Volume | None = None, existing: str = "error") -> NewLevels:
         volume = self._type(specs[0])
@@ -65,12 +66,12 @@ class TargetVolume(TargetFolder):
         )
         settings = {"type": volume.type, "compression": options.file_compression, "scales": [scale_entry(scale) for scale in scales]}
         edit = InfoEdit(self.folder, tuple(scales), new_document(volume.type, volume.dtype, volume.num_channels), PROVENANCE)
-        before = _scale_of(like)
-        comparable = scales[0] if before is None or options.chunk_shape else replace(scales[0], chunk_sizes=before.chunk_sizes)
+        like_scale = _scale_of(like)
+        comparable = scales[0] if like_scale is None or options.chunk_shape else replace(scales[0], chunk_sizes=like_scale.chunk_sizes)
         return NewLevels(
             self.folder, folders, targets, settings, edit, tuple(dict.fromkeys(warnings)), stored_as=_described(scales[0]),
-            is_unchanged=before is not None and options.compression is None and before == comparable,
-            loss=None if before is None else _loss(scales[0], before),
+            is_unchanged=like_scale is not None and options.compression is None and like_scale == comparable,
+            loss=None if like_scale is None else _loss(scales[0], like_scale),
         )  # fmt: skip
 
     def _type(self, spec: LevelSpec) -> VolumeInfo:
@@ -90,16 +91,16 @@ class TargetVolume(TargetFolder):
         return volume
 
     def _scale(self, spec: LevelSpec, options: PrecomputedOptions, volume: VolumeInfo, like: Volume | None) -> Scale:
-        before = _scale_of(like)
-        if like is None or before is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
+        like_scale = _scale_of(like)
+        if like is None or like_scale is None or (like.dtype, like.num_channels) != (volume.dtype, volume.num_channels):
             resolution = self._resolution(spec.box.mag)
             encoding = "compressed_segmentation" if volume.type == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
             # with_defaults() always sets a chunk shape, which replaces the one given here.
-            plain = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
-            return with_storage(plain, options.with_defaults(), volume)
+            new_scale = Scale(self.key_for(resolution), spec.box.size, spec.box.topleft, spec.box.size, resolution, encoding)
+            return with_storage(new_scale, options.with_defaults(), volume)
         step = like.box.mag.step_to(spec.box.mag)
-        x, y, z = (length * factor for length, factor in zip(before.resolution, step, strict=True))
-        scale = replace(before, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
+        x, y, z = (length * factor for length, factor in zip(like_scale.resolution, step, strict=True))
+        scale = replace(like_scale, size=spec.box.size, voxel_offset=spec.box.topleft, resolution=(x, y, z))
         if step != (1, 1, 1):
             scale = replace(scale, hidden=False, entry={})
         return replace(with_storage(scale, options, volume), key=self.key_for(scale.resolution))
@@ -124,7 +125,7 @@ class TargetVolume(TargetFolder):
         return resolution
 
     def _check_free(self, scale: Scale, folder: str, existing: str) -> None:
-        # A scale that is listed before it has any file cannot be seen in its folder.
+        # `info` may list a scale that has no file yet: its folder does not show that it exists.
         if existing == "error" and scale.key in self.listed_keys and not is_occupied(folder):
             raise ExistsError(f'{self.folder}/{FILE_NAME}: already lists scale {scale.key!r}; existing="overwrite" replaces all of it')
 
@@ -162,13 +163,13 @@ class TargetVolume(TargetFolder):
 
     def _resolution_of(self, mag: Mag, info: VolumeInfo) -> Lengths:
         """Return the edge lengths of a voxel of a mag [nm] as its scale states them, else scaled from those of another mag."""
-        known = [(scale_mag, scale.resolution) for scale in info.scales if (scale_mag := mag_of(info, scale)) is not None]
-        for scale_mag, resolution in known:
+        scales = [(scale_mag, scale.resolution) for scale in info.scales if (scale_mag := mag_of(info, scale)) is not None]
+        for scale_mag, resolution in scales:
             if scale_mag == mag:
                 return resolution
-        if not known:
+        if not scales:
             raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
-        base, resolution = known[0]
+        base, resolution = scales[0]
         x, y, z = (length * n / m for length, n, m in zip(resolution, mag.factors, base.factors, strict=True))
         return x, y, z
 
@@ -179,13 +180,13 @@ def _scale_of(volume: Volume | None) -> Scale | None:
     return identity.scale if isinstance(identity, ScaleIdentity) else None
 
 
-def _loss(scale: Scale, before: Scale) -> str | None:
-    """Return a warning about lossy encoding: None if it is lossless, ``""`` if the user chose a new lossy encoding, else that voxels are encoded once more."""
+def _loss(scale: Scale, source: Scale) -> str | None:
+    """Return the loss of a copy: None for a lossless encoding, ``""`` for a new lossy encoding that the user chose, else a warning about a repeated one."""
     if not is_lossy(scale.encoding, scale.options.get("jxl_quality")):
         return None
-    if scale.encoding != before.encoding:
+    if scale.encoding != source.encoding:
         return ""
-    return f"scale {before.key!r} is decoded and encoded as {scale.encoding} again, which changes its voxels"
+    return f"scale {source.key!r} is decoded and encoded as {scale.encoding} again, which changes its voxels"
 
 
 def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Scale:
@@ -208,8 +209,8 @@ def with_storage(scale: Scale, options: PrecomputedOptions, volume: VolumeInfo) 
 def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: VolumeInfo) -> Sharding | None:
     """Return the sharding of a new scale: the requested one, else that of the source scale if its shards are boxes, else a chosen one."""
     requested: Any = options.shard_shape
-    before = scale.sharding
-    if requested is False or (requested is None and before is None):
+    source_sharding = scale.sharding
+    if requested is False or (requested is None and source_sharding is None):
         return None
     if isinstance(requested, Sharding):
         return requested
@@ -217,8 +218,9 @@ def _sharding(scale: Scale, new: Scale, options: PrecomputedOptions, volume: Vol
         if not isinstance(requested, tuple):
             raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding (see choose_sharding), got {requested!r}")
         return _sharding_of_shape(requested, new)
-    if before is not None and (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding) and before.shard_cells(scale.grid) is not None:
-        return before.fitted(new.grid)
+    is_like_source = (new.chunk_size, new.encoding) == (scale.chunk_size, scale.encoding)
+    if source_sharding is not None and is_like_source and source_sharding.shard_cells(scale.grid) is not None:
+        return source_sharding.fitted(new.grid)
     return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
 
 

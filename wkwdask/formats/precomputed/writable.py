@@ -35,7 +35,7 @@ _MAX_COORDINATE = 1 << 53  # JavaScript's integers
 
 
 def is_lossy(encoding: str, quality: float | None) -> bool:
-    """Check whether an encoding changes voxels.
+    """Return whether an encoding changes voxels.
 
     Examples
     --------
@@ -52,15 +52,15 @@ def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
     --------
     >>> check_encoding("png", "uint16", 4)
     """
-    found = list(_encoding_problems(encoding, np.dtype(dtype).name, num_channels))
-    if found:
-        raise ValueError("; ".join(found))
+    problems = list(_encoding_problems(encoding, np.dtype(dtype).name, num_channels))
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
     """Raise ValueError if other readers cannot read a new scale, and return warnings about Neuroglancer."""
     name = np.dtype(dtype).name
-    found = [
+    problems = [
         *_volume_problems(name, num_channels, kind),
         *_geometry_problems(scale),
         *_encoding_problems(scale.encoding, name, num_channels),
@@ -68,9 +68,9 @@ def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, fo
         *(() if scale.sharding is None else _sharding_problems(scale, scale.sharding)),
     ]
     if kind == "segmentation" and not force and is_lossy(scale.encoding, scale.options.get("jxl_quality")):
-        found.append(f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want")
-    if found:
-        raise ValueError(f"scale {scale.key!r}: " + "; ".join(found))
+        problems.append(f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want")
+    if problems:
+        raise ValueError(f"scale {scale.key!r}: " + "; ".join(problems))
     return list(_viewer_warnings(scale, name, num_channels))
 
 

@@ -76,7 +76,7 @@ class ZarrPythonReader(SingleFiles, BoxCodec):
     axes: str
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
-        # zarr-python reads an absent chunk as the fill value, also when the whole folder was removed or unmounted
+        # zarr-python reads an absent chunk as the fill value, even if the whole folder was removed or unmounted
         array.identity.check(has_absent=True)
         named = {letter: slice(a, a + n) for letter, a, n in zip("cxyz", low, out.shape, strict=True)}
         try:
@@ -127,7 +127,7 @@ _Storage = tuple[tuple[int, ...], ZarrCodec, ShardLayout]
 
 
 def zarr_array(store: Store, name: str, document: Mapping[str, Any], axes: str, *, is_new: bool = False) -> StoredArray:
-    """Describe the array of a folder, starting at voxel 0, by its parsed document ``name``; ``is_new`` if it is being written."""
+    """Return the array of a folder as a stored array that starts at voxel 0; ``name`` is that of its document, ``is_new`` if it is being written."""
     is_v2 = name == ".zarray"
     storage = (_parse_storage_v2 if is_v2 else _parse_storage_v3)(document, axes)
     fill = _parse_fill_value(document.get("fill_value"))
@@ -184,8 +184,8 @@ def _parse_storage_v2(document: Mapping[str, Any], axes: str) -> _Storage | None
     if not isinstance(dtype, str) or document.get("order", "C") not in ("C", "F"):
         return None
     filters, compressor = list(document.get("filters") or ()), document.get("compressor")
-    every = (*filters, *([compressor] if compressor else []))
-    stages = [(str(one["id"]), json.dumps({key: value for key, value in one.items() if key != "id"}, sort_keys=True)) for one in every]
+    codecs = (*filters, *([compressor] if compressor else []))
+    stages = [(str(codec["id"]), json.dumps({key: value for key, value in codec.items() if key != "id"}, sort_keys=True)) for codec in codecs]
     order = range(len(chunk)) if document.get("order", "C") == "C" else reversed(range(len(chunk)))
     return chunk, ZarrCodec(dtype, chunk, axes, tuple(order), tuple(stages), len(filters)), SingleFiles()
 
@@ -211,7 +211,7 @@ def _parse_storage_v3(document: Mapping[str, Any], axes: str) -> _Storage | None
         return None
     counts = [a // b for a, b in zip(outer, inner, strict=True)]
     cells = pick_cxyz(counts, axes)
-    # the products differ if an axis other than c, x, y, z has several chunks in a shard
+    # the products differ if another axis than c, x, y, z has several chunks in a shard
     return (outer, codec, ZarrShards(cells, axes, location == "end", has_checksum)) if math.prod(cells) == math.prod(counts) else None
 
 
@@ -233,12 +233,13 @@ def _parse_codec_v3(codecs: Sequence[Any], data_type: str, chunk: tuple[int, ...
     order = list(range(len(chunk)))
     remaining = _as_objects(codecs)
     while remaining and remaining[0].get("name") == "transpose":
-        turned = (remaining.pop(0).get("configuration") or {}).get("order")
-        # drafts of version 3 wrote "C" and "F" instead of a permutation
-        turned = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(turned, turned) if isinstance(turned, str) else turned
-        if not isinstance(turned, list) or sorted(turned) != list(range(len(chunk))):
+        axes_order = (remaining.pop(0).get("configuration") or {}).get("order")
+        # drafts of version 3 had "C" and "F" instead of a permutation
+        if isinstance(axes_order, str):
+            axes_order = {"C": list(range(len(chunk))), "F": list(range(len(chunk)))[::-1]}.get(axes_order)
+        if not isinstance(axes_order, list) or sorted(axes_order) != list(range(len(chunk))):
             return None
-        order = [order[n] for n in turned]
+        order = [order[n] for n in axes_order]
     if not remaining or remaining[0].get("name") != "bytes":
         return None
     endian = (remaining.pop(0).get("configuration") or {}).get("endian") or "little"

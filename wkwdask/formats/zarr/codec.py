@@ -31,7 +31,7 @@ _STATED_SIZES = {"blosc": ("Blosc", 16, 4), "lz4": ("LZ4", 4, 0)}
 
 
 def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, max_nbytes: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk to at most ``max_nbytes`` bytes; a crafted chunk raises ValueError instead of filling the memory."""
+    """Decode a compressed chunk to at most ``max_nbytes`` bytes; raise ValueError for a crafted chunk before it fills the memory."""
     try:
         if kind == "gzip":
             out: Any = decompress_gzip(data, max_nbytes, SOURCE, 0)
@@ -108,7 +108,7 @@ _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
 @dataclass(frozen=True, slots=True)
 class ZarrCodec(ChunkCodec):
-    """Values of a chunk in a given order of its axes, then filters and compressors."""
+    """Codec of the chunks of one array: the order of the axes, the type of the values, then filters and compressors."""
 
     dtype: str
     """Stored type of the values, with its byte order."""
@@ -140,17 +140,19 @@ class ZarrCodec(ChunkCodec):
 
     def decode(self, data: bytes, shape: Vec4, source: str, offset: int = 0) -> npt.NDArray[Any]:
         del shape
-        found: Any = data
-        # a filter may return an array of any type and memory order; below, only its bytes count
+        content: Any = data
+        # A filter may return an array of any type and memory order; only its bytes are used below.
         for n in reversed(range(len(self.stages))):
             kind, settings = self.stages[n]
             try:
-                found = _undo_stage(kind, settings, found, self._max_input_nbytes(n))
+                content = _undo_stage(kind, settings, content, self._max_input_nbytes(n))
             except (MemoryError, ModuleNotFoundError):
                 raise
             except Exception as error:  # numcodecs raises errors of many libraries
                 raise CorruptError(f"{source}: byte {offset}: cannot be read: {error or type(error).__name__}") from None
-        values = np.frombuffer(memoryview(found).cast("B"), np.uint8) if not isinstance(found, np.ndarray) else found.reshape(-1, order="A").view(np.uint8)
+        values = (
+            np.frombuffer(memoryview(content).cast("B"), np.uint8) if not isinstance(content, np.ndarray) else content.reshape(-1, order="A").view(np.uint8)
+        )
         if values.size != self.nbytes:
             wrong = TruncatedError if values.size < self.nbytes else CorruptError
             raise wrong(f"{source}: byte {offset}: a chunk of {values.size} bytes, expected {self.nbytes}")
@@ -175,10 +177,10 @@ class ZarrCodec(ChunkCodec):
         whole = np.zeros([self.chunk_shape[n] for n in self.order], self.dtype)
         named = from_cxyz(voxels, self.axes).transpose(self.order)
         np.copyto(whole[tuple(map(slice, named.shape))], named, casting="equiv")
-        found: Any = whole.reshape(-1)
+        encoded: Any = whole.reshape(-1)
         for kind, settings in self.stages:
-            found = _compressor(kind, settings).encode(found)
-        return whole.tobytes() if found is whole or not self.stages else bytes(found)
+            encoded = _compressor(kind, settings).encode(encoded)
+        return whole.tobytes() if encoded is whole or not self.stages else bytes(encoded)
 
 
 def _undo_stage(kind: str, settings: str, data: Any, max_nbytes: int) -> Any:
@@ -199,7 +201,7 @@ def _compressor(kind: str, settings: str) -> Any:
 def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...] | None:
     """Parse the bytes-to-bytes codecs of version 3 as stages; None if one is not supported."""
     # the settings become those of numcodecs, which numbers the shuffles of Blosc and does not know typesize
-    found = []
+    stages = []
     for codec in codecs:
         name, settings = str(codec.get("name")).removeprefix("numcodecs."), dict(codec.get("configuration") or {})
         if name not in (*BOUNDED_COMPRESSORS, "crc32c"):
@@ -211,5 +213,5 @@ def parse_stages(codecs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], 
             settings["shuffle"] = _SHUFFLES[settings["shuffle"]]
         elif name == "zstd":
             settings = {key: settings[key] for key in ("level", "checksum") if key in settings}
-        found.append((name, json.dumps(settings, sort_keys=True)))
-    return tuple(found)
+        stages.append((name, json.dumps(settings, sort_keys=True)))
+    return tuple(stages)

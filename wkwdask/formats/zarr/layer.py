@@ -46,7 +46,7 @@ class Node:
     document: dict[str, Any]
     attributes: dict[str, Any]
     listed: tuple[str, ...]
-    """Members of a group by its consolidated metadata; remote groups cannot be listed otherwise."""
+    """Members of a group according to its consolidated metadata; the only listing of most remote groups."""
 
     @property
     def is_array(self) -> bool:
@@ -68,7 +68,7 @@ class Node:
 
     @property
     def declared_dtype(self) -> Any:
-        """Data type in the words of the document: a string, or an object for types of extensions."""
+        """Data type as the document states it: a string, or an object for types of extensions."""
         return self.document.get("dtype" if self.record == ".zarray" else "data_type")
 
     @property
@@ -135,9 +135,9 @@ def _checked_attributes(value: Any, store: Store, name: str) -> dict[str, Any]:
     return value or {}
 
 
-def _direct_members(found: Any) -> tuple[str, ...]:
+def _direct_members(listed: Any) -> tuple[str, ...]:
     """Return the direct members among the paths of consolidated metadata."""
-    return tuple(sorted(name for name in found if name and "/" not in name)) if isinstance(found, dict) else ()
+    return tuple(sorted(name for name in listed if name and "/" not in name)) if isinstance(listed, dict) else ()
 
 
 PREFIX = "zarr://"
@@ -174,16 +174,16 @@ def is_image(url: str | os.PathLike[str]) -> bool:
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Return the images of a Zarr array or group; raises MissingError if there is none."""
     location = location_of(url)
-    item = read_node(location)
-    if item is None:
+    node = read_node(location)
+    if node is None:
         raise MissingError(f"{location}: no Zarr array or group here")
     name = basename(location)
-    if item.is_array:
-        return (image_of_level(location) or _image_from_array(item, location, name),)
-    found = tuple(_images_in_group(item, location, name, 0))
-    if not found:
+    if node.is_array:
+        return (image_of_level(location) or _image_from_array(node, location, name),)
+    images = tuple(_images_in_group(node, location, name, 0))
+    if not images:
         raise MissingError(f"{location}: a Zarr group without arrays that can be listed; name one of them")
-    return found
+    return images
 
 
 def image_of_level(location: str) -> Image | None:
@@ -202,7 +202,7 @@ def image_of_level(location: str) -> Image | None:
 
 
 def _images_in_group(group: Node, location: str, name: str, depth: int) -> Iterator[Image]:
-    """Yield the images of a group and the groups below it; one that cannot be read does not hide the others."""
+    """Yield the images of a group and the groups below it; an image that cannot be read keeps its error."""
     try:
         image = parse_image(group.attributes, location)
     except UnsupportedError as error:
@@ -216,106 +216,106 @@ def _images_in_group(group: Node, location: str, name: str, depth: int) -> Itera
     store = group.store
     names = (group.listed or store.names()) if isinstance(store, RemoteStore) else sorted(files.listdir(location))
     for key in names:
-        place, below = f"{location}/{key}", f"{name}/{key}" if depth else key
+        member_location, member_name = f"{location}/{key}", f"{name}/{key}" if depth else key
         try:
-            with reading(place, "Zarr array or group"):
-                layers = tuple(_images_in_member(group, key, place, below, depth))
+            with reading(member_location, "Zarr array or group"):
+                layers = tuple(_images_in_member(group, key, member_location, member_name, depth))
         except WkwDaskError as error:
-            layers = (array_image(FORMAT, place, below, [Level("", place, problem=str(error), error=type(error))]),)
+            layers = (array_image(FORMAT, member_location, member_name, [Level("", member_location, problem=str(error), error=type(error))]),)
         yield from layers
 
 
 def _images_in_member(group: Node, key: str, location: str, name: str, depth: int) -> Iterator[Image]:
-    item = group.member(key) if is_remote(location) or files.isdir(location) else None
-    if item is not None and item.is_array:
-        if len(item.shape) > 1 and item.dtype is not None:
-            yield _image_from_array(item, location, name)
-    elif item is not None and depth < _MAX_DEPTH:
-        yield from _images_in_group(item, location, name, depth + 1)
+    node = group.member(key) if is_remote(location) or files.isdir(location) else None
+    if node is not None and node.is_array:
+        if len(node.shape) > 1 and node.dtype is not None:
+            yield _image_from_array(node, location, name)
+    elif node is not None and depth < _MAX_DEPTH:
+        yield from _images_in_group(node, location, name, depth + 1)
 
 
 def _image_from_ngff(group: Node, image: NgffImage, location: str, name: str) -> Image:
-    """Return an OME-NGFF image; a level that cannot be read keeps its error and does not hide the others."""
+    """Return an OME-NGFF image; a level that cannot be read keeps its error."""
     arrays: list[tuple[Node, str]] = []
     readable, broken = [], []
     for level in image.levels:
-        place = f"{location}/{level.path}"
+        array_location = f"{location}/{level.path}"
         error: WkwDaskError | None = None
         try:
-            item = group.member(level.path)
-            if item is None or not item.is_array:
+            node = group.member(level.path)
+            if node is None or not node.is_array:
                 raise KeyError
-            arrays.append((item, axes_of(item.shape, image.axes or item.names or "tczyx"[-len(item.shape) :], place)))
+            arrays.append((node, axes_of(node.shape, image.axes or node.names or "tczyx"[-len(node.shape) :], array_location)))
             readable.append(level)
         except (KeyError, FileNotFoundError):
-            error = MissingError(f"{place}: not found, though the image lists it")
+            error = MissingError(f"{array_location}: not found, though the image lists it")
         except UnsupportedError as unsupported:
             error = unsupported
         except CorruptError as corrupt:
-            error = CorruptError(f"{place}: not readable as array: {reason_of(corrupt)}")
+            error = CorruptError(f"{array_location}: not readable as array: {reason_of(corrupt)}")
         if error is not None:
-            broken.append(Level(level.path, place, problem=str(error), error=type(error)))
+            broken.append(Level(level.path, array_location, problem=str(error), error=type(error)))
     levels = []
     if readable:
-        # scales are relative to the finest array, whose own mag is not 1 if only coarser mags of a layer were exported
-        base = _exported_placement(arrays[0][0], "").mag or MAG_1
-        places = place_levels(replace(image, levels=tuple(readable)), [letters for _, letters in arrays], [item.shape for item, _ in arrays])
-        for level, (item, _), placed in zip(readable, arrays, places, strict=True):
-            mag = None if placed.mag is None else mag_from_ratio([float(a * b) for a, b in zip(placed.mag.factors, base.factors, strict=True)])
-            levels.append(_level(item, f"{location}/{level.path}", level.path, placed._replace(mag=mag)))
+        # Scales are relative to the finest array. Its own mag is not 1 if only coarser mags of a layer were exported.
+        base = _exported_geometry(arrays[0][0], "").mag or MAG_1
+        geometries = place_levels(replace(image, levels=tuple(readable)), [letters for _, letters in arrays], [node.shape for node, _ in arrays])
+        for level, (node, _), geometry in zip(readable, arrays, geometries, strict=True):
+            mag = None if geometry.mag is None else mag_from_ratio([float(a * b) for a, b in zip(geometry.mag.factors, base.factors, strict=True)])
+            levels.append(_level(node, f"{location}/{level.path}", level.path, geometry._replace(mag=mag)))
     return array_image(FORMAT, location, name, [*levels, *broken], category="segmentation" if image.is_labels else None)
 
 
-def _image_from_array(item: Node, location: str, name: str) -> Image:
+def _image_from_array(node: Node, location: str, name: str) -> Image:
     """Return one array as an image, placed by its attributes."""
-    placed = _exported_placement(item, axes_of(item.shape, item.names or (), location))
-    return array_image(FORMAT, location, name, [_level(item, location, "", placed)], "")
+    geometry = _exported_geometry(node, axes_of(node.shape, node.names or (), location))
+    return array_image(FORMAT, location, name, [_level(node, location, "", geometry)], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> StoredArray:
     """Open one local array; ``axes`` returns a letter for each axis from the shape and the axis names, or None if it has no names."""
     if is_remote(location):
         raise UnsupportedError(f"{location}: only local paths can be opened")
-    item = read_node(location)
-    if item is None or not item.is_array:
-        check_version({} if item is None else item.attributes, location)
+    node = read_node(location)
+    if node is None or not node.is_array:
+        check_version({} if node is None else node.attributes, location)
         raise MissingError(f"{location}: no Zarr array here")
-    return _level(item, location, "", ArrayGeometry(axes(item.shape, item.names), MAG_1, None, (0, 0, 0))).open()
+    return _level(node, location, "", ArrayGeometry(axes(node.shape, node.names), MAG_1, None, (0, 0, 0))).open()
 
 
-def _exported_placement(item: Node, axes: str) -> ArrayGeometry:
-    """Parse the attributes with which wkwdask exports a mag; malformed ones are ignored."""
-    attributes = item.attributes
-    placed = ArrayGeometry(axes, MAG_1, None, (0, 0, 0))
+def _exported_geometry(node: Node, axes: str) -> ArrayGeometry:
+    """Parse the attributes that exports of wkwdask have; malformed ones are ignored."""
+    attributes = node.attributes
+    geometry = ArrayGeometry(axes, MAG_1, None, (0, 0, 0))
     malformed = (KeyError, TypeError, ValueError)
     with suppress(*malformed):
         x, y, z = (float(length) for length in attributes["voxel_size_nm"])
-        placed = placed._replace(lengths_nm=(x, y, z) if min(x, y, z) > 0 else None)
+        geometry = geometry._replace(lengths_nm=(x, y, z) if min(x, y, z) > 0 else None)
     with suppress(*malformed):
-        placed = placed._replace(mag=Mag.parse(attributes["mag"]))
+        geometry = geometry._replace(mag=Mag.parse(attributes["mag"]))
     with suppress(*malformed):
-        placed = placed._replace(offset=vec3(attributes["offset_vx"]))
-    return placed
+        geometry = geometry._replace(offset=vec3(attributes["offset_vx"]))
+    return geometry
 
 
-def _level(item: Node, location: str, key: str, placed: ArrayGeometry) -> Level:
-    """Return an array as a level; one that is not supported or damaged keeps its error."""
+def _level(node: Node, location: str, key: str, geometry: ArrayGeometry) -> Level:
+    """Return an array as a level; an unsupported or damaged array keeps its error."""
     error: Exception
-    if item.dtype is None:
-        declared = item.declared_dtype
+    if node.dtype is None:
+        declared = node.declared_dtype
         name = declared.get("name", declared) if isinstance(declared, dict) else declared
         error = UnsupportedError(f"{location}: holds {name}, expected integers or real numbers")
-    elif max(item.shape, default=0) > _MAX_AXIS_LENGTH:
-        error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {item.shape}")
+    elif max(node.shape, default=0) > _MAX_AXIS_LENGTH:
+        error = UnsupportedError(f"{location}: shape: expected lengths of at most 2^53, found {node.shape}")
     else:
         try:
-            volume = zarr_array(item.store, item.record, item.document, placed.axes)
-            volume = replace(volume, mag=placed.mag or MAG_1, lengths_nm=placed.lengths_nm)
-            return array_level(key, volume, placed.mag, placed.offset)
+            volume = zarr_array(node.store, node.record, node.document, geometry.axes)
+            volume = replace(volume, mag=geometry.mag or MAG_1, lengths_nm=geometry.lengths_nm)
+            return array_level(key, volume, geometry.mag, geometry.offset)
         except NotImplementedError as unknown:
             error = UnsupportedError(f"{location}: {unknown}")
         except (ModuleNotFoundError, OSError, WkwDaskError):
             raise
         except Exception as failure:  # zarr-python raises many kinds of errors for metadata that it does not accept
-            error = CorruptError(f"{item.path}: cannot be read: {reason_of(failure)}")
-    return Level(key, location, mag=placed.mag, problem=str(error), error=type(error))
+            error = CorruptError(f"{node.path}: cannot be read: {reason_of(failure)}")
+    return Level(key, location, mag=geometry.mag, problem=str(error), error=type(error))

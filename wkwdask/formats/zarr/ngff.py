@@ -1,7 +1,7 @@
 """OME-NGFF ("OME-Zarr") metadata of the arrays of a group: axes, voxel sizes and translations. Does no I/O.
 
 Reads versions 0.1 to 0.5 and writes 0.4 and 0.5. The specification leaves open whether a coordinate is the centre or a corner of a voxel. wkwdask writes
-centres, and coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
+centres: coordinate 0 is the centre of voxel 0 of mag 1, as most readers assume.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.array_images import ArrayGeometry, axis_letters
-from wkwdask.model.levels import is_number, length_nm, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
+from wkwdask.formats.array_images import ArrayGeometry, axis_letters, guess_ratio, nm_per_unit, xyz_values
+from wkwdask.model.levels import is_number, lengths_in, mag_from_ratio, offset_from_centre, ratio_of, scale_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +55,7 @@ def pyramid_level(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None
     # A voxel of mag m covers m voxels of mag 1, so its centre lies (m - 1) / 2 of them further:
     #     mag 1   | 0 | 1 | 2 | 3 |      centres at 0, 1, 2, 3
     #     mag 2   |   0   |   1   |      centres at 0.5, 2.5: scale 2, translation 0.5
-    shift = [first * length + (factor - 1) / 2 * one for first, length, factor, one in zip(topleft, lengths, mag.factors, size, strict=True)]
+    shift = [first * length + (factor - 1) / 2 * base for first, length, factor, base in zip(topleft, lengths, mag.factors, size, strict=True)]
     return PyramidLevel(path, lengths, (shift[0], shift[1], shift[2]))
 
 
@@ -113,9 +113,9 @@ class NgffLevel:
 
     path: str
     scale: tuple[float, ...] | None
-    """Size of an element along all axes; None if not stated."""
+    """Size of a voxel along all axes; None if not stated."""
     translation: tuple[float, ...] | None
-    """Centre of its element 0; None if not stated."""
+    """Centre of voxel 0 along all axes; None if not stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,11 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
     images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
     if not images:
         return
-    found = [str(one["version"]) for one in (ome, *images) if one.get("version") is not None]
-    unknown = next((version for version in found if not _KNOWN_VERSION.fullmatch(version)), None)
+    versions = [str(entry["version"]) for entry in (ome, *images) if entry.get("version") is not None]
+    unknown = next((version for version in versions if not _KNOWN_VERSION.fullmatch(version)), None)
     if unknown is not None:
         what = f"version {unknown!r}"
-    elif any("coordinateSystems" in one for one in (ome, *images)):
+    elif any("coordinateSystems" in entry for entry in (ome, *images)):
         what = "coordinateSystems"
     else:
         return
@@ -199,7 +199,7 @@ def _parse_numbers(value: Any) -> list[float] | None:
 
 
 def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> str:
-    """Return the letter of each axis of an array, ``-`` for another one of length 1.
+    """Return the letter of each axis of an array, ``-`` for an unsupported axis of length 1.
 
     Examples
     --------
@@ -225,40 +225,24 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
 
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[ArrayGeometry]:
     """Return the mag, voxel size and offset of each level of an image, by scales, or by shapes if a scale is missing."""
-    units = _nm_per_unit(image)
-    scales = [_xyz_values(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
+    units = _image_nm_per_unit(image)
+    scales = [xyz_values(level.scale, letters, 1.0) for level, letters in zip(image.levels, axes, strict=True)]
     known = [scale for scale in scales if scale is not None and min(scale) > 0]
     if len(known) < len(scales):  # versions 0.1 to 0.3 have no scales
-        sizes = [_xyz_values([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+        sizes = [xyz_values(shape, letters, 1.0) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
         largest = max(sizes, key=math.prod)
-        return [ArrayGeometry(letters, mag_from_ratio(_guess_ratio(largest, size)), None, (0, 0, 0)) for letters, size in zip(axes, sizes, strict=True)]
-    places = []
+        # an axis that is longer than in the largest array counts as not downsampled
+        ratios = [[max(1.0, factor) for factor in guess_ratio(largest, size)] for size in sizes]
+        return [ArrayGeometry(letters, mag_from_ratio(ratio), None, (0, 0, 0)) for letters, ratio in zip(axes, ratios, strict=True)]
+    geometries = []
     for level, letters, scale in zip(image.levels, axes, known, strict=True):
-        ratio, translation = ratio_of(scale, known[0]), _xyz_values(level.translation, letters, 0.0)
+        ratio, translation = ratio_of(scale, known[0]), xyz_values(level.translation, letters, 0.0)
         offset = (0, 0, 0) if translation is None else offset_from_centre(translation, known[0], ratio)
-        places.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(scale, units), offset))
-    return places
+        geometries.append(ArrayGeometry(letters, mag_from_ratio(ratio), None if units is None else scale_lengths(scale, units), offset))
+    return geometries
 
 
-def _xyz_values(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
-    if values is None or len(values) != len(letters):
-        return None
-    named = dict(zip(letters, values, strict=True))
-    return named.get("x", default), named.get("y", default), named.get("z", default)
-
-
-def _guess_ratio(first: Lengths, size: Lengths) -> Lengths:
-    """Guess the downsampling factors from the shapes of two arrays: the nearest powers of two."""
-    x, y, z = (2.0 ** max(0, round(math.log2(max(1.0, a) / max(1.0, b)))) for a, b in zip(first, size, strict=True))
-    return x, y, z
-
-
-def _nm_per_unit(image: NgffImage) -> Lengths | None:
+def _image_nm_per_unit(image: NgffImage) -> Lengths | None:
     """Return the nanometers per unit along x, y, z; None if a unit is missing or no length."""
-    named = dict(zip(image.axes, image.units, strict=True))
-    spatial = [named.get(letter) for letter in "xyz" if letter in named]
-    with contextlib.suppress(ValueError):
-        if spatial and None not in spatial:
-            x, y, z = (length_nm(1.0, str(named.get(letter) or spatial[0])) for letter in "xyz")
-            return x, y, z
-    return None
+    units = {letter: unit for letter, unit in zip(image.axes, image.units, strict=True) if letter in ("x", "y", "z")}
+    return None if None in units.values() else nm_per_unit(units, next(iter(units.values()), None))

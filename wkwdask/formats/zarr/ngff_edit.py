@@ -116,7 +116,7 @@ class NgffEdit(MetadataEdit):
         return 3 if self.version == "0.5" else 2
 
     def apply(self) -> None:
-        # outer groups first: the path from the image to a label image exists once the label image appears
+        # Outer groups come first, so that the path from the image to the label image exists once the label image is written.
         above, name = split(self.folder)
         if basename(above) == LABELS:
             update_attributes(dirname(above), self._zarr_format, lambda attributes: attributes)
@@ -124,11 +124,11 @@ class NgffEdit(MetadataEdit):
         update_attributes(self.folder, self._zarr_format, self._with_arrays)
 
     def _with_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        found = find_image(attributes, self.folder)
-        if found is None:
+        existing = find_image(attributes, self.folder)
+        if existing is None:
             new = image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
             return {**attributes, **new}
-        found[1]["datasets"] = merge_entries(found[1]["datasets"], self.image["datasets"])
+        existing[1]["datasets"] = merge_entries(existing[1]["datasets"], self.image["datasets"])
         return attributes
 
     def _with_label(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -145,12 +145,12 @@ class NgffEdit(MetadataEdit):
             return
         if stored[0] != self._zarr_format:
             raise FormatError(f"{self.folder}: is a group of Zarr {stored[0]}, expected Zarr {self._zarr_format}, which OME-NGFF {self.version} needs")
-        found = find_image(stored[1], self.folder)
-        if found is None:
+        existing = find_image(stored[1], self.folder)
+        if existing is None:
             return
-        if found[0] != self.version:
-            raise FormatError(f"{self.folder}: is an image of OME-NGFF {found[0]}, expected {self.version}; ngff= chooses the version")
-        axes, ours = json.dumps(found[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
+        if existing[0] != self.version:
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {existing[0]}, expected {self.version}; ngff= chooses the version")
+        axes, ours = json.dumps(existing[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
         if axes != ours:
             raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of the new arrays {ours}")
 
@@ -165,7 +165,7 @@ class NgffRemoval(LevelRemoval):
             update_attributes(self.folder, stored[0], self._without_arrays)
 
     def _without_arrays(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        found = find_image(attributes, self.folder)
-        if found is not None:
-            found[1]["datasets"] = [entry for entry in found[1]["datasets"] if entry["path"] not in self.keys]
+        existing = find_image(attributes, self.folder)
+        if existing is not None:
+            existing[1]["datasets"] = [entry for entry in existing[1]["datasets"] if entry["path"] not in self.keys]
         return attributes

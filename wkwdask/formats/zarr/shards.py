@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Zarr v3, codec sharding_indexed 1.0, "Binary shard format":
 #     | chunk | chunk | ... | index: offset, nbytes of each chunk (2 x uint64, little-endian) | CRC-32C of the index |
 # The index has a row for every chunk of the shard, in C order of the stored axes; an empty chunk has offset and nbytes 2^64 - 1.
-# The chunks themselves may lie in any order. New shards store them in compressed Morton order, in which tasks produce them.
+# The chunks may lie in any order. Tasks produce them in compressed Morton order, and new shards store them in this order.
 _ENTRY_NBYTES = 16
 _ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _CACHE_NBYTES = 64 << 20
@@ -70,20 +70,20 @@ class ZarrShards(Shards):
     def _read_index(self, file: StoredFile) -> bytes | None:
         if self.index_at_end:
             return file.read_end(self.index_nbytes)
-        found = file.read([(0, self.index_nbytes)])
-        return None if found is None else found[0]
+        parts = file.read([(0, self.index_nbytes)])
+        return None if parts is None else parts[0]
 
     def _parse_index(self, raw: bytes, file: StoredFile) -> npt.NDArray[np.uint64]:
         """Parse an index and check that every chunk lies inside the file."""
         if len(raw) < self.index_nbytes:
             raise TruncatedError(f"{file.name}: ends at byte {len(raw)}, expected a shard with an index of {self.index_nbytes} bytes")
         if self.has_checksum:
-            raw, found = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
-            if crc32c(raw) != found:
-                raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {found.hex()} that is stored with it")
+            raw, checksum = raw[:-CHECKSUM_NBYTES], raw[-CHECKSUM_NBYTES:]
+            if crc32c(raw) != checksum:
+                raise CorruptError(f"{file.name}: the index of the shard does not have the checksum {checksum.hex()} that is stored with it")
         table = np.frombuffer(raw, "<u8").reshape(-1, 2).astype(np.uint64)
         most = np.uint64((1 << 62) if file.nbytes is None else file.nbytes)
-        # each number is checked before their sum, which may overflow
+        # both numbers are checked before their sum, because the sum may overflow
         is_wrong = (table[:, 0] != _ABSENT) & ((table[:, 0] > most) | (table[:, 1] > most) | (table[:, 0] + table[:, 1] > most))
         if is_wrong.any():
             n = int(np.flatnonzero(is_wrong)[0])
@@ -116,8 +116,8 @@ class ZarrShards(Shards):
     def format_index(self, codes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bytes:
         """Format the index of chunks that are given by their Morton codes; all other chunks are absent."""
         table = np.full((math.prod(self.cells), 2), _ABSENT, "<u8")
-        places = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
-        rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), places], axis=1))
+        positions = compressed_morton.decode(codes, self._morton_grid).astype(np.int64)
+        rows = self.rows(np.concatenate([np.zeros((len(codes), 1), np.int64), positions], axis=1))
         table[rows, 0], table[rows, 1] = starts, sizes
         data = table.tobytes()
         return data + crc32c(data) if self.has_checksum else data
@@ -143,7 +143,7 @@ class _NewShard:
         self.buffer = buffer
 
     def start_stretch(self, codes: npt.NDArray[np.uint64]) -> int:
-        """Return how many chunks can be appended at once: all, because nothing lies between chunks."""
+        """Return how many chunks can be appended at once: all, because a shard has no tables between its chunks."""
         return len(codes)
 
     def record(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:

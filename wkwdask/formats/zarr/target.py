@@ -1,4 +1,4 @@
-"""Targets of writes: the group of an OME-NGFF image, the arrays that it holds already, and the encoding of new ones."""
+"""Targets of writes: the group of an OME-NGFF image, its existing arrays, and the encoding of new ones."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class NgffTarget(TargetFolder):
         if self.destination.category not in (None, "color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {self.destination.category!r}')
         sizes = self._voxel_sizes()
-        # an explicit voxel size first, so that a mismatch is reported; then that of the existing image, then that of the source
+        # An explicit voxel size comes first, so that a mismatch with the existing image is reported.
         size = self.destination.required_voxel_size_nm or next(filter(None, sizes.values()), None) or self.destination.source_voxel_size_nm
         if size is None:
             raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
@@ -113,26 +113,26 @@ class NgffTarget(TargetFolder):
         folders = tuple(f"{self.folder}/{spec.box.mag.name}" for spec in specs)
         options = _with_defaults_from(options, like)
         encodings = [_choose_encoding(spec, options, version, is_label=is_label) for spec in specs]
-        targets = tuple(_placement(*one) for one in zip(folders, specs, encodings, strict=True))
+        targets = tuple(map(_target_array, folders, specs, encodings))
         edit = self._edit(first, levels, version, is_label=is_label)
         self._check_voxel_size(size, sizes, {mag.name for mag in (*self.destination.all_mags, *(spec.box.mag for spec in specs))})
-        of_arrays = [_journal_settings(*one) for one in zip(specs, encodings, strict=True)]
+        array_settings = list(map(_journal_settings, specs, encodings))
         settings = {"version": version, "voxel_size": list(size), "label": is_label, "dtype": dtype.name, "channels": first.num_channels}
-        # journals keep one value per array in a list, and the bare value for a single array
-        for name in of_arrays[0]:
-            settings[name] = of_arrays[0][name] if len(specs) == 1 else [one[name] for one in of_arrays]
+        # journals store a list with a value per array, and for a single array the value alone
+        for name in array_settings[0]:
+            settings[name] = array_settings[0][name] if len(specs) == 1 else [values[name] for values in array_settings]
         return NewLevels(self.folder, folders, targets, settings, edit, self._warnings(specs), _describe(encodings[0]))
 
     def _warnings(self, specs: Sequence[LevelSpec]) -> tuple[str, ...]:
-        """Warn if a label image ends up with another number of levels than its image, which the specification forbids."""
+        """Return a warning if a label image gets another number of levels than its image, which the specification forbids."""
         above, mags = dirname(self.folder), {spec.box.mag for spec in specs}
         if basename(above) != LABELS or (self.destination.all_mags and self.destination.all_mags[-1] not in mags):
             return ()
         image = read_image(dirname(above))
-        own = {mag.name for mag in (*self.destination.all_mags, *mags)} | {entry["path"] for entry in self._entries}
-        if image is None or not self.destination.all_mags or len(image[1]["datasets"]) == len(own):
+        names = {mag.name for mag in (*self.destination.all_mags, *mags)} | {entry["path"] for entry in self._entries}
+        if image is None or not self.destination.all_mags or len(image[1]["datasets"]) == len(names):
             return ()
-        return (f"{self.folder}: has {len(own)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
+        return (f"{self.folder}: has {len(names)} arrays, its image {len(image[1]['datasets'])}; OME-NGFF requires the same number: mag= selects some",)
 
     def _version(self, options: ZarrOptions) -> str:
         version = options.ngff or self.version or "0.5"
@@ -166,7 +166,7 @@ class NgffTarget(TargetFolder):
                 raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry['path']!r}, which other software wrote")
 
     def _voxel_sizes(self) -> dict[str, Lengths | None]:
-        """Voxel size of mag 1 according to each array, by its path; None for a path that is no mag."""
+        """Return the voxel size of mag 1 according to each array, by its path; None for a path that is not the name of a mag."""
         sizes: dict[str, Lengths | None] = {}
         for entry in self._entries:
             sizes[entry["path"]] = None
@@ -178,13 +178,13 @@ class NgffTarget(TargetFolder):
 
     def _check_voxel_size(self, size: Lengths, sizes: Mapping[str, Lengths | None], replaced: Collection[str]) -> None:
         """Raise FormatError if a remaining array implies another voxel size of mag 1."""
-        for path, found in sizes.items():
-            if found is None:  # other software named the arrays: _check_no_duplicate is the only check
+        for path, stored in sizes.items():
+            if stored is None:  # other software named the arrays: _check_no_duplicate is the only check
                 return
-            if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
-                stated = " x ".join(f"{n:g}" for n in found)
-                given = " x ".join(f"{n:g}" for n in size)
-                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {given}")
+            if path not in replaced and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, stored, strict=True)):
+                stated = " x ".join(f"{n:g}" for n in stored)
+                new = " x ".join(f"{n:g}" for n in size)
+                raise FormatError(f"{self.folder}: the voxel size of mag 1 is {stated} nm according to its array {path!r}, got {new}")
 
 
 def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOptions:
@@ -194,11 +194,11 @@ def _with_defaults_from(options: ZarrOptions, like: Volume | None) -> ZarrOption
     chunk_shape, shard_shape = options.chunk_shape or like.chunk_shape, options.shard_shape
     if shard_shape is None:
         shard_shape = like.shard_shape if like.layout.is_sharded and chunk_shape == like.chunk_shape else like.layout.is_sharded
-    found = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
+    completed = replace(options, chunk_shape=chunk_shape, shard_shape=shard_shape)
     kind, level = like.codec.compression
     if options.compression is not None or kind not in ("raw", *options.levels):
-        return found
-    return replace(found, compression=kind, level=level if options.level is None else options.level)
+        return completed
+    return replace(completed, compression=kind, level=level if options.level is None else options.level)
 
 
 def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_label: bool) -> ArrayEncoding:
@@ -219,8 +219,8 @@ def _choose_encoding(spec: LevelSpec, options: ZarrOptions, version: str, *, is_
     return ArrayEncoding(dtype, spec.num_channels, stored.chunk_shape, compression, level, cells, is_sharded, number)
 
 
-def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetArray:
-    """Return where and how a new array is stored; its element 0 is the lowest voxel of its box."""
+def _target_array(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetArray:
+    """Return a new array as a target; its element 0 is the lowest voxel of its box."""
     store, box = open_store(folder), spec.box
     attributes = {"mag": list(box.mag.factors), "offset_vx": list(box.topleft)}
     if encoding.version == 2:
@@ -234,7 +234,7 @@ def _placement(folder: str, spec: LevelSpec, encoding: ArrayEncoding) -> TargetA
 
 
 def _journal_settings(spec: LevelSpec, encoding: ArrayEncoding) -> dict[str, Any]:
-    """Return the settings that a journal keeps, compared on resume."""
+    """Return the settings of an array that a resumed job compares."""
     return {
         "mag": spec.box.mag.name, "size": list(spec.box.size), "origin": list(spec.box.topleft), "chunk": list(encoding.chunk_shape),
         "shard": list(encoding.shard_shape), "sharded": encoding.is_sharded, "compression": encoding.compression, "level": encoding.level,
@@ -268,7 +268,7 @@ def names_zarr_image(url: object) -> bool:
 
 
 def ngff_target(destination: Destination) -> NgffTarget:
-    """Inspect the folder of an image to write; raises ExistsError if something else is stored there."""
+    """Return the target of an image; raises ExistsError if its folder contains something else."""
     text = destination.url.removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it, for example with aws s3 or gsutil")
@@ -279,14 +279,14 @@ def ngff_target(destination: Destination) -> NgffTarget:
         raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
     if files.lexists(folder) and not files.isdir(folder):
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
-    found = read_image(folder)
+    existing = read_image(folder)
     if basename(folder) == LABELS and read_image(dirname(folder)) is not None:
         raise ExistsError(f"{folder}: is the group that lists the labels of an image; write to a folder in it, such as {folder}/neurons")
     if files.isdir(folder) and read_attributes(folder) is None:
-        # allowed: records of jobs, and arrays of a job that was killed after it published them and before it listed them
+        # Records of jobs may exist, and arrays of a job that was killed after their publication, before the image listed them.
         others = (name for name in files.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None)
         other = min(others, default=None)
         if other is not None:
             raise ExistsError(f"{folder}: contains other files than an image ({other})")
-    version, image = found or (None, None)
+    version, image = existing or (None, None)
     return NgffTarget(folder, destination, image, version)

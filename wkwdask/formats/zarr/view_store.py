@@ -61,10 +61,10 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         # documents are in memory; a chunk is read and decoded in a thread, not in zarr's event loop
-        found = self._read(key) if key in self._group.documents else await asyncio.to_thread(self._read, key)
-        if found is None:
+        content = self._read(key) if key in self._group.documents else await asyncio.to_thread(self._read, key)
+        if content is None:
             return None
-        buffer = prototype.buffer.from_bytes(found) if isinstance(found, bytes) else prototype.buffer.from_array_like(found.reshape(-1).view("B"))
+        buffer = prototype.buffer.from_bytes(content) if isinstance(content, bytes) else prototype.buffer.from_array_like(content.reshape(-1).view("B"))
         if isinstance(byte_range, RangeByteRequest):
             return buffer[byte_range.start : byte_range.end]
         if isinstance(byte_range, OffsetByteRequest):

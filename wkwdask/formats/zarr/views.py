@@ -85,13 +85,13 @@ class VirtualGroup:
     def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag]) -> None:
         """Add a layer as an image of the given mags; mags without voxels are left out."""
         levels, volumes = [], []
-        for one in mags:
+        for mag in mags:
             with contextlib.suppress(MissingError):
-                volume = layer.volume(one)
+                volume = layer.volume(mag)
                 if volume.box.is_empty:
                     continue
-                self.add_array(_joined(path, one.name), volume, chunk_shape)
-                levels.append(pyramid_level(one.name, one, volume.box.topleft, layer.voxel_size_nm))
+                self.add_array(_joined(path, mag.name), volume, chunk_shape)
+                levels.append(pyramid_level(mag.name, mag, volume.box.topleft, layer.voxel_size_nm))
                 volumes.append(volume)
         if not levels:
             raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
@@ -108,7 +108,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _choose_chunk_shape(volume: StoredArray) -> Vec3:
-    """Choose chunks of about 1 MiB, multiples of the stored ones: the bounding box may begin inside a stored chunk, and larger chunks decode fewer twice."""
+    """Choose chunks of about 1 MiB, multiples of the stored ones. If the box begins inside a stored chunk, larger chunks decode fewer stored chunks twice."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize
     while True:
@@ -131,17 +131,17 @@ def virtual_group(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | 
         labels = labels_of(layer, layers)
         if labels:
             folder = f"{layer.name}/{LABELS}"
-            group.add_group(folder, label_attributes([one.name for one in labels], "0.5"))
-            for one in labels:
-                group.add_image(f"{folder}/{one.name}", one, chunk_shape, layer.mags)
+            group.add_group(folder, label_attributes([label.name for label in labels], "0.5"))
+            for label in labels:
+                group.add_image(f"{folder}/{label.name}", label, chunk_shape, layer.mags)
     return group
 
 
 def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
-    """Return the segmentations that can be labels of an image: those with all its mags, because OME-NGFF requires the same number of levels."""
+    """Return the segmentations that can be labels of an image: those with all of its mags, because OME-NGFF requires equal numbers of levels."""
     if image.category == "segmentation":
         return []
-    return [one for one in layers if one.category == "segmentation" and set(image.mags) <= set(one.mags)]
+    return [layer for layer in layers if layer.category == "segmentation" and set(image.mags) <= set(layer.mags)]
 
 
 @dataclass
@@ -153,22 +153,22 @@ class ViewPlan:
 
 
 def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) -> ViewPlan:
-    is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
+    is_dataset = located.mag is None and any(image.container.dataset_folder == located.path for image in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
-        layer = None  # the consolidated metadata of an existing dataset group describe all layers
-    layers = [one for one in located.layers if layer in (None, one.name)]
+        layer = None  # the consolidated metadata of the existing dataset group describe all layers, so all are written again
+    layers = [image for image in located.layers if layer in (None, image.name)]
     if not layers:
-        raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(one.name for one in located.layers) or 'none'}")
+        raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(image.name for image in located.layers) or 'none'}")
     plan = ViewPlan()
     groups = {}
-    for one in layers:
-        volumes = _open_mags(one, located.mag)
+    for image in layers:
+        volumes = _open_mags(image, located.mag)
         for mag, volume in volumes.items():
-            _check_inside(one, volume.folder, allow_external=allow_external)
+            _check_inside(image, volume.folder, allow_external=allow_external)
             plan.documents[volume.folder] = _array_document(volume, mag)
         if located.mag is None:
-            groups[one.name] = _group_folder(one, volumes)
-            plan.documents[groups[one.name]] = _group_document(one, volumes)
+            groups[image.name] = _group_folder(image, volumes)
+            plan.documents[groups[image.name]] = _group_document(image, volumes)
     if located.mag is None:
         for image in layers:
             labels = labels_of(image, layers)
@@ -180,7 +180,7 @@ def plan_view(located: ResolvedUrl, layer: str | None, *, allow_external: bool) 
 
 
 def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a dataset group, with consolidated metadata: listing the folder would also find other files."""
+    """Return the ``zarr.json`` of a dataset group, with consolidated metadata, since a listing of the folder contains other files too."""
     below = dict(plan.documents)
     for link, target in plan.links.items():
         below[link] = plan.documents[target]
@@ -191,17 +191,17 @@ def _root_document(plan: ViewPlan, folder: str) -> dict[str, Any]:
 
 def _open_mags(layer: Image, mag: Mag | None) -> dict[Mag, StoredArray]:
     """Open the mags of a layer; mags without voxels are left out."""
-    found = {}
-    for one in layer.mags if mag is None else (mag,):
-        if is_remote(layer.mags[one]):
-            raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; zarr.json files are written beside local files only")
+    volumes = {}
+    for candidate in layer.mags if mag is None else (mag,):
+        if is_remote(layer.mags[candidate]):
+            raise UnsupportedError(f"{layer.folder}: mag {candidate} is at {layer.mags[candidate]}; zarr.json files are written beside local files only")
         with contextlib.suppress(MissingError):
-            volume = layer.volume(one)
+            volume = layer.volume(candidate)
             if not volume.box.is_empty:
-                found[one] = volume
-    if not found:
+                volumes[candidate] = volume
+    if not volumes:
         raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
-    return found
+    return volumes
 
 
 def _array_document(volume: StoredArray, mag: Mag) -> dict[str, Any]:
@@ -238,13 +238,13 @@ def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
 def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
     """Plan the label images of an image, whose arrays are links to those of the segmentations."""
     folder = f"{image_folder}/{LABELS}"
-    plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), VIEW_MARK: 1})
-    for one in labels:
-        found = _open_mags(one, None)
-        volumes = {mag: found[mag] for mag in mags if mag in found}
-        plan.documents[f"{folder}/{one.name}"] = _group_document(one, volumes)
+    plan.documents[folder] = group_document({**label_attributes([label.name for label in labels], "0.5"), VIEW_MARK: 1})
+    for label in labels:
+        all_volumes = _open_mags(label, None)
+        volumes = {mag: all_volumes[mag] for mag in mags if mag in all_volumes}
+        plan.documents[f"{folder}/{label.name}"] = _group_document(label, volumes)
         for volume in volumes.values():
-            plan.links[f"{folder}/{one.name}/{basename(volume.folder)}"] = volume.folder
+            plan.links[f"{folder}/{label.name}/{basename(volume.folder)}"] = volume.folder
 
 
 def write_view(plan: ViewPlan) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
             raise ExistsError(f"{link}: already exists, expected a link to the array of a segmentation")
     _remove_stale_labels(plan)
     paths = []
-    # an unchanged file keeps its time of modification, by which open arrays notice a change
+    # An unchanged file keeps its modification time, by which open arrays detect changes.
     for folder, document in plan.documents.items():
         files.makedirs(folder)
         path = f"{folder}/{FILE_NAME}"
@@ -301,8 +301,8 @@ def _has_content(path: str, data: bytes) -> bool:
 def remove_view(located: ResolvedUrl, layer: str | None) -> tuple[str, ...]:
     """Remove the files and links of a view, also those of layers that were removed from the dataset, and return their paths."""
     removed: list[str] = []
-    for one in (one for one in located.layers if layer in (None, one.name)):
-        folders = [folder for mag, folder in one.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
+    for image in (image for image in located.layers if layer in (None, image.name)):
+        folders = [folder for mag, folder in image.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
         for folder in folders:
             _remove_document(folder, removed)
         if located.mag is None:

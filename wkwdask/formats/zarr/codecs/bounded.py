@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def bound_decoders(array: Any) -> Any:
     """Bound the output of the compressors of an open array, and return the array."""
-    metadata, own = array.metadata, array.async_array
+    metadata, inner = array.metadata, array.async_array
     if metadata.zarr_format == 3:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
     else:
@@ -37,13 +37,13 @@ def bound_decoders(array: Any) -> Any:
         bounded_filters = tuple(_BoundedNumcodec.of(codec, raw) for codec in filters) or None
         codecs = [V2Codec(filters=bounded_filters, compressor=_BoundedNumcodec.of(metadata.compressor, raw))]
     # zarr-python has no public way to change the codecs of an open array, whose classes are frozen
-    object.__setattr__(own, "codec_pipeline", type(own.codec_pipeline).from_codecs(codecs))
+    object.__setattr__(inner, "codec_pipeline", type(inner.codec_pipeline).from_codecs(codecs))
     return array
 
 
 def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
     """Replace the compressors of a version 3 codec chain, including those inside shards."""
-    found: list[Any] = []
+    chain: list[Any] = []
     before: list[Any] = []
     for codec in codecs:
         bounded: Any = codec
@@ -57,8 +57,8 @@ def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
             bounded = _BoundedCodec(codec, name, document.get("configuration") or {}, tuple(before)) if name in BOUNDED_COMPRESSORS else codec  # type: ignore[arg-type]
         if not isinstance(codec, ArrayArrayCodec):
             before.append(codec)
-        found.append(bounded)
-    return found
+        chain.append(bounded)
+    return chain
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ def find_header(name: str) -> Callable[..., bytes] | None:
         return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
     if name in _registered:
         return _registered[name]
-    for found in entry_points(group=ENTRY_POINTS, name=name):
-        return _registered.setdefault(name, found.load())
+    for entry_point in entry_points(group=ENTRY_POINTS, name=name):
+        return _registered.setdefault(name, entry_point.load())
     return None
 
 
@@ -119,11 +119,11 @@ class Header:
     @classmethod
     def from_json(cls, value: Any) -> Header:
         """Parse a name, or an object with a name and options."""
-        known = isinstance(value, dict) and set(value) <= {"name", "options"} and isinstance(value.get("options", {}), dict)
-        name = value.get("name") if known else value
+        is_object = isinstance(value, dict) and set(value) <= {"name", "options"} and isinstance(value.get("options", {}), dict)
+        name = value.get("name") if is_object else value
         if not isinstance(name, str) or not name:
             raise CorruptError(f"'header' is {value!r}, expected a name, or an object with 'name' and 'options'")
-        return cls.named(name, value.get("options") if known else None)
+        return cls.named(name, value.get("options") if is_object else None)
 
     def to_json(self) -> str | dict[str, Any]:
         return {"name": self.name, "options": dict(self.options)} if self.options else self.name
@@ -155,7 +155,10 @@ def _takes_layout(function: Callable[..., bytes]) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty for one in parameters) > 1
+    return (
+        sum(parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) and parameter.default is parameter.empty for parameter in parameters)
+        > 1
+    )
 
 
 def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:

@@ -47,9 +47,9 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     @property
     def compression(self) -> Compression:
-        found = from_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
-        assert found is not None
-        return found
+        compression = from_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
+        assert compression is not None
+        return compression
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

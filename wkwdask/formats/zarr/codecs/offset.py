@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
 
 
-_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # codecs that may follow: they leave the fixed bytes where they are, or are meant to be outermost
+_HARMLESS = frozenset({"crc32c", "offset", "pad"})  # codecs that may follow: they do not move the fixed bytes, or are meant to be outermost
 _MAX_FRAMES = 4
 _CODEC_LIST_NAMES = ("codecs_parsed_partial", "codecs_parsed", "codecs")
 _MAX_ZEROS = 1 << 26  # [bytes]; a crafted zarr.json must not allocate more than 64 MiB
@@ -38,7 +38,7 @@ _SHOWN_NBYTES = 16
 def warn_of_neighbours(codec: Any, dtype: Any) -> None:
     """Warn if a later codec compresses the fixed bytes, or if a TIFF header and the codec ``bytes`` have different byte orders."""
     before, after = _neighbours(codec)
-    compressors = [one for one in map(_name_of, after) if one not in _HARMLESS]
+    compressors = [earlier for earlier in map(_name_of, after) if earlier not in _HARMLESS]
     if compressors:
         warnings.warn(
             f"the codec {codec.name!r} comes before {compressors[0]!r}, which compresses its bytes too: stored chunks begin with the bytes of "
@@ -49,13 +49,13 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
     if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
         return
     stated = codec.header.options.get("byteorder", "little")
-    for one in before:
-        endian = getattr(one, "endian", None) if _name_of(one) == "bytes" else None
-        found = getattr(endian, "value", endian)
-        if found not in (None, stated):
+    for earlier in before:
+        endian = getattr(earlier, "endian", None) if _name_of(earlier) == "bytes" else None
+        byteorder = getattr(endian, "value", endian)
+        if byteorder not in (None, stated):
             warnings.warn(
-                f"the codec 'bytes' stores {found}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {stated!r}: "
-                f"TIFF readers see wrong values; set header_options={{'byteorder': {found!r}}}",
+                f"the codec 'bytes' stores {byteorder}-endian chunks, and the header 'tiff' of the codec {codec.name!r} states {stated!r}: "
+                f"TIFF readers see wrong values; set header_options={{'byteorder': {byteorder!r}}}",
                 HeaderWarning,
                 stacklevel=3,
             )
@@ -63,11 +63,11 @@ def warn_of_neighbours(codec: Any, dtype: Any) -> None:
 
 def _neighbours(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the codecs before and after one in its chain."""
-    # zarr-python does not pass a codec its chain, neither on validation nor on evolution. The frames of the callers hold it: this function is called by
-    # warn_of_neighbours (1), which a method of the codec calls (2), which zarr-python calls (3).
+    # zarr-python does not pass the chain to a codec, so it is found in the local variables of the callers: this function is called by warn_of_neighbours (1),
+    # that by a method of the codec (2), and that by zarr-python (3).
     for codecs in _codec_lists(sys._getframe(3)):
-        for n, one in enumerate(codecs):
-            if one is codec:
+        for n, candidate in enumerate(codecs):
+            if candidate is codec:
                 return tuple(codecs[:n]), tuple(codecs[n + 1 :])
     return (), ()
 
@@ -206,17 +206,17 @@ class FixedBytesCodec(BytesBytesCodec):
             raise UnsupportedError(f"codec {self.name!r}: {self._kind()} of {self.nbytes} zeros, expected at most {_MAX_ZEROS}: give {self.literal_key!r}")
         return bytes(self.nbytes)
 
-    def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
+    def _check(self, stored: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
         """Raise CorruptError if the stored fixed bytes differ from those that would be written."""
         try:
             expected = self._fixed_bytes(data, chunk_spec)
         except (TypeError, ValueError) as error:  # the header function rejects the stored data
             raise CorruptError(f"codec {self.name!r}: {self._kind()} of {_describe_chunk(chunk_spec)} cannot be checked: {error}") from error
-        if found == expected:
+        if stored == expected:
             return
-        n = next(n for n in range(self.nbytes) if found[n] != expected[n])
+        n = next(n for n in range(self.nbytes) if stored[n] != expected[n])
         raise CorruptError(
-            f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has {found[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
+            f"codec {self.name!r}: {_describe_chunk(chunk_spec)} has {stored[n : n + _SHOWN_NBYTES].hex(' ')} at byte {start + n} of its stored bytes, "
             f"expected {expected[n : n + _SHOWN_NBYTES].hex(' ')}: {self._kind()} of another array"
         )
 

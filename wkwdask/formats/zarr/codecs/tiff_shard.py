@@ -2,8 +2,8 @@
 
 A standard shard (``sharding_indexed``) with its index at the end may begin with any bytes, because the index states the offset of each inner chunk. Here it
 begins with a TIFF header, and the inner chunks are the strips or tiles of the image. The metadata name the codec ``sharding_indexed``, so every Zarr v3 reader
-opens the array, and any TIFF reader its files. The price: only this codec writes TIFF headers. An array that is opened again writes standard shards, which all
-Zarr readers read, but which are no TIFF files.
+opens the array, and any TIFF reader its files. But only this codec writes TIFF headers: an array that is opened again writes standard shards without TIFF
+headers.
 
 Source: Zarr v3, codec ``sharding_indexed`` version 1.0, "Binary shard format"; TIFF 6.0, section 15 (tiles).
 """
@@ -105,7 +105,7 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         make = chunk_spec.prototype.buffer.from_bytes
         index = await Crc32cCodec()._encode_single(make(_index(len(header), lengths)), chunk_spec)
         assert index is not None
-        parts = [np.frombuffer(header, "B"), *(one.as_numpy_array() for one in (*segments, index))]
+        parts = [np.frombuffer(header, "B"), *(buffer.as_numpy_array() for buffer in (*segments, index))]
         return chunk_spec.prototype.buffer.from_array_like(np.concatenate(parts))
 
 

@@ -113,10 +113,10 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         out = _empty_array(spec, box)
         for page, count in _table_pages(header, box):
             part = bounds[page.first : page.first + count + 1]
-            found = page.locate(part, header, box)
-            _check_sizes(found, header, page.first)
-            for first, last, _, _ in _batches(found):
-                blocks = found.blocks[first:last]
+            located = page.locate(part, header, box)
+            _check_sizes(located, header, page.first)
+            for first, last, _, _ in _batches(located):
+                blocks = located.blocks[first:last]
                 blocks[:, START] = blocks[:, OFFSET]  # the memory is the whole file, not the joined byte ranges of a batch
                 _decode(memory, blocks, header, out, page.first)
         return out
@@ -188,11 +188,11 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, SOURCE)
             else:
                 bounds = raw_block_bounds(header, page.first, count, _ANY_NBYTES, SOURCE)
-            found = page.locate(bounds, header, box)
-            _check_sizes(found, header, page.first)
-            for first, last, ranges, nbytes in _batches(found):
+            located = page.locate(bounds, header, box)
+            _check_sizes(located, header, page.first)
+            for first, last, ranges, nbytes in _batches(located):
                 memory = await fetch(getter, spec, ranges, nbytes)
-                arguments = (memory, found.blocks[first:last], header, out, page.first)
+                arguments = (memory, located.blocks[first:last], header, out, page.first)
                 if last - first <= _FEW_BLOCKS:
                     _decode(*arguments)
                 else:
@@ -237,10 +237,10 @@ def _table_pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_TablePa
         yield _TablePage(first, (x * edge, y * edge, z * edge), edge), edge**3
 
 
-def _batches(found: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
+def _batches(located: BlockLocations) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
     """Yield batches of blocks: first and last (exclusive) row, byte ranges, and their total size in bytes."""
-    for (first, first_range, nbytes), (last, last_range, _) in pairwise(found.batches.tolist()):
-        yield first, last, found.ranges[first_range:last_range], nbytes
+    for (first, first_range, nbytes), (last, last_range, _) in pairwise(located.batches.tolist()):
+        yield first, last, located.ranges[first_range:last_range], nbytes
 
 
 def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header: WkwHeader, out: npt.NDArray[Any], page: int) -> None:
@@ -250,19 +250,19 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
     )  # fmt: skip
     if decoded.broken >= 0:
         row = blocks[decoded.broken]
-        found = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+        problem = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
         raise CorruptError(
-            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {found}, "
+            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {problem}, "
             f"expected {header.block_nbytes} decoded bytes"
         )
 
 
-def _check_sizes(found: BlockLocations, header: WkwHeader, page: int) -> None:
+def _check_sizes(located: BlockLocations, header: WkwHeader, page: int) -> None:
     """Raise CorruptError for stored sizes that LZ4 cannot produce, before memory is allocated for them."""
     if not header.is_compressed:
         return
-    for n in (found.smallest, found.largest):
-        row = found.blocks[n]
+    for n in (located.smallest, located.largest):
+        row = located.blocks[n]
         size = int(row[SIZE])
         if not header.block_nbytes <= MAX_LZ4_RATIO * size or size > 2 * compress_bound(header.block_nbytes):
             raise CorruptError(
@@ -294,41 +294,41 @@ def enclosing_box(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, 
     >>> box.topleft, box.size, rest
     ((0, 5, 2), (4, 1, 7), (slice(0, 7, 3), 0, slice(0, 4, 1)))
     """
-    chosen = selection if isinstance(selection, tuple) else (selection,)
-    ellipsis = next((n for n, one in enumerate(chosen) if one is Ellipsis), None)
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    ellipsis = next((n for n, index in enumerate(indices) if index is Ellipsis), None)
     if ellipsis is not None:
-        chosen = (*chosen[:ellipsis], *[slice(None)] * (len(shape) - len(chosen) + 1), *chosen[ellipsis + 1 :])
-    chosen = (*chosen, *[slice(None)] * (len(shape) - len(chosen)))
+        indices = (*indices[:ellipsis], *[slice(None)] * (len(shape) - len(indices) + 1), *indices[ellipsis + 1 :])
+    indices = (*indices, *[slice(None)] * (len(shape) - len(indices)))
     spans, rest = [], []
-    for one, length in zip(chosen, shape, strict=True):
-        low, high, picked = _axis_span(one, length)
+    for index, length in zip(indices, shape, strict=True):
+        low, high, picked = _axis_span(index, length)
         spans.append((low, high))
         rest.append(picked)
     if len(shape) == 4:  # a file holds all channels, so the box does not restrict them
-        rest[0] = chosen[0]
+        rest[0] = indices[0]
     (z, to_z), (y, to_y), (x, to_x) = spans[-3:]
     return BoundingBox.from_corners((x, y, z), (to_x, to_y, to_z)), tuple(rest)
 
 
-def _axis_span(one: Any, length: int) -> tuple[int, int, Any]:
+def _axis_span(index: Any, length: int) -> tuple[int, int, Any]:
     """Return the interval of a selection along one axis, and the selection relative to it."""
-    if isinstance(one, slice):
-        chosen = range(length)[one]
-        if not chosen:
+    if isinstance(index, slice):
+        selected = range(length)[index]
+        if not selected:
             return 0, 0, slice(0, 0, 1)
-        low, high = min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1
-        return low, high, slice(0, high - low, chosen.step) if chosen.step > 0 else slice(None, None, chosen.step)
-    if isinstance(one, (int, np.integer)):
-        at = int(one) + (length if one < 0 else 0)
-        return at, at + 1, 0
-    places = np.asarray(one)
-    if places.dtype == np.bool_:
-        places = np.flatnonzero(places).reshape([-1 if n > 1 else 1 for n in places.shape] if places.ndim > 1 else -1)
-    if not places.size:
-        return 0, 0, places.astype(np.intp)
-    places = np.where(places < 0, places + length, places)
-    low = int(places.min())
-    return low, int(places.max()) + 1, places - low
+        low, high = min(selected[0], selected[-1]), max(selected[0], selected[-1]) + 1
+        return low, high, slice(0, high - low, selected.step) if selected.step > 0 else slice(None, None, selected.step)
+    if isinstance(index, (int, np.integer)):
+        position = int(index) + (length if index < 0 else 0)
+        return position, position + 1, 0
+    positions = np.asarray(index)
+    if positions.dtype == np.bool_:
+        positions = np.flatnonzero(positions).reshape([-1 if n > 1 else 1 for n in positions.shape] if positions.ndim > 1 else -1)
+    if not positions.size:
+        return 0, 0, positions.astype(np.intp)
+    positions = np.where(positions < 0, positions + length, positions)
+    low = int(positions.min())
+    return low, int(positions.max()) + 1, positions - low
 
 
 class BlockingGetter:
@@ -345,7 +345,7 @@ class BlockingGetter:
 
 @contextlib.contextmanager
 def named_errors(getter: Any) -> Iterator[None]:
-    """Put the path of a chunk into errors about its content; zarr passes it to partial reads only."""
+    """Add the path of a chunk to errors about its content; zarr passes the path to partial reads only."""
     try:
         yield
     except (FormatError, UnsupportedError) as error:
@@ -383,7 +383,7 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
     for start in range(0, len(rows), _MAX_REQUESTS):
         batch = rows[start : start + _MAX_REQUESTS]
         reads = [_get_all(getter, spec, offset, length) for offset, _, length in batch]
-        parts = [await one for one in reads] if isinstance(getter, BlockingGetter) else await asyncio.gather(*reads)
+        parts = [await read for read in reads] if isinstance(getter, BlockingGetter) else await asyncio.gather(*reads)
         for (_, place, length), part in zip(batch, parts, strict=True):
             memory[place : place + length] = part
     return memory
@@ -392,8 +392,8 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
 async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
     data = await _get_array(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
-        found = "was removed" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
-        raise TruncatedError(f"{SOURCE}: {found}, expected {nbytes} bytes from byte {offset} on")
+        problem = "was removed" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
+        raise TruncatedError(f"{SOURCE}: {problem}, expected {nbytes} bytes from byte {offset} on")
     return data
 
 
@@ -411,7 +411,7 @@ async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> 
 
 
 def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
-    """Return the memory of a buffer as a writeable array: the kernels are compiled for writeable arrays only, although they do not write it."""
+    """Return the memory of a buffer as an array that is marked as writeable: the kernels are compiled for such arrays only, although they never write."""
     array: npt.NDArray[np.uint8] = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
     return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
 
