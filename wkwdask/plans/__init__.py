@@ -1,9 +1,9 @@
-"""Pure arithmetic about volumes: how jobs, files and arrays are cut, and which mags a pyramid has. Opens no file and runs no task.
+"""Integer arithmetic of volumes: the division of jobs, files and arrays into parts, and the mags of a pyramid. Opens no file and runs no task.
 
-A plan cuts a mag twice::
+A plan divides a mag into regions, and each region into bricks::
 
     mag      |          region          |          region          |     one task each, aligned to multiples of its shape
-             |  brick | brick  | brick .|  brick | brick  | brick  |     what a task holds in memory at once, in Morton order
+             |  brick | brick  | brick .|  brick | brick  | brick  |     the part that a task holds in memory at once, in Morton order
              |c|c|c|c |c|c|c|c |        |                          |     chunks (WKW blocks) of the target
 
 All shapes are powers of two of chunks, so regions, bricks and shards nest. Start with ``regions`` (one mag), then ``pyramid`` (several mags from one read),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 BRICK_NBYTES = 32 << 20
-_LABEL_NBYTES = 4
+_LABEL_NBYTES = 4  # of one voxel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class BrickPlan(RegionGrid):
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
         """Return whether a region writes whole shards one after another, each with its chunks in Morton order."""
-        # The Morton order of bricks is that of a shard's chunks only if bricks have the proportions of a shard.
+        # Bricks in Morton order have their chunks in the Morton order of a shard only if they have the proportions of the shard.
         is_similar = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
         return is_similar and RegionGrid.contains_whole_shards(self, shard_shape)
 
@@ -57,7 +57,7 @@ class BrickPlan(RegionGrid):
 
 
 def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec3 | None = None, region_shape: Vec3 | None = None) -> BrickPlan:
-    """Plan regions and bricks for a function; ``brick_shape`` are the chunks that the user asks for.
+    """Plan the regions and bricks of a function; ``brick_shape`` is the box of one call if the user requests it.
 
     Examples
     --------
@@ -78,9 +78,9 @@ def plan_bricks(box: BoundingBox, tiling: Tiling, workers: int, brick_shape: Vec
 
 
 def plan_components(box: BoundingBox, tiling: Tiling, workers: int, region_shape: Vec3 | None = None) -> BrickPlan:
-    """Plan the labelling of connected components, where a worker holds labels besides voxels.
+    """Plan the labelling of connected components, which needs memory for labels beside the voxels.
 
-    Bricks do not depend on the number of workers, because the ids of components follow from them.
+    Bricks do not depend on the number of workers, because the ids of components depend on bricks.
 
     Examples
     --------

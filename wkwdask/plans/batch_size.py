@@ -38,7 +38,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class ArraySize:
-    """Resources of a job array; None leaves one to the batch script."""
+    """Resources of a job array; None leaves a resource to the batch script."""
 
     elements: int | None = None
     """Number of elements."""
@@ -55,8 +55,8 @@ class ArraySize:
         return ", ".join([f"{self.elements} elements of {self.cpus} cores", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
 
 
-def propose_size(work: Workload, asked: ArraySize, most_elements: int) -> ArraySize:
-    """Complete the resources that a user asked for.
+def propose_size(work: Workload, requested: ArraySize, most_elements: int) -> ArraySize:
+    """Complete the resources that a user requests.
 
     Examples
     --------
@@ -67,28 +67,28 @@ def propose_size(work: Workload, asked: ArraySize, most_elements: int) -> ArrayS
     >>> str(propose_size(Workload(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
     '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
     """
-    cpus = asked.cpus or 1
+    cpus = requested.cpus or 1
     seconds = work.seconds
-    wanted = asked.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
-    elements = max(1, min(wanted, work.num_tasks, most_elements))
+    ideal = requested.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
+    elements = max(1, min(ideal, work.num_tasks, most_elements))
     rounds = -(-work.num_tasks // (elements * cpus))  # tasks that the busiest core runs one after another
     share = rounds * seconds / max(1, work.num_tasks)
     walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
     memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
-    return replace(asked, elements=elements, cpus=cpus, seconds=asked.seconds or walltime, memory_nbytes=asked.memory_nbytes or memory)
+    return replace(requested, elements=elements, cpus=cpus, seconds=requested.seconds or walltime, memory_nbytes=requested.memory_nbytes or memory)
 
 
-def finish_job_tasks(work: Workload, asked: ArraySize) -> int:
-    """Return how many tasks the finish job runs itself instead of submitting another array: as many as it has time for.
+def finish_job_tasks(work: Workload, requested: ArraySize) -> int:
+    """Return how many remaining tasks the finish job runs itself, without another array: as many as its walltime allows.
 
     Examples
     --------
     >>> finish_job_tasks(Workload(8192, 1 << 40, 300 << 20), ArraySize()), finish_job_tasks(Workload(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0))
     (64, 1)
     """
-    seconds = _ELEMENT_SECONDS if asked.seconds is None else asked.seconds / _SAFETY
+    seconds = _ELEMENT_SECONDS if requested.seconds is None else requested.seconds / _SAFETY
     each = work.seconds / max(1, work.num_tasks)
-    return max(1, min(_MOST_AFTER_ARRAY, int(seconds * (asked.cpus or 1) / max(each, _SECONDS_PER_TASK))))
+    return max(1, min(_MOST_AFTER_ARRAY, int(seconds * (requested.cpus or 1) / max(each, _SECONDS_PER_TASK))))
 
 
 def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
@@ -98,9 +98,9 @@ def finish_job_size(few: int, work: Workload, size: ArraySize) -> ArraySize:
 
 
 def group_size(num_tasks: int, elements: int) -> int:
-    """Return how many consecutive tasks go to one element together.
+    """Return how many consecutive tasks form a group that one element runs.
 
-    Neighbours share chunks of the source, which favours large groups. Equal shares of all elements favour small ones.
+    Large groups are faster, because neighbours share chunks of the source. Small groups distribute the work more evenly.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Marks on the cells of a grid, for example the regions with data: a boolean array, or for very large grids a set of the marked cells."""
+"""Marks on the cells of a grid, for example on the regions with data: a boolean array, or a set of the marked cells for very large grids."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SparseCells:
         """Mark the cells selected by three slices or by three index arrays."""
         assert value
         if isinstance(key, tuple) and not isinstance(key[0], slice):
-            self._add(zip(*(np.asarray(one).tolist() for one in key), strict=True), len(key[0]))
+            self._add(zip(*(np.asarray(axis).tolist() for axis in key), strict=True), len(key[0]))
             return
         ranges = self._ranges(key)
         self._add(product(*ranges), math.prod(map(_length, ranges)))
@@ -55,7 +55,7 @@ class SparseCells:
 
     def _ranges(self, key: EllipsisType | tuple[slice, ...]) -> list[range]:
         slices = (slice(None),) * 3 if isinstance(key, EllipsisType) else key
-        return [range(*one.indices(length)) for one, length in zip(slices, self.shape, strict=True)]
+        return [range(*part.indices(length)) for part, length in zip(slices, self.shape, strict=True)]
 
     def __getitem__(self, key: tuple[slice, ...]) -> SparseCells:
         """Return the cells selected by three slices."""

@@ -21,7 +21,7 @@ _SHARD_NBYTES = 512 << 20
 
 
 def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
-    """Choose how many chunks along x, y, z form a shard, or, without sharding, a group of files that one task writes.
+    """Choose the number of chunks along x, y, z in a shard, or, without sharding, in a group of files that one task writes.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def default_chunks_per_shard(size: Sequence[int], chunk_shape: Vec3, voxel_nbyte
 
 
 def chunks_per_shard(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Return the chunks along x, y, z of the shard that a user asks for."""
+    """Return the number of chunks along x, y, z in a shard of the requested shape; raise ValueError unless they are powers of two."""
     cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
     if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
         raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")
@@ -61,7 +61,7 @@ class PartPlan:
 def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
     """Choose large parts that touch few chunks of the array.
 
-    A part holds all chunks that it touches in memory at once. So its shape follows the chunks::
+    All chunks that a part touches are in memory at once. So the shape of a part follows the shapes of the chunks::
 
         chunks of an array: sections of 1 voxel       part: one layer of blocks, as wide as a file
         z  ===========================                +---------+---------+
@@ -134,7 +134,7 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
 
 
 def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
-    """Return how many chunks along x, y, z a task handles together when each chunk is a separate file."""
+    """Return the number of chunks along x, y, z that one task reads or writes if each chunk is a separate file."""
     cells, nbytes = [1, 1, 1], chunk_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
     while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
@@ -147,7 +147,7 @@ def chunk_group_shape(grid: Vec3, chunk_nbytes: int) -> Vec3:
 def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the chunk lengths of an array along x, y, z with all inner borders on the grid of ``shape``.
 
-    An array that starts before the box gets one more chunk there, up to the last border before the box: it holds no data and costs no read.
+    An array that starts before the box gets an additional first chunk, up to the last border before the box. It contains no data and is not read.
 
     Examples
     --------
@@ -193,7 +193,7 @@ def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is
     if box.is_empty:
         return 1
     # A file stores all of its blocks, including those outside the box. A compressed block of zeros takes 1/255 of its voxels and an entry of the jump
-    # table, a raw one as much as any block. Each file takes another 4 KiB. Take the largest length whose bytes exceed the least by no more than a margin.
+    # table, a raw one as much as any block. Each file takes another 4 KiB. The largest length is chosen whose bytes exceed the minimum by at most a margin.
     block_nbytes = block_len**3 * voxel_nbytes
     absent_nbytes = block_nbytes // 255 + _NBYTES_PER_TABLE_ENTRY if is_compressed else block_nbytes
     lengths = [1 << n for n in range(largest.bit_length())]

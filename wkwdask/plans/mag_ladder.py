@@ -21,7 +21,7 @@ _SAME_LENGTH = 1e-3
 
 
 def default_coarsest(box: BoundingBox) -> Mag:
-    """Return the coarsest mag of a layer by default: the one in which it is about a hundred voxels wide, but at least 4.
+    """Return the default coarsest mag of a layer: the mag in which it is about a hundred voxels wide, but at least mag 4.
 
     Examples
     --------
@@ -34,14 +34,14 @@ def default_coarsest(box: BoundingBox) -> Mag:
 
 
 def sorted_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
-    """Sort the mags that a user lists, finest first, and refuse the mag that they are made from; ``option`` names it in the error."""
+    """Sort the mags that a user lists, finest first; raise ValueError if they include their source, which ``option`` names in the error."""
     if origin in mags:
         raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
 
 
 def check_one_ladder(folder: str, existing: Collection[Mag], new: Collection[Mag]) -> None:
-    """Refuse new mags with the largest factor of another mag of the layer: WEBKNOSSOS identifies mags by it.
+    """Raise ValueError for a new mag with the largest factor of another mag of the layer: WEBKNOSSOS identifies mags by that factor.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def _doubled(factors: Vec3, axes: Sequence[bool]) -> tuple[int, ...]:
 
 
 def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
-    """Double all axes, or only those with the shortest voxels: whichever makes voxels more cubic; in a tie, the latter."""
+    """Double all axes, or only those with the shortest voxels, whichever makes voxels more cubic; in a tie, only the latter."""
     lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
     shortest = min(lengths)
     doubled_all = _doubled(factors, (True,) * 3)

@@ -4,8 +4,8 @@ A pass reads one mag once and makes the next few coarser mags from it. Its tasks
 all mags of the pass are whole chunks. A task reads its region brick by brick in Morton order, and holds a few bricks in memory::
 
     mag 1    |  source region of a task      |     read once, in source bricks
-    mag 2    |  region                       |     here 512 voxels, in chunks of 32
-    mag 4    |  half as long |                     still whole chunks, as are mag 8, 16 and 32
+    mag 2    |  region                       |     for example 512 voxels, in chunks of 32
+    mag 4    |  half as long |                     whole chunks, as in mag 8, 16 and 32
     mag 64                                         less than a chunk: a second pass reads mag 32
 """
 
@@ -42,14 +42,14 @@ class Level(RegionGrid):
     """One mag of a pass."""
 
     factor: Vec3
-    """Voxels of the mag before it that one voxel spans, along x, y, z."""
+    """Voxels of the previous mag that one voxel spans, along x, y, z."""
     in_order: bool
-    """Whether bricks come in Morton order, the order of blocks in a file: each brick is then appended to its file."""
+    """Whether bricks come in Morton order, the order of chunks in a shard, so that each brick is appended to its shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Mags that are made from one read of their source."""
+    """Mags that are made from one reading of their source."""
 
     source_box: BoundingBox
     """Extent of the source [voxels of its mag]."""
@@ -95,9 +95,9 @@ class Pass:
 
     def writes_whole_shards(self, level: int, shard_shape: Vec3) -> bool:
         """Return whether a task writes whole shards of a level: the region contains them, and their chunks come in order or all at once."""
-        here = self.levels[level]
-        brick_holds_whole = all(n % edge == 0 for n, edge in zip(here.brick_shape, shard_shape, strict=True))
-        return (here.in_order or brick_holds_whole) and here.contains_whole_shards(shard_shape)
+        grid = self.levels[level]
+        brick_is_whole = all(n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True))
+        return (grid.in_order or brick_is_whole) and grid.contains_whole_shards(shard_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag one pending and one cut at the border."""
@@ -116,7 +116,7 @@ def plan_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Split a ladder into passes. Each makes the mags with whole chunks in its regions; the next pass reads the last of them."""
+    """Split a ladder into passes. A pass makes all mags in which its regions are whole chunks; the next pass reads the last of these mags."""
     passes: list[Pass] = []
     done = 0
     while done < len(mags):
@@ -157,15 +157,15 @@ def plan_offset_passes(
         frame = times(origins[first + 1], finer.step_to(mags[first]))
         box = counted_from(source_box.in_mag(finer), frame)
         shapes = None if region_shapes is None else region_shapes[len(passes) :]
-        found = plan_passes(box, mags[first:last], tilings[first:last], workers, shapes)
-        passes += [replace(found[0], source_shift=minus(origins[first], frame)), *found[1:]]
+        group = plan_passes(box, mags[first:last], tilings[first:last], workers, shapes)
+        passes += [replace(group[0], source_shift=minus(origins[first], frame)), *group[1:]]
         first = last
     return passes
 
 
 def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) -> Vec3:
-    """Choose the region of a pass: a file of the first mag, or less if workers would be idle."""
-    # Halve the region until there are enough tasks for all workers (or it is as small as makes sense), and until one task is not too long.
+    """Choose the region of a pass: a shard of the first mag, or less if workers would be idle."""
+    # The region is halved until there are enough tasks for all workers, or the smallest useful size is reached, and until no task takes too long.
     chunk_shape = tiling.chunk_shape
     usual = max(2, _REGION_VX // max(chunk_shape))
     edge = max(max(divide(tiling.shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
@@ -174,8 +174,8 @@ def choose_region(box: BoundingBox, factor: Vec3, tiling: Tiling, workers: int) 
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
         nbytes = math.prod(shape) * math.prod(factor) * tiling.voxel_nbytes
         is_smallest = edge * max(chunk_shape) <= _SMALLEST_REGION_VX
-        busy = is_smallest or workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
-        if busy and nbytes <= _LARGEST_TASK_NBYTES:
+        is_busy = is_smallest or workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
+        if is_busy and nbytes <= _LARGEST_TASK_NBYTES:
             break
         edge //= 2
     return _cube(edge, chunk_shape)
@@ -185,7 +185,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     """Plan one pass: the mags that a region makes, and their bricks."""
     factors = step_factors(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
-    for factor in factors[1:]:  # until a region would be less than a chunk
+    for factor in factors[1:]:  # until a region would not be whole chunks
         if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
             break
         steps.append((factor, divide(steps[-1][1], factor)))
@@ -195,7 +195,8 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     box = source_box
     for mag, (factor, shape) in zip(mags, steps, strict=False):
         box = box.in_mag(mag)
-        # 8 bricks in Morton order make the next coarser brick with factors 2-2-2, so coarser bricks come in order too. Other factors break the order for good.
+        # With factors 2-2-2, 8 bricks in Morton order make the next coarser brick, so coarser bricks come in order too. Other factors break the order for this
+        # and all coarser mags.
         in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
         levels.append(Level(box, shape, _smaller(brick, shape), factor, in_order))
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))

@@ -32,8 +32,8 @@ _FEW_SHARDS = 1 << 20
 
 def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Return the order of cells by their Morton codes, for indices of any size."""
-    # Codes of large indices exceed 64 bits. So remove the bits that no index needs, and sort by several codes of 20 bits of each index, the highest bits last
-    # (lexsort's primary key).
+    # Codes of large indices exceed 64 bits. So all indices are reduced by a common multiple of 2^20, and sorted by several codes of 20 bits of each index.
+    # The code of the highest bits comes last, because lexsort's last key is the primary one.
     if not len(cells):
         return np.zeros(0, np.intp)
     cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
@@ -50,19 +50,19 @@ class Tiling:
     shard_shape: Vec3
     """Shape of a shard, or of a group of files that one task writes [voxels]."""
     voxel_nbytes: int
-    """Memory of a voxel with all channels, including the sources that a task holds with it [bytes]."""
+    """Memory of a voxel with all channels, including the source voxels that a task holds at the same time [bytes]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionGrid:
-    """Plan of a mag that is made region by region. Cells of a shape are counted from voxel 0, not from the box."""
+    """Plan of a mag that is made region by region. Regions, bricks and shards are counted from voxel 0, not from the corner of the box."""
 
     box: BoundingBox
     """Extent of the mag [voxels of the mag]."""
     region_shape: Vec3
     """Shape of one task [voxels of the mag]."""
     brick_shape: Vec3
-    """Shape of what a task processes at once [voxels of the mag]."""
+    """Shape of the part that a task processes at once [voxels of the mag]."""
 
     def region_box(self, region: Vec3) -> BoundingBox:
         """Return the voxels of a region inside the box."""
@@ -93,7 +93,7 @@ class RegionGrid:
         return x, y, z
 
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
-        """Mark the shards that have data, from the regions that have."""
+        """Mark the shards that touch regions with data."""
         few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
         if isinstance(occupied, SparseCells) or (few and needs_sparse(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
@@ -116,7 +116,7 @@ class RegionGrid:
 def plan_splicing(
     box: BoundingBox, source_shard_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
 ) -> RegionGrid:
-    """Choose the tasks that copy encoded chunks of another volume into whole shards.
+    """Choose the regions in which encoded chunks of another volume are copied into whole shards.
 
     Examples
     --------

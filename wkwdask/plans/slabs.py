@@ -1,4 +1,4 @@
-"""Plans of imports from a source whose chunks are not cubes, for example whole sections: regions and readings contain whole source chunks if memory allows.
+"""Plans of imports from sources whose chunks are not cubes, for example whole sections. Regions and readings contain whole source chunks if memory allows.
 
 A reading is the part of the source that a task reads at once. For sections it is a slab, as wide and high as a section and one block deep, so each section is
 decoded once::
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 READING_NBYTES = 512 << 20
 _BRICK_NBYTES = 8 << 20
 _SMALL_READING_NBYTES = 16 << 20
-_LARGEST_REGION_NBYTES = 1 << 30  # work that an interruption costs at most
+_LARGEST_REGION_NBYTES = 1 << 30  # the most work that an interruption loses
 _TASKS_PER_WORKER = 3
 _WIDEST_READING_VX = 2048
 _DOUBLINGS = 16
@@ -46,10 +46,10 @@ class SlabPlan(UpsamplePlan):
     shard_shape: Vec3
     """Shape of a file of the mag [voxels]."""
     in_order: bool
-    """Whether bricks come file by file, in Morton order inside each."""
+    """Whether bricks come file by file, and in Morton order inside each file."""
 
     def contains_whole_shards(self, shard_shape: Vec3) -> bool:
-        """Return whether a region writes whole files. Otherwise it writes parts, even if they make a whole file."""
+        """Return whether a region writes whole files in order. Otherwise it writes parts, even if it contains whole files."""
         del shard_shape
         return self.in_order
 
@@ -115,7 +115,7 @@ def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int
 
 
 def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3:
-    """Choose the shape of a task: whole files as long as all workers are busy, and whole source chunks in any case."""
+    """Choose the shape of a task: whole files if that keeps all workers busy, and whole source chunks in any case."""
     least = [max(a, b) for a, b in zip(whole, _reading(box, whole, tiling.chunk_shape, tiling.voxel_nbytes), strict=True)]
     usual = choose_region(box, (1, 1, 1), tiling, workers)
     region = [max(a, b) for a, b in zip(usual, least, strict=True)]
@@ -129,7 +129,7 @@ def _region(box: BoundingBox, whole: Vec3, tiling: Tiling, workers: int) -> Vec3
 
 
 def _brick(reading: Vec3, tiling: Tiling, is_cube: bool) -> Vec3:
-    """Choose the shape that is encoded at once: a cube of blocks if whole files are written in order, otherwise any box of blocks inside a file."""
+    """Choose the shape of a brick: a cube of blocks if whole files are written in order, otherwise any box of blocks inside a file."""
     brick = list(tiling.chunk_shape)
     for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
         grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
@@ -144,5 +144,5 @@ def _cells_along(box: BoundingBox, axis: int, length: int) -> range:
 
 
 def _nbytes(box: BoundingBox, shape: Sequence[int], voxel_nbytes: int) -> int:
-    """Return the most bytes that a cell of a shape takes inside a box."""
+    """Return the largest number of bytes of a cell inside a box."""
     return math.prod(min(n, m) for n, m in zip(shape, box.size, strict=True)) * voxel_nbytes

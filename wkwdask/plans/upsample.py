@@ -1,6 +1,6 @@
-"""Plans that make a finer mag from a coarse one, or store a mag again with other files (a factor of 1).
+"""Plans that make a finer mag from a coarse one, or, with a factor of 1, store a mag again in other chunks or files.
 
-A task makes one region of the finer mag. A reading is the part of the source that it reads at once; each reading yields several bricks::
+A task makes one region of the finer mag. A reading is the part of the source that it reads at once; each reading makes several bricks::
 
     finer mag   | region                                        |
                 | reading               | reading               |     all in Morton order; in memory:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _BRICK_NBYTES = 8 << 20
 _READING_NBYTES = 8 << 20
-_LARGEST_READING_NBYTES = 128 << 20  # if the source has large chunks
+_LARGEST_READING_NBYTES = 128 << 20  # of a source with large chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class UpsamplePlan(RegionGrid):
     """Plan of a finer mag that is made from a coarse one."""
 
     reading_shape: Vec3
-    """Footprint of one reading of the source, whole bricks [voxels of the finer mag]."""
+    """Shape of one reading, whole bricks [voxels of the finer mag]."""
     source_mag: Mag
 
     @property
@@ -53,11 +53,11 @@ class UpsamplePlan(RegionGrid):
         return ceil_divide(self.region_shape, self.factor)
 
     def source_box_of(self, box: BoundingBox) -> BoundingBox:
-        """Return the source voxels under a part of the box."""
+        """Return the source voxels from which a part of the box is made."""
         return box.in_mag(self.source_mag)
 
     def occupied(self, source_cells: CellMap) -> CellMap:
-        """Mark the regions that have data, from the cells of the source that have."""
+        """Mark the regions over cells of the source with data."""
         if isinstance(source_cells, SparseCells) or needs_sparse(self.box, self.region_shape):
             cell = times(self.source_cell_shape, self.factor)
             return project_cells(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
@@ -94,7 +94,7 @@ def plan_upsampling(
 
     def fits(shape: Vec3) -> bool:
         read = ceil_divide(shape, factor)
-        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it would not hold a source chunk
+        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half a reading would not contain a source chunk
         return math.prod(read) * tiling.voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
 
     reading = _grown(brick, region_shape, fits)
