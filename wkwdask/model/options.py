@@ -49,9 +49,11 @@ class Option:
                 raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
             return number
         if self.accepts_bool and not hasattr(value, "__len__"):
-            if value not in (True, False):
+            if value in (True, False):
+                return bool(value)
+            if isinstance(value, (int, float)):
                 raise ValueError(f"{option} must be three lengths, True or False, got {value!r}")
-            return bool(value)
+            return value  # an object that the format checks, such as a Sharding
         if self.kind == "shape":
             lengths = vec3(value if hasattr(value, "__len__") else (), option)
             if min(lengths) < 1:
