@@ -123,7 +123,7 @@ def test_broken_file_is_an_error_that_names_it(mag, name):
     path = mag / "z0" / "y0" / "x1.wkw"
     expected = read(mag)
     path.write_bytes(damage(path.read_bytes()))
-    for attempt in (lambda: read(mag), lambda: wkwdask.read(mag), lambda: wkwdask.sample(mag, [[16, 0, 0], [31, 15, 15], [20, 9, 1]])):
+    for attempt in (lambda: read(mag), lambda: wkwdask.read(mag), lambda: wkwdask.sample(mag, [[16, 0, 0], [23, 7, 7], [31, 15, 15], [20, 9, 1]])):
         with pytest.raises(error) as caught:
             attempt()
         assert str(caught.value).startswith(str(path))
