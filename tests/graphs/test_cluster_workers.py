@@ -1,4 +1,4 @@
-"""Workers of a cluster: which of them get a task, and an error where all are paused and nothing else would ever come."""
+"""Workers of a cluster: choice of the worker for a task, and an error if all are paused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wkwdask.graphs.client_run import PauseWatch, Workers, prefer_workers
 
 
 class Cluster:
-    """A client of workers that are what a test says."""
+    """Client with simulated workers."""
 
     def __init__(self):
         self.workers = {}
@@ -31,7 +31,7 @@ class Cluster:
         }  # fmt: skip
 
 
-def test_one_that_runs_is_enough(monkeypatch):
+def test_error_only_if_all_workers_are_paused(monkeypatch):
     monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.0)
     cluster = Cluster()
     watch = PauseWatch(cluster)
@@ -40,7 +40,7 @@ def test_one_that_runs_is_enough(monkeypatch):
     cluster.add("b", "running")
     watch.check()
     watch.check()
-    cluster.add("b", "paused", executing=1)  # it ends some time, and makes room
+    cluster.add("b", "paused", executing=1)  # its end frees memory
     watch.check()
     watch.check()
     cluster.add("b", "paused")
@@ -49,7 +49,7 @@ def test_one_that_runs_is_enough(monkeypatch):
         watch.check()
 
 
-def test_time_counts_from_when_all_are_paused(monkeypatch):
+def test_pause_is_timed_from_the_last_paused_worker(monkeypatch):
     monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 3600.0)
     cluster = Cluster()
     cluster.add("a", "paused")
@@ -58,7 +58,7 @@ def test_time_counts_from_when_all_are_paused(monkeypatch):
     watch.check()
 
 
-def test_a_lost_connection_is_another_matter():
+def test_lost_connection_is_no_pause():
     class Lost:
         def scheduler_info(self, n_workers):
             raise OSError("no answer")
@@ -66,8 +66,7 @@ def test_a_lost_connection_is_another_matter():
     PauseWatch(Lost()).check()
 
 
-def test_workers_without_memory(tmp_path, monkeypatch):
-    """For jobs, and for graphs of arrays."""
+def test_workers_without_memory_fail_jobs_and_graphs(tmp_path, monkeypatch):
     monkeypatch.setattr(client_run, "_PAUSED_SECONDS", 0.5)
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
     monkeypatch.setattr(write, "_POLL_SECONDS", 0.2)
@@ -83,11 +82,11 @@ def test_workers_without_memory(tmp_path, monkeypatch):
             wkwdask.to_wkw(da.from_array(array, chunks=32), tmp_path / "ds" / "other" / "1", block_len=8, file_len=4)
 
 
-# ----------------------------------------------------------------------------- which of them get a task
+# ----------------------------------------------------------------------------- choice of workers
 
 
 class ThreeWorkers:
-    """A client of three workers, whose scheduler may not answer."""
+    """Client of three workers, whose scheduler may not answer."""
 
     status = "running"
 
@@ -116,13 +115,13 @@ def test_workers_to_avoid():
     workers.avoid("b")
     assert workers.avoiding() == prefer_workers(["a", "c"])
     assert workers.avoiding("a") == prefer_workers(["c"])
-    assert workers.avoiding("ac") == prefer_workers(["b"])  # rather one to be avoided than one where it failed
+    assert workers.avoiding("ac") == prefer_workers(["b"])  # an avoided worker is better than one where the task failed
     assert workers.avoiding("abc") == {}
     workers.avoid("ac")
     assert workers.preferred() == ["a", "b", "c"]
 
 
-def test_a_scheduler_that_does_not_answer():
+def test_last_known_workers_without_answer_of_the_scheduler():
     cluster = ThreeWorkers()
     workers = Workers(cluster)
     cluster.answers = False

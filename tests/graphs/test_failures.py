@@ -1,4 +1,4 @@
-"""Tasks that fail: tried again where that may help, listed in the end, and all others are done; on every runner."""
+"""Failing tasks on every runner: transient errors are retried, others are listed at the end, and all other tasks are done."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cluster():
 
 @pytest.fixture
 def on(request):
-    """Let a runner be the one that runs."""
+    """Run jobs on a runner."""
 
     @contextlib.contextmanager
     def chosen(runner):
@@ -65,14 +65,14 @@ def on(request):
 
 @pytest.fixture
 def folders(tmp_path):
-    """Where tasks leave a trace, and the job's folder."""
+    """Folders of the traces of tasks, and of the job."""
     for name in ("trace", "job"):
         (tmp_path / name).mkdir()
     return tmp_path / "trace", tmp_path / "job"
 
 
 def start(folders, kinds, **options):
-    """Start a job, or go on with it; gives its error."""
+    """Start or resume a job, and return it with its error."""
     trace, folder = folders
     job = PairsJob(trace, kinds)
     with Journal(str(folder)) as journal:
@@ -90,7 +90,7 @@ def journaled(folder):
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
+def test_failed_tasks_are_listed_and_others_are_done(folders, on, runner):
     kinds = ["fine", "stale once", "corrupt", "fine", "stale", "own", "fine", "cut off twice", "fine"]
     failed = {"work 2", "work 4", "work 5"}
     done = {f"work {n}" for n in range(9)} - failed | {"pair 0", "pair 3"}
@@ -113,7 +113,7 @@ def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
         assert all(failure.host and failure.time > 1.7e9 for failure in failures.values())
         (record,) = read_progress(str(folders[1]))
         assert (record["done"], record["failed"], record["known"]) == (len(done), 3, 0)
-        # mended but for one: just what is left runs
+        # all but one are repaired: only remaining tasks run
         kinds[4] = kinds[5] = "fine"
         job, error = start(folders, kinds)
     assert isinstance(error, CorruptError)
@@ -135,7 +135,7 @@ def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
 
 
 @pytest.mark.parametrize("runner", ["processes", "cluster"])
-def test_a_task_that_kills_its_process_is_told_from_those_beside_it(folders, on, runner, monkeypatch):
+def test_task_that_kills_its_process_is_identified(folders, on, runner, monkeypatch):
     monkeypatch.setattr(local_run, "_MOST_DEATHS", 2)
     monkeypatch.setattr(client_run, "_MOST_DEATHS", 1)
     kinds = ["fine", "deadly", "fine", "fine", "fine", "fine"]
@@ -146,13 +146,12 @@ def test_a_task_that_kills_its_process_is_told_from_those_beside_it(folders, on,
     assert re.search(rf"work 1: given up after .*{what}", str(error))
     (failure,) = read_failures(str(folders[1]))
     assert failure.task == "work 1"
-    assert failure.attempts == (2 if runner == "processes" else 2 + 1)  # in company, and alone
+    assert failure.attempts == (2 if runner == "processes" else 2 + 1)  # beside other tasks, and alone
     assert attempts(folders[0])["work 1"] <= 3
     assert job.done == {"work 0", "work 2", "work 3", "work 4", "work 5", "pair 1", "pair 2"} == journaled(folders[1])
 
 
-def test_results_that_are_lost_while_they_are_fetched(folders, on, monkeypatch):
-    """Whatever the cluster says then, the task is done again; nothing ends the job."""
+def test_task_whose_result_is_lost_runs_again(folders, on, monkeypatch):
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
@@ -175,7 +174,7 @@ def test_results_that_are_lost_while_they_are_fetched(folders, on, monkeypatch):
 
 
 @pytest.mark.parametrize("runner", ["synchronous", "threads", "cluster"])
-def test_a_full_disk_ends_the_job_at_once(folders, on, runner):
+def test_full_disk_ends_the_job_at_once(folders, on, runner):
     with on(runner):
         _, error = start(folders, ["full", *["fine"] * 40])
     assert isinstance(error, OSError)
@@ -185,17 +184,17 @@ def test_a_full_disk_ends_the_job_at_once(folders, on, runner):
     assert not hasattr(error, "exit_code")
 
 
-def test_where_an_error_was_raised_elsewhere_is_told(folders, on):
+def test_error_has_the_traceback_of_the_worker(folders, on):
     with on("cluster"):
         _, error = start(folders, ["corrupt"])
     assert "in fail\n" in str(error.__cause__)
 
 
-# ----------------------------------------------------------------------------- when a job ends
+# ----------------------------------------------------------------------------- end of a job
 
 
 class Bare:
-    """A task of this process."""
+    """Task that calls a function."""
 
     def __init__(self, number, action):
         self.spec = self
@@ -208,7 +207,7 @@ class Bare:
 
 
 def run_all(number, action, **options):
-    """Run tasks in this thread, and give those that were done and the error."""
+    """Run tasks, and return the numbers of those that were done and the error."""
     done = []
     job = FlatJob(lambda: (Bare(n, action) for n in range(number)), number, lambda task, _: done.append(int(task.name)))
     try:
@@ -225,7 +224,7 @@ def _serial():
 
 
 @pytest.mark.usefixtures("_serial")
-def test_a_source_that_is_missing_is_one_error_soon():
+def test_missing_source_ends_the_job_after_few_tasks():
     calls = []
 
     def missing(number):
@@ -240,7 +239,7 @@ def test_a_source_that_is_missing_is_one_error_soon():
 
 
 @pytest.mark.usefixtures("_serial")
-def test_the_list_ends():
+def test_list_of_failures_is_limited():
     def odd(number):
         if number % 2:
             raise CorruptError(f"file {number}: broken")
@@ -257,7 +256,7 @@ def test_the_list_ends():
 
 
 @pytest.mark.usefixtures("_serial")
-def test_what_waits_for_another_attempt_does_not_keep_others_waiting(monkeypatch):
+def test_task_that_waits_for_a_retry_blocks_no_others(monkeypatch):
     monkeypatch.setattr(retries, "_PAUSES_SECONDS", (0.1,))
     order = []
 
@@ -273,8 +272,7 @@ def test_what_waits_for_another_attempt_does_not_keep_others_waiting(monkeypatch
 
 
 @pytest.mark.usefixtures("_serial")
-def test_no_new_tasks_while_very_many_wait(monkeypatch):
-    """What they need may be down."""
+def test_no_new_tasks_while_very_many_wait_for_a_retry(monkeypatch):
     begun = []
 
     def down(number):
@@ -316,7 +314,7 @@ def test_done_and_failed_are_exact(runner, kinds):
 
 @pytest.fixture
 def dataset(tmp_path, monkeypatch):
-    """A mag of 64 files; a region of the pyramid is one file of the next mag."""
+    """Dataset with a mag of 64 files; each region of a pyramid is one file of the next mag."""
     monkeypatch.setattr(plan_module, "_REGION_VX", 8)
     (tmp_path / "ds").mkdir()
     (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
@@ -333,8 +331,7 @@ def call(capsys, monkeypatch, *arguments):
     return stop.value.code, out, err
 
 
-def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
-    """Both are named, nothing is visible, and what was done is kept."""
+def test_two_broken_files_are_named_and_finished_work_is_kept(dataset, capsys, monkeypatch):
     first, second = dataset / "color" / "1" / "z0" / "y0" / "x1.wkw", dataset / "color" / "1" / "z3" / "y2" / "x0.wkw"
     whole = {path: path.read_bytes() for path in (first, second)}
     first.write_bytes(whole[first][:-3])

@@ -12,7 +12,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from support.inside import run_serially
-from support.local_cluster import local_cluster
 from support.memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
 
 import wkwdask
@@ -50,7 +49,9 @@ def array():
 
 @pytest.fixture(scope="module")
 def cluster():
-    with local_cluster(silence_logs="ERROR") as running:
+    """Two workers in this process, which start fast and share its memory; tests/faults and tests/api run jobs on worker processes."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.LocalCluster(**options, silence_logs="ERROR") as running:
         yield running
 
 
@@ -142,21 +143,17 @@ def test_client_equals_numpy(tmp_path, array, client):
     check_pyramid(job, array)
 
 
-def test_client_of_threads_shares_memory(array):
-    with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as threads,
-        distributed.Client(threads),
-    ):
-        job = pyramid_job("inprocess", array)
-        runners.run_job(job, "test")
-        check_pyramid(job, array)
-        target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
-        target.prepare()
-        source = open_array(job.source, chunks="file", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
-        receipts = []
-        compute_receipts([build_write_graph(source.rechunk(29), target)], "test", receipts.append)
-        assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
-        np.testing.assert_array_equal(read_whole(target.as_volume()), array)
+def test_client_of_threads_shares_memory(array, client):
+    job = pyramid_job("inprocess", array)
+    runners.run_job(job, "test")
+    check_pyramid(job, array)
+    target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
+    target.prepare()
+    source = open_array(job.source, chunks="file", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
+    receipts = []
+    compute_receipts([build_write_graph(source.rechunk(29), target)], "test", receipts.append)
+    assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
+    np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
 
 def test_write_graph_on_a_client(tmp_path, array, client, monkeypatch):
@@ -268,10 +265,13 @@ def test_read_on_a_cluster(array, reference, client):
 
 
 def test_numpy_array_is_not_sent_to_a_cluster(tmp_path, array, client):
-    before = sum(client.run(lambda dask_worker: len(dask_worker.state.log)).values())
+    before = worker_events(client)
     wkwdask.to_wkw(array, tmp_path / "1", offset=OFFSET, **OPTIONS)
-    after = sum(client.run(lambda dask_worker: len(dask_worker.state.log)).values())
-    assert before == after
+    assert worker_events(client) == before
+
+
+def worker_events(client):
+    return sum(client.run(lambda dask_worker: len(dask_worker.state.log)).values())
 
 
 # ----------------------------------------------------------------------------- errors
@@ -389,7 +389,8 @@ def test_num_workers(monkeypatch, client):
 def test_in_process_job_ignores_the_client(array, client):
     target = MemoryTarget("here", "uint8", 2, LAYER_BOX)
     target.prepare()
-    receipts = []
+    receipts, before = [], worker_events(client)
     runners.run_job(WriteJob(target, array, receipts.append), "test", in_process=True)
+    assert worker_events(client) == before
     assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)

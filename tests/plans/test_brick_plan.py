@@ -1,4 +1,4 @@
-"""Bricks and regions of functions: every voxel lies in one brick, and every brick in the region that lists it."""
+"""Bricks and regions of functions: every voxel lies in one brick, and every brick in one region."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.regions import Tiling
 
 
-@given(st.tuples(*[st.integers(1, 300)] * 3), st.tuples(*[st.integers(0, 100)] * 3), st.integers(1, 8), st.sampled_from([None, (16, 16, 16), (64, 8, 32)]))
+@given(st.tuples(*[st.integers(1, 150)] * 3), st.tuples(*[st.integers(0, 100)] * 3), st.integers(1, 8), st.sampled_from([None, (16, 16, 16), (64, 8, 32)]))
 def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
     box = BoundingBox(offset, shape)
     plan = plan_bricks(box, Tiling((8, 8, 8), (64, 64, 64), 1 << 14), workers, brick)

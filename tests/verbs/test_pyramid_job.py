@@ -116,7 +116,7 @@ def cases(draw):
         mags = [Mag(1, 1, 1)]
         for step in draw(st.lists(st.sampled_from(TWOS) | st.sampled_from(STEPS), min_size=1, max_size=4)):
             mags.append(Mag(*(a * b for a, b in zip(mags[-1].factors, step, strict=True))))
-        box = BoundingBox(draw(vectors(0, 50)), draw(vectors(1, 26)))
+        box = BoundingBox(draw(vectors(0, 50)), draw(vectors(1, 20)))
         (chunk, shard), (source_chunk, source_shard) = draw(shapes()), draw(shapes())
         workers = draw(st.sampled_from([1, 2, 3, 17, 1000]))
         return Case(box, mags[1:], chunk, shard, source_chunk, source_shard, workers, draw(st.sampled_from([0.0, 0.1, 0.6, 1.0])), draw(st.integers(0, 99)))
