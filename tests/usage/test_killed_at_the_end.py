@@ -77,7 +77,7 @@ def killed_at(number, job, here):
 
 
 def hidden(here):
-    return [str(path) for path in here.rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask.files", ".wkwdask.progress")]
+    return sorted(str(path) for path in here.rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask.files", ".wkwdask.progress"))
 
 
 def voxels(here):
