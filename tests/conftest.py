@@ -24,7 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 MEMORY_FOLDER = Path("/dev/shm")
-MEMORY_NBYTES = 8 << 30  # about twice what the tests write with several workers
+MEMORY_NBYTES = 4 << 30  # several times what the tests of all workers write
 
 # Tests write many small files and sync them. In memory this takes a sixth less time; --basetemp chooses another folder.
 if MEMORY_FOLDER.is_dir() and os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_NBYTES:
