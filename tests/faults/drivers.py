@@ -441,7 +441,9 @@ def run_until(at_change, job, folder, exchange, report):
         if not counting:
             return
         if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
-            pass
+            path = args[0] if isinstance(args[0], int) else os.fsdecode(args[0])
+            if isinstance(path, str) and os.path.isabs(path) and not path.startswith(str(folder)):  # a compiled kernel that is saved
+                return
         elif event == "open":
             if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
                 return
