@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 # Public names by module. A module is imported when one of its names is first used, which keeps ``import wkwdask`` fast.
 _MODULES = {
-    "api.access": "info open read sample",
+    "api.access": "info open read read_many sample",
     "api.checks": "check_manifest diff repair verify write_manifest",
     "api.codecs": "offset_codec pad_codec tiff_shard_codec",
     "api.conversion": "convert plan_convert",
@@ -53,13 +53,13 @@ __all__ = [
     "Report", "ResumeError", "RmReport", "Sharding", "TaskFailedError", "TruncatedError", "UnsupportedError", "VerifyReport", "WkwDaskError", "apply",
     "build_pyramid", "check_manifest", "choose_sharding", "cluster", "compress", "connected_components", "contrast", "convert", "copy", "create",
     "create_dataset", "diff", "histogram", "info", "label_statistics", "make_demo", "merge", "n5_as_zarr", "n5_store", "offset_codec", "open",
-    "open_dataset", "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "rechunk", "register_header", "remap", "remove_dust",
+    "open_dataset", "pad_codec", "plan_convert", "plan_pyramid", "preview", "read", "read_many", "rechunk", "register_header", "remap", "remove_dust",
     "remove_zarr_view", "renumber", "repair", "rm", "sample", "tiff_prefix", "tiff_shard_codec", "to_n5", "to_precomputed", "to_wkw", "to_zarr", "upsample",
     "verify", "write", "write_manifest", "write_zarr_view", "zarr_view",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from wkwdask.api.access import info, open, read, sample
+    from wkwdask.api.access import info, open, read, read_many, sample
     from wkwdask.api.apply import apply
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.codecs import offset_codec, pad_codec, tiff_shard_codec

@@ -25,6 +25,7 @@ from wkwdask.graphs.write import build_write_graph, compute_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.plans.regions import Tiling
 from wkwdask.runs.job import Result
+from wkwdask.store import cores
 from wkwdask.store.records import FILE_RECORD_NAME, PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.verbs.pyramid import PyramidJob
 from wkwdask.verbs.write import WriteJob
@@ -376,7 +377,8 @@ def test_num_workers(monkeypatch, client):
         assert runners.num_workers() == 1
     with dask.config.set(scheduler="threads", num_workers=5):
         assert runners.num_workers() == 5
-    monkeypatch.setattr(dask.system, "cpu_count", lambda: 64)
+    monkeypatch.setattr(cores, "_cgroup_cores", lambda: 64)
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: range(64))
     with dask.config.set(scheduler="threads"):
         monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
         assert runners.num_workers() == 3

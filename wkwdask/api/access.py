@@ -11,7 +11,10 @@ from wkwdask.formats.opening import check_names_format, open_cached, open_stored
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
 from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
+from wkwdask.store.cores import reading_threads
+from wkwdask.streams.boxes import read_boxes
 from wkwdask.streams.points import sample_points
+from wkwdask.streams.threads import MIN_NBYTES, read_on_threads
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.webknossos.summary import DatasetSummary
+    from wkwdask.model.stored_array import StoredArray
     from wkwdask.model.summary import VolumeSummary
     from wkwdask.model.volume import Volume
 
@@ -109,6 +113,7 @@ def read(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    threads: int | None = None,
 ) -> npt.NDArray[Any]:
     """Read voxels into a numpy array, without dask. Safe to call in threads and forked processes.
 
@@ -123,6 +128,9 @@ def read(
         The layer; may be omitted if there is only one.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default the mag of the path, else the finest mag that has files.
+    threads : int, optional
+        Threads that decode. By default as many as cores for arrays above 8 MiB, and one for smaller arrays, in other threads than the main one (where tasks
+        of dask run) and in forked or spawned processes (such as workers of a data loader).
 
     Returns
     -------
@@ -136,6 +144,8 @@ def read(
         The box extends beyond the layer.
     FormatError
         A file is broken; the message names file, block and byte offset.
+    ValueError
+        ``threads`` is less than 1.
 
     Examples
     --------
@@ -155,19 +165,111 @@ def read(
         volume = open_cached(url, layer, parsed_mag, refresh=True)
         check_inside(volume.name, volume.box, selected)
     try:
-        return _read_box(volume, selected)
+        return _read_box(volume, selected, threads)
     except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), selected)
+        return _read_box(open_cached(url, layer, parsed_mag, refresh=True), selected, threads)
 
 
-def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+def _read_box(volume: Volume, box: BoundingBox, threads: int | None) -> npt.NDArray[Any]:
     try:
         out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
         raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box") from None
-    volume.read_into(out, box.topleft)
+    read_on_threads(volume, out, box.topleft, _num_threads(threads, out.nbytes))
     return out
+
+
+def read_many(
+    url: str | os.PathLike[str],
+    boxes: Sequence[BoundingBox | Sequence[Sequence[int]]] | npt.NDArray[Any],
+    *,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    threads: int | None = None,
+) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+    """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in threads and forked processes.
+
+    Besides the result, memory holds a batch of stored blocks and a table of about 200 bytes for each block of each box.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag, of any format that :func:`open` opens.
+    boxes : sequence of BoundingBox or pair of corners, or array_like of int, shape (n, 2, 3)
+        Boxes to read, each as for :func:`read`.
+    layer : str, optional
+        The layer; may be omitted if there is only one.
+    mag : Mag, str, int or sequence of 3 int, optional
+        The mag; by default the mag of the path, else the finest mag that has files.
+    threads : int, optional
+        Threads that decode, as for :func:`read`.
+
+    Returns
+    -------
+    ndarray, shape (n, c, x, y, z), or list of ndarray, shape (c, x, y, z)
+        An array if all boxes have the same shape, else a list of arrays. Each box is in Fortran order.
+
+    Raises
+    ------
+    MissingError
+        The dataset, layer or mag does not exist.
+    BoundsError
+        A box extends beyond the layer.
+    FormatError
+        A file is broken; the message names file, block and byte offset.
+    ValueError
+        ``threads`` is less than 1, or a box is not a pair of corners.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=1)
+    >>> patches = wkwdask.read_many(f"{folder}/1", [((0, 0, 5), (1, 1, 8)), ((0, 0, 6), (1, 1, 9))])
+    >>> patches.shape, patches[1].ravel().tolist()
+    ((2, 1, 1, 1, 3), [6, 7, 8])
+    """
+    parsed_mag = mag_or_key(mag)
+    volume = open_cached(url, layer, parsed_mag)
+    selected = [voxel_box(box, volume.box.mag) for box in boxes]
+    if not all(map(volume.box.contains, selected)):
+        volume = open_cached(url, layer, parsed_mag, refresh=True)  # the layer may have grown
+        for box in selected:
+            check_inside(volume.name, volume.box, box)
+    try:
+        return _read_boxes(volume, selected, threads)
+    except ReplacedError:  # another job replaced the mag after it was opened
+        return _read_boxes(open_cached(url, layer, parsed_mag, refresh=True), selected, threads)
+
+
+def _read_boxes(volume: StoredArray, boxes: Sequence[BoundingBox], threads: int | None) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+    shapes = {box.size for box in boxes} or {(0, 0, 0)}
+    out: npt.NDArray[Any] | list[npt.NDArray[Any]]
+    try:
+        if len(shapes) == 1:
+            x, y, z = shapes.pop()
+            out = np.zeros((len(boxes), z, y, x, volume.num_channels), volume.dtype).transpose(0, 4, 3, 2, 1)
+        else:
+            out = [np.zeros((volume.num_channels, *box.size), volume.dtype, order="F") for box in boxes]
+    except (MemoryError, ValueError):
+        count = volume.num_channels * sum(box.volume for box in boxes)
+        raise UnsupportedError(f"{volume.name}: {len(boxes)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer") from None
+    corners = np.array([box.topleft for box in boxes], np.int64).reshape(-1, 3)
+    parts = list(out)
+    read_boxes(volume, corners, parts, _num_threads(threads, sum(part.nbytes for part in parts)))
+    return out
+
+
+def _num_threads(threads: int | None, nbytes: int) -> int:
+    """Return the number of threads to read so many bytes."""
+    if threads is None:
+        return reading_threads() if nbytes > MIN_NBYTES else 1
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
+    return threads
 
 
 def sample(

@@ -155,7 +155,7 @@ def demo(folder: Path, workers: int | None) -> None:
     from wkwdask.cli.tables import print_contents
     from wkwdask.clusters.config import load_config
     from wkwdask.clusters.connect import local_client
-    from wkwdask.graphs.runners import available_cores
+    from wkwdask.store.cores import available_cores
 
     workers = workers or available_cores()
     click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")

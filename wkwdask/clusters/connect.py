@@ -192,7 +192,8 @@ def local_client(config: ClusterConfig) -> Iterator[Any]:
 
 def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a LocalCluster, within the limits of CPU affinity, cgroup and SLURM."""
-    from wkwdask.graphs.runners import available_cores, available_memory
+    from wkwdask.graphs.runners import available_memory
+    from wkwdask.store.cores import available_cores
 
     threads = values["threads-per-worker"]
     workers = values["workers"] or max(1, available_cores() // threads)

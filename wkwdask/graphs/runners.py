@@ -14,7 +14,6 @@ import dask
 import dask.base
 import dask.local
 import dask.multiprocessing
-import dask.system
 import dask.threaded
 
 from wkwdask.errors import ViewerWarning
@@ -28,6 +27,7 @@ from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.retries import FailurePolicy, RetryingJob
 from wkwdask.runs.staged import is_interrupted_call
+from wkwdask.store.cores import available_cores
 from wkwdask.store.paths import need_file_system
 
 if TYPE_CHECKING:
@@ -107,13 +107,6 @@ def active_client() -> Any:
     owner = getattr(get, "__self__", None)
     distributed = sys.modules.get("distributed")
     return owner if distributed is not None and isinstance(owner, distributed.Client) else None
-
-
-def available_cores() -> int:
-    """Return the number of cores that affinity, cgroup and SLURM leave to this process."""
-    cores = dask.system.cpu_count()
-    slurm = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return max(1, min(cores, int(slurm)) if slurm.isdecimal() else cores)
 
 
 def num_workers() -> int:

@@ -97,6 +97,10 @@ class ShardLayout(ABC):
         """Yield the stored chunks of a box of cells, in any order; missing chunks are omitted."""
 
     @abstractmethod
+    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+        """Yield the stored chunks among some cells, shape (n, 4), in any order; missing chunks are omitted."""
+
+    @abstractmethod
     def codes(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the code of chunks, shape (n, 4), in their files: files are written in ascending order of codes."""
 
@@ -126,9 +130,16 @@ class SingleFiles(ShardLayout):
         return f"{type(self).__name__}()"
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        store, naming = array.store, array.naming
+        assert array.naming is not None
+        return self._read(array, array.naming.keys(ranges))
+
+    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+        naming = array.naming
         assert naming is not None
-        named_cells = naming.keys(ranges)
+        return self._read(array, (((c, x, y, z), naming.key((c, x, y, z))) for c, x, y, z in cells.tolist()))
+
+    def _read(self, array: ChunkSource, named_cells: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
+        store = array.store
         max_nbytes = max_file_nbytes(array.codec, array.grid.chunk)
         at_once = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // max_nbytes))
         while batch := list(islice(named_cells, at_once)):
@@ -201,16 +212,19 @@ class Shards(ShardLayout):
         """Estimate the size of the tables of some files with some chunks."""
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        store, naming, grid = array.store, array.naming, array.grid
+        for cells in _parts(ranges, array.grid):
+            yield from self.chunks_at(array, cells)
+
+    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+        store, naming = array.store, array.naming
         assert naming is not None
-        for cells in _parts(ranges, grid):
-            for key, members in naming.locate(cells, grid):
-                with self.opened(store, key) as file:
-                    if file is None:
-                        continue
-                    for row, data, offset in read_located(file, self.locate(file, cells[members]), store):
-                        c, x, y, z = cells[members[row]].tolist()
-                        yield StoredChunk((c, x, y, z), data, file.name, offset)
+        for key, members in naming.locate(cells, array.grid):
+            with self.opened(store, key) as file:
+                if file is None:
+                    continue
+                for row, data, offset in read_located(file, self.locate(file, cells[members]), store):
+                    c, x, y, z = cells[members[row]].tolist()
+                    yield StoredChunk((c, x, y, z), data, file.name, offset)
 
 
 def read_located(file: StoredFile, places: npt.NDArray[np.int64], store: Store) -> Iterator[tuple[int, bytes, int]]:

@@ -225,14 +225,15 @@ class StoredArray(RandomAccessVolume):
             num_stored += 1
             corner = [n * edge - a for n, edge, a in zip(cell, grid.chunk, low, strict=True)]
             shape = grid.shape_at(cell)
-            if not codec.decode_into(data, shape, out, corner, self._source(path, cell), offset):
+            if not codec.decode_into(data, shape, out, corner, self.source_of(path, cell), offset):
                 if not self.fill:
                     continue
                 out[clip(corner, shape, out.shape)[0]] = 0
             seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
         return num_stored
 
-    def _source(self, path: str, cell: Vec4) -> str:
+    def source_of(self, path: str, cell: Vec4) -> str:
+        """Name a stored chunk in errors."""
         return f"{path}: chunk {cell[1:]}" if self.layout.names_chunks else path
 
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
@@ -247,7 +248,7 @@ class StoredArray(RandomAccessVolume):
         ranges = grid.cells(low, high)
         for cell, data, path, offset in self.layout.chunks(self, ranges):
             num_stored += 1
-            voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self._source(path, cell), offset)
+            voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self.source_of(path, cell), offset)
             if voxels is not None:
                 a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
                 yield (a, b, d), voxels

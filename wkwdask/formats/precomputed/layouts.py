@@ -70,11 +70,18 @@ class SpanFiles(SingleFiles):
     names_chunks = True
 
     def chunks(self, array: ChunkSource, ranges: Ranges) -> Iterator[StoredChunk]:
-        """Yield stored chunks with their files decompressed; remote files are requested in batches."""
-        store, naming, codec = array.store, array.naming, array.codec
+        assert isinstance(array.naming, SpanNaming)
+        return self._read(array, array.naming.stems(ranges))
+
+    def chunks_at(self, array: ChunkSource, cells: npt.NDArray[np.int64]) -> Iterator[StoredChunk]:
+        naming = array.naming
         assert isinstance(naming, SpanNaming)
+        return self._read(array, (((c, x, y, z), naming.stem((c, x, y, z))) for c, x, y, z in cells.tolist()))
+
+    def _read(self, array: ChunkSource, stems: Iterator[tuple[Vec4, str]]) -> Iterator[StoredChunk]:
+        """Yield stored chunks with their files decompressed; remote files are requested in batches."""
+        store, codec = array.store, array.codec
         assert isinstance(codec, PrecomputedCodec)
-        stems = naming.stems(ranges)
         largest = codec.largest_nbytes(array.grid.chunk)
         batch_size = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
         while batch := list(islice(stems, batch_size)):

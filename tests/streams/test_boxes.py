@@ -1,0 +1,155 @@
+"""Many boxes at once equal a loop of ``read``, for every format and any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import toy_format
+from support.strategies import vectors
+from verbs.forms import FORMS
+
+import wkwdask
+from wkwdask.errors import BoundsError, CorruptError, MissingError
+from wkwdask.formats import registry
+from wkwdask.formats.precomputed.chunk import PrecomputedCodec
+from wkwdask.streams import threads
+
+OFFSET, SHAPE = (3, 0, 9), (43, 30, 37)
+WKW, PRECOMPUTED, SHARDED, N5, ZARR_2, ZARR_3, TOY = FORMS
+VOLUMES = {
+    "wkw-raw": (WKW, "uint8", 1, {"compression": "raw"}),
+    "wkw-raw-3-channels": (WKW, "int16", 3, {"compression": "raw"}),
+    "wkw-lz4": (WKW, "uint8", 1, {"compression": "lz4"}),
+    "wkw-lz4-2-channels": (WKW, "float32", 2, {"compression": "lz4"}),
+    "wkw-lz4hc": (WKW, "uint64", 1, {"compression": "lz4hc"}),
+    "precomputed": (PRECOMPUTED, "uint8", 3, {}),
+    "precomputed-labels": (PRECOMPUTED, "uint32", 1, {"type": "segmentation"}),
+    "precomputed-sharded": (SHARDED, "uint64", 1, {"type": "segmentation"}),
+    "n5": (N5, "uint16", 2, {}),
+    "n5-floats": (N5, "float32", 1, {}),
+    "zarr-2": (ZARR_2, "int32", 2, {}),
+    "zarr-3": (ZARR_3, "uint8", 1, {}),
+    "toy": (TOY, "uint16", 1, {}),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_added", [toy_format.FORMAT])
+        patch.setattr(threads, "_MIN_PART_NBYTES", 1)
+        yield
+
+
+@pytest.fixture(scope="module", params=VOLUMES)
+def url(request, tmp_path_factory):
+    """Return a volume with chunks of zeros and with absent files."""
+    form, dtype, channels, options = VOLUMES[request.param]
+    if form.needs is not None:
+        pytest.importorskip(form.needs)
+    random = np.random.default_rng(7)
+    array = random.integers(0, 100, (channels, *SHAPE)).astype(dtype)
+    array[:, 13:30] = 0
+    array[:, :, 16:25, :9] = 0
+    url = form.url(tmp_path_factory.mktemp("volumes"), "image")
+    form.save(array, url, OFFSET, **options)
+    return url
+
+
+@st.composite
+def some_boxes(draw):
+    """Boxes anywhere in the volume, of one shape or of several; empty ones, equal ones and overlapping ones are among them."""
+    shape = draw(vectors(0, 30))
+    boxes = []
+    for low in draw(st.lists(vectors(0, 40), max_size=8)):
+        size = draw(st.one_of(st.just(shape), vectors(0, 50)) if draw(st.booleans()) else st.just(shape))
+        low = [min(a, n - min(m, n)) for a, m, n in zip(low, size, SHAPE, strict=True)]
+        high = [a + min(m, n - a) for a, m, n in zip(low, size, SHAPE, strict=True)]
+        boxes.append(tuple(tuple(a + o for a, o in zip(corner, OFFSET, strict=True)) for corner in (low, high)))
+    return boxes
+
+
+@given(some_boxes(), st.sampled_from([1, 3]))
+def test_many_boxes_equal_a_loop_of_read(url, boxes, num_threads):
+    found = wkwdask.read_many(url, boxes, threads=num_threads)
+    expected = [wkwdask.read(url, box) for box in boxes]
+    assert isinstance(found, np.ndarray) == (len({part.shape for part in expected}) <= 1)
+    assert len(found) == len(expected)
+    for part, other in zip(found, expected, strict=True):
+        assert (part.shape, part.dtype, part.flags.f_contiguous) == (other.shape, other.dtype, True)
+        assert part.tobytes() == other.tobytes()
+
+
+@given(some_boxes())
+def test_threads_read_the_same_voxels(url, boxes):
+    for box in boxes:
+        assert wkwdask.read(url, box, threads=3).tobytes() == wkwdask.read(url, box, threads=1).tobytes()
+
+
+def test_a_box_beyond_the_layer_is_an_error(url):
+    with pytest.raises(BoundsError, match="reaches outside"):
+        wkwdask.read_many(url, [((3, 0, 9), (4, 1, 10)), ((3, 0, 9), (4, 31, 10))])
+
+
+def test_boxes_in_all_notations(url):
+    boxes = [((5, 6, 10), (8, 12, 20)), ((20, 1, 12), (23, 7, 22))]
+    expected = wkwdask.read_many(url, boxes)
+    assert expected.shape[2:] == (3, 6, 10)
+    for same in (np.array(boxes), tuple(boxes), [wkwdask.BoundingBox.from_corners(*box, wkwdask.Mag(1, 1, 1)) for box in boxes]):
+        np.testing.assert_array_equal(wkwdask.read_many(url, same), expected)
+    with pytest.raises(ValueError, match="pair of corners"):
+        wkwdask.read_many(url, [(1, 2, 3)])
+
+
+def test_a_chunk_is_decoded_once(tmp_path, monkeypatch):
+    decoded, decode = [], PrecomputedCodec.decode
+
+    def record(codec, data, shape, source, offset=0):
+        decoded.append(source)
+        return decode(codec, data, shape, source, offset)
+
+    monkeypatch.setattr(PrecomputedCodec, "decode", record)
+    url = PRECOMPUTED.url(tmp_path, "image")
+    PRECOMPUTED.save(np.ones((1, 32, 32, 32), np.uint8), url, (0, 0, 0))
+    decoded.clear()
+    wkwdask.read_many(url, [((n, n, n), (n + 16, n + 16, n + 16)) for n in range(17)])
+    assert len(decoded) == len(set(decoded)) == 2 * 3**3 - 2**3  # two cubes of 3^3 chunks, which share 2^3
+
+
+def test_missing_and_broken_files_raise_the_errors_of_read(tmp_path):
+    with pytest.raises(MissingError):
+        wkwdask.read_many(tmp_path / "1", [((0, 0, 0), (1, 1, 1))])
+    wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(0).integers(0, 9, (32, 32, 32), np.uint8), block_len=8, file_len=2)
+    path = tmp_path / "1" / "z0" / "y1" / "x0.wkw"
+    raw = bytearray(path.read_bytes())
+    raw[-700:-600] = bytes(100)
+    path.write_bytes(raw)
+    errors = []
+    for read in (lambda box: wkwdask.read(tmp_path / "1", box), lambda box: wkwdask.read_many(tmp_path / "1", [((0, 0, 0), (9, 9, 9)), box, box])):
+        with pytest.raises(CorruptError) as caught:
+            read(((0, 0, 0), (32, 32, 32)))
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_a_replaced_mag_is_opened_again(tmp_path):
+    boxes = [((0, 0, 0), (20, 20, 20)), ((4, 4, 4), (24, 24, 24))]
+    for value in (1, 2):
+        array = np.full((32, 32, 32), value, np.uint8)
+        wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", voxel_size=(1, 1, 1), block_len=8 * value, file_len=2, existing="overwrite")
+        assert (wkwdask.read_many(tmp_path / "ds", boxes, layer="color", mag=1) == value).all()
+
+
+@pytest.mark.parametrize("shards", [None, (16, 16, 16)])
+def test_missing_chunks_have_the_fill_value(tmp_path, shards):
+    zarr = pytest.importorskip("zarr")
+    array = zarr.create_array(tmp_path / "array", shape=(20, 20, 20), chunks=(8, 8, 8), shards=shards, dtype="int16", fill_value=7)
+    array[:8, :8, :8] = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
+    array[8:16, :8, :8] = array[:8, :8, 8:16] = 0
+    boxes = [((n, 0, 0), (n + 11, 9, 9)) for n in (0, 1, 5, 9)]
+    for part, (low, high) in zip(wkwdask.read_many(f"zarr://{tmp_path}/array", boxes), boxes, strict=True):
+        assert (part == 7).any()
+        assert (part == 0).any()
+        np.testing.assert_array_equal(part, wkwdask.read(f"zarr://{tmp_path}/array", (low, high)))
