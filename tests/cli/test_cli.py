@@ -317,7 +317,7 @@ def test_debug_shows_the_traceback():
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["info", "pyramid", "preview", "demo"])
+@pytest.mark.parametrize("command", ["info", "pyramid", "preview", "demo", "warmup"])
 def test_help_teaches(command):
     done = run_here(command, "--help")
     assert done.returncode == 0

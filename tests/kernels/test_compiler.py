@@ -71,10 +71,10 @@ def test_no_home(places, monkeypatch):
     assert _folder().parent == places / "scratch" / f"wkwdask-{os.getuid()}"
 
 
-def test_folder_is_private(places):
+def test_others_can_read_the_folder_and_not_write(places):
     folder = _folder()
     assert folder.is_dir()
-    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o777 == 0o755
     assert folder.stat().st_uid == os.getuid()
 
 
@@ -88,7 +88,7 @@ def test_folder_writable_by_others_is_not_used(places):
 def test_folder_depends_on_sources_and_versions(places, monkeypatch):
     before = _folder()
     assert before == _folder()
-    monkeypatch.setattr(compiler, "version", lambda package: f"{package} 0")
+    monkeypatch.setattr(compiler.lz4, "__version__", "0")
     assert _folder() != before
     monkeypatch.undo()
     sources = places / "kernels"
@@ -139,27 +139,90 @@ def test_kernels_compile_in_memory_without_a_cache_folder(tmp_path):
     _run("import tempfile\ntempfile.tempdir = " + repr(NOWHERE) + WITH_LZ4 + "assert compiler.cache_folder() is None", tmp_path, **nowhere)
 
 
+NOTHING_COMPILED = "assert not compiler._say_that_it_compiles.cache_info().currsize\n"
+
+
+def _files(folder):
+    return {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+
+
 def test_second_process_loads_cached_code_from_the_chosen_folder(tmp_path):
     cache = tmp_path / "cache"
     _run(WITH_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
-    kept = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")}
+    kept = _files(cache)
     assert kept
-    hits = "from wkwdask.kernels.blocks import batch_compiled\ncell = batch_compiled.encode_from.__closure__\n"
-    hits += "stats = [c.cell_contents.stats for c in cell if hasattr(c.cell_contents, 'stats')][0]\nassert stats.cache_hits and not stats.cache_misses, stats\n"
-    _run(WITH_LZ4 + hits, tmp_path, WKWDASK_CACHE_DIR=str(cache))
-    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")} == kept
+    _run(WITH_LZ4 + NOTHING_COMPILED, tmp_path, WKWDASK_CACHE_DIR=str(cache))
+    assert _files(cache) == kept
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_cached_code_loads_without_the_rest_of_numba(tmp_path):
+    """Numba imports what it can compile, SciPy too, once something is compiled: by the same kernel for another type, or by a user's function."""
+    cache = {"WKWDASK_CACHE_DIR": str(tmp_path / "cache")}
+    _run(WITHOUT_LZ4, tmp_path, **cache)
+    alone = "import sys\nassert not {'scipy.linalg', 'numba.np.linalg'} & set(sys.modules)\n" + NOTHING_COMPILED
+    after = """
+source, out = source.astype(np.float64), out.astype(np.float64)
+reduce_windows(source, (2, 2, 2), "mean", out)
+assert out.item() == 3.5, out
+import numba
+assert numba.njit(lambda a: np.linalg.norm(a) + a.sum())(np.ones(4)) == 6
+assert 'numba.np.linalg' in sys.modules
+"""
+    _run(WITHOUT_LZ4 + alone + after, tmp_path, **cache)
+
+
+def test_folder_that_somebody_else_filled_is_read(tmp_path):
+    """A cache in an image or of a cluster: machine code is loaded from it, and what it lacks is saved in the user's own folder."""
+    shared, own = tmp_path / "shared", tmp_path / "xdg"
+    _run(WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(shared))
+    kept = _files(shared)
+    assert kept
+    read_only = f"import os\nallowed = os.access\nos.access = lambda path, mode: {str(shared)!r} not in str(path) and allowed(path, mode)\n"  # also for root
+    environment = {"WKWDASK_CACHE_DIR": str(shared), "XDG_CACHE_HOME": str(own)}
+    another_type = 'reduce_windows(source.astype(np.float64), (2, 2, 2), "mean", out.astype(np.float64))\n'
+    _run(read_only + WITHOUT_LZ4 + NOTHING_COMPILED + another_type, tmp_path, **environment)
+    assert _files(shared) == kept
+    assert len(_files(own)) == 1
+    shared.chmod(0o777)  # everybody can put files into it
+    _run(read_only + WITHOUT_LZ4, tmp_path, **environment)
+    assert len(_files(own)) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged"])
+def test_damaged_machine_code_is_compiled_again(tmp_path, content):
+    """A power cut can leave an empty file."""
+    cache = tmp_path / "cache"
+    _run(WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
+    (file,) = _files(cache)
+    code = file.read_bytes()
+    file.write_bytes(content)
+    _run(WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(cache))
+    assert len(file.read_bytes()) == len(code)
 
 
 def test_full_disk_while_machine_code_is_saved(tmp_path):
     full = """
-import errno
-import numba.core.caching as caching
+import errno, pathlib
 def refuse(self, *arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
-caching.IndexDataCacheFile.save = refuse
+pathlib.Path.write_bytes = refuse
 """
     _run(full + WITHOUT_LZ4, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
+    assert not _files(tmp_path / "cache")
+
+
+def test_first_compilation_says_why_it_takes_long(tmp_path):
+    """One line in the first process; later ones are silent, also when they compile a kernel."""
+    cache = str(tmp_path / "cache")
+    said = "import io, sys\nsys.stderr = io.StringIO()\n" + WITHOUT_LZ4 + "print(sys.stderr.getvalue())\n"
+    environment = {"WKWDASK_CACHE_DIR": cache, "WKWDASK_PROGRESS": "on"}
+    lines = _run(said, tmp_path, **environment).strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("wkwdask: compiling kernels")
+    assert cache in lines[0]
+    another_type = said.replace("np.uint8", "np.uint16")
+    assert _run(another_type, tmp_path, **environment).strip() == ""
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -174,18 +237,9 @@ def test_ctrl_c_stays_a_keyboard_interrupt(monkeypatch, cause, calls):
     def fails():
         raise error
 
-    monkeypatch.setattr(compiler, "_njit", lambda function, keep: function)
+    monkeypatch.setattr(compiler, "_njit", lambda function: function)
     with pytest.raises(SystemError if cause is None else KeyboardInterrupt):
         compiler.kernel(fails)()
-
-
-def test_cache_folder_setting_of_numba_is_restored():
-    import numba
-
-    from wkwdask.kernels.window import reduce_compiled as window_compiled
-
-    assert window_compiled.mode is not None
-    assert str(compiler.cache_folder()) != numba.config.CACHE_DIR
 
 
 def test_python_lz4_on_request(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations
+from wkwdask.cli import analysis, apply, checks, cluster, commands, convert, copies, datasets, segmentations, warmup
 from wkwdask.cli.completion import complete_parameters
 from wkwdask.cli.messages import on_command_line, register_options
 
@@ -56,13 +56,14 @@ def cli(debug: bool) -> None:
     Run on a cluster           wkwdask cluster list, wkwdask pyramid DATASET --cluster slurm-jobqueue
     Submit a SLURM job array   wkwdask submit pyramid DATASET --cluster slurm-array
     Show or cancel jobs        wkwdask status DATASET, wkwdask cancel DATASET
+    Compile kernels            wkwdask warmup
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # file names and texts of records may contain characters that the terminal cannot encode
 
 
-for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster):
+for module in (commands, datasets, convert, copies, apply, analysis, segmentations, checks, cluster, warmup):
     for command in module.COMMANDS:
         cli.add_command(command)
 complete_parameters(cli)

@@ -153,12 +153,14 @@ def demo(folder: Path, workers: int | None) -> None:
       wkwdask demo my-first-dataset
     """
     from wkwdask.cli.tables import print_contents
+    from wkwdask.cli.warmup import compile_for_demo
     from wkwdask.clusters.config import load_config
     from wkwdask.clusters.connect import local_client
     from wkwdask.store.cores import available_cores
 
     workers = workers or available_cores()
     click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")
+    compile_for_demo(workers)
     with local_client(load_config({"kind": "local", "workers": workers})):
         reports = wkwdask.make_demo(folder)
     for report in reports:

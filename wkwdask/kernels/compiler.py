@@ -1,8 +1,7 @@
 """Compile kernels with numba and keep their machine code in a cache folder.
 
-The name of the cache folder contains a hash of all kernel sources and of the versions that the machine code depends on, because numba does not notice that a
-function in another file has changed. If no folder is writable (a read-only installation and home), kernels are compiled in memory: only the first call of
-each process is then slower.
+The name of the cache folder contains a hash of all kernel sources and of the versions that the machine code depends on. If no folder is writable (a read-only
+installation and home), kernels are compiled in memory: only the first call of each process is then slower.
 """
 
 from __future__ import annotations
@@ -10,18 +9,29 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import pickle
+import sys
 import tempfile
+import uuid
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llvmlite
+import lz4
 import numba
+import numpy as np
+from numba.core.compiler import CompileResult
+from numba.core.runtime.nrt import rtsys
+from numba.core.serialize import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CACHE_VARIABLE = "WKWDASK_CACHE_DIR"
+# Machine code of kernels needs numba's runtime only. Before it loads any, numba's own cache also imports all that numba can compile, and SciPy with it: 0.3 s.
+# A version that is not known yet gets all of it, since machine code that misses a symbol ends the process.
+_NEEDS_RUNTIME_ONLY = (0, 60) <= numba.version_info.short <= (0, 68)
 
 
 def _candidates() -> Iterator[Path]:
@@ -36,46 +46,103 @@ def _candidates() -> Iterator[Path]:
         yield Path(tempfile.gettempdir()) / f"wkwdask-{os.getuid()}"
 
 
-def _is_private_and_writable(folder: Path) -> bool:
+def _is_own_and_writable(folder: Path) -> bool:
     """Create the folder if missing. Return whether this user owns it and can write into it, and not everybody else can too."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         status = folder.stat()
-        with tempfile.TemporaryFile(dir=folder):
-            pass
     except OSError:
         return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o002  # the cache is executed: another user's files must not end up in it
+    # The cache is executed: another user's files must not end up in it.
+    return status.st_uid == os.getuid() and not status.st_mode & 0o002 and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _folder_name() -> str:
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    versions = (sys.version_info[:2], numba.__version__, llvmlite.__version__, lz4.__version__, np.__version__)
+    digest.update(repr(versions).encode())
+    return f"kernels-{digest.hexdigest()[:16]}"
 
 
 @cache
 def cache_folder() -> Path | None:
-    """Return the folder for machine code, None if no candidate is usable."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
-    for package in ("numba", "llvmlite", "lz4", "numpy"):
-        digest.update(f"{package}={version(package)};".encode())
-    name = f"kernels-{digest.hexdigest()[:16]}"
-    return next((folder / name for folder in _candidates() if _is_private_and_writable(folder) and _is_private_and_writable(folder / name)), None)
+    """Return the folder in which machine code is saved, None if no candidate is usable."""
+    name = _folder_name()
+    return next((folder / name for folder in _candidates() if _is_own_and_writable(folder) and _is_own_and_writable(folder / name)), None)
+
+
+@cache
+def _readable_folders() -> tuple[Path, ...]:
+    """Return the folders from which machine code is loaded: the one that the user chose, even if somebody else filled it, and the one to save in."""
+    folders = [folder for folder in (cache_folder(),) if folder is not None]
+    if configured := os.environ.get(CACHE_VARIABLE):
+        shared = Path(configured) / _folder_name()
+        with contextlib.suppress(OSError):
+            if shared not in folders and not (shared.stat().st_mode | shared.parent.stat().st_mode) & 0o002:
+                folders.insert(0, shared)
+    return tuple(folders)
+
+
+@cache
+def _say_that_it_compiles() -> None:
+    """Say once why the first calls take long, unless the folder for machine code has some: then only few kernels are missing."""
+    folder = cache_folder()
+    if os.environ.get("WKWDASK_PROGRESS") == "off":
+        return
+    if folder is None:
+        where = f"for this process only, because no folder for machine code is writable; {CACHE_VARIABLE} names one"
+    elif any(folder.iterdir()):
+        return
+    else:
+        where = f"once, into {folder}; wkwdask warmup does it beforehand"
+    print(f"wkwdask: compiling kernels, which takes some seconds ({where})", file=sys.stderr)
+
+
+class _MachineCode:
+    """Machine code of one kernel, a file for each signature. Takes the place of numba's cache, which cannot read a folder that it cannot write."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+
+    def _file_name(self, signature: Any, codegen: Any) -> str:
+        key = repr((signature, codegen.magic_tuple()))  # the second is the processor
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Load the machine code for a signature; None if there is none."""
+        name = self._file_name(signature, context.codegen())
+        for folder in _readable_folders():
+            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+                raw = (folder / name).read_bytes()
+                rtsys.initialize(context) if _NEEDS_RUNTIME_ONLY else context.refresh()
+                return CompileResult._rebuild(context, *pickle.loads(raw))
+        _say_that_it_compiles()
+        return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Save machine code. Where that fails (a full disk or quota), the next process compiles again."""
+        folder = cache_folder()
+        if folder is None or result.library.has_dynamic_globals:
+            return
+        name = self._file_name(signature, result.codegen)
+        temporary = folder / f"{name}.{uuid.uuid4().hex}.tmp"
+        try:
+            temporary.write_bytes(dumps(result._reduce()))
+            temporary.replace(folder / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function on its first call, to run without the GIL, and cache its machine code if possible."""
-    folder = cache_folder()
-    config: Any = numba.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = before if folder is None else str(folder)  # numba reads it at decoration, so kernels of other packages keep their folder
-    try:
-        dispatcher = _njit(function, keep=folder is not None)
-    finally:
-        config.CACHE_DIR = before
+    dispatcher = _njit(function)
+    dispatcher._cache = _MachineCode(function)
 
     def call(*arguments: Any) -> Any:
         try:
-            return dispatcher(*arguments)
-        except OSError:
-            # The cache could not be written (a full disk or quota). The machine code was loaded before that, so the second call runs it.
             return dispatcher(*arguments)
         except SystemError as error:
             if _was_interrupted(error):
@@ -92,12 +159,11 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _njit(function: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = numba.njit(function, nogil=True, cache=keep, error_model="numpy")
-    return compiled
+def _njit(function: Callable[..., Any]) -> Any:
+    return numba.njit(function, nogil=True, error_model="numpy")
 
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function that kernels call. It is compiled into each of them."""
-    compiled: Callable[..., Any] = numba.njit(function, nogil=True, error_model="numpy")
+    compiled: Callable[..., Any] = _njit(function)
     return compiled

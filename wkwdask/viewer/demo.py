@@ -31,7 +31,7 @@ OFFSET: Vec3 = (1000, 2000, 300)
 SHAPE: Vec3 = (512, 512, 192)
 _CHUNK = (128, 128, 64)
 _FILE_LEN = 8
-_PART = (16, 16, 16)  # computed at once: few cells are near, and arrays fit into the cache
+_PART = (32, 32, 16)  # computed at once: few cells are near, and arrays fit into the cache
 
 
 def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -> list[Report]:
