@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LABELS = {"em": "EM", "seg": "segmentation"}
 _COMPRESSIONS = ("lz4hc", "lz4")
 _METHODS = {("em", "lz4hc"): "median", ("em", "lz4"): "mean", ("seg", "lz4hc"): "mode", ("seg", "lz4"): "mode"}
-_DEFAULT_LEVEL = 5
+_USUAL_LEVEL = 5  # what auto is for both layers
 _REHEARSAL_VX = 128
 _PIECES = 384  # of pure compute: a second or two
 _TIES = "ties of the mode"
@@ -88,7 +88,7 @@ class _Units:
 
     def limit(self, compression: str) -> Unit:
         """Make the unit of the parts, each timed alone."""
-        options = {"path": self._volume.mag, "size": self._volume.edge, "method": self._method, "compression": compression, "level": _DEFAULT_LEVEL}
+        options = {"path": self._volume.mag, "size": self._volume.edge, "method": self._method, "compression": compression, "level": _USUAL_LEVEL}
         rehearsal = {} if self._rehearsal is None else {"path": self._rehearsal.mag, "size": self._rehearsal.edge}
         return Unit("sum of its parts", "compute.Limit", options, False, rehearsal)
 
@@ -115,7 +115,7 @@ def _beside_peers(data: Data, layer: str, compression: str, workers: int) -> Rac
 def _lz4hc(units: _Units, cube: Cube, method: str, workers: int) -> tuple[tuple[Unit, ...], tuple[Faster, ...]]:
     numpy_name = {"median": "np.median", "mode": "numpy mode"}[method]
     entrants = (
-        units.ours("wkwdask, level 5", "lz4hc", threads=workers),
+        units.ours("wkwdask, level auto", "lz4hc", threads=workers),
         units.ours("wkwdask, level 9", "lz4hc", threads=workers, level=9),
         units.peer("webknossos, level 9", "with_webknossos.Pyramid", method=method, file_vx=max(BLOCK_LEN, cube.edge // 4), processes=workers),
         units.peer(f"dask, coarsen {numpy_name}, wkw level 9", "with_coarsen.Pyramid", method=method, compression="lz4hc", threads=workers),
@@ -154,7 +154,7 @@ def _beside_padded(data: Data, layer: str) -> Race:
     units = _Units(data, name, cube, method, _rehearsal(data, layer))
     padded = units.peer("webknossos, level 9, files of 1024^3", "with_webknossos.Pyramid", method=method)
     padded = replace(padded, rehearsal=padded.rehearsal | {"file_vx": BLOCK_LEN})  # zeros would take as long as in the run that counts
-    entrants = (units.ours("wkwdask, level 5", "lz4hc"), units.ours("wkwdask, level 9", "lz4hc", level=9), padded)
+    entrants = (units.ours("wkwdask, level auto", "lz4hc"), units.ours("wkwdask, level 9", "lz4hc", level=9), padded)
     ties = _TIES if method == "mode" else "same"
     conclusions = (Faster(0, 2, 10.0, ties), Faster(1, 2, {"em": 8.0, "seg": 4.0}[layer], ties))
     return Race(name, _title(layer, cube.edge, method, "lz4hc"), entrants, conclusions, units.volumes)

@@ -299,7 +299,8 @@ def test_preview_shows_both_layers(dataset, tmp_path):
         (["info", "not-there"], "error: ", 1),
         (["pyramid", "not-there"], "error: ", 1),
         (["info"], "Missing argument", 2),
-        (["pyramid", "x", "--level", "13"], "level must be in 1..12, got 13", 1),
+        (["pyramid", "x", "--level", "13"], 'level must be in 1..12 or "auto", got 13', 1),
+        (["pyramid", "x", "--level", "best"], "expected a whole number or auto, got 'best'", 2),
         (["nonsense"], "No such command", 2),
     ],
 )

@@ -14,6 +14,8 @@ from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks.batch import ZeroFill
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
+from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
+from wkwdask.kernels.blocks.repeats import has_repeats
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")
@@ -197,6 +199,74 @@ def test_encode_negative_strides(path):
 @pytest.mark.parametrize("level", [1, 3, 9, 12])
 def test_encode_levels(path, level):
     _encode_case(voxel_array("uint32", (1, 16, 16, 16), 2, "few"), [(0, 0, 0), (8, 8, 8)], 3, level, block_len=8)
+
+
+def _encoded(array, corners, block_len, block_type, level):
+    header = _header(array.dtype, array.shape[0], block_len, block_type)
+    out = np.empty(len(corners) * blocks.compress_bound(header.block_nbytes), np.uint8)
+    found = blocks.encode_from(array, np.array(corners, np.int64), out, block_len=block_len, block_type=block_type, level=level, store_zero=True)
+    return [part.tobytes() for part in np.split(out[: found.nbytes], np.cumsum(found.sizes)[:-1])]
+
+
+def _textured(data, dtype, size):
+    """Make noise of some width, with copies of a slab, runs of one value, and labels in it; blocks of it lie on both sides of the choice."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    largest = min(np.iinfo(dtype).max, (1 << 31) - 1)
+    array = rng.integers(0, data.draw(st.sampled_from([2, 16, 40, 80, 200, largest])), (size, size, size)).astype(dtype)
+    if data.draw(st.booleans()):
+        array[:, :, size - data.draw(st.integers(1, size // 2)) :] = array[:, :, : data.draw(st.integers(1, size // 2))][:, :, :1]
+    if data.draw(st.booleans()):
+        depth = data.draw(st.integers(1, size // 2))
+        array[:, :, -depth:] = array[:, :, :depth]
+    if data.draw(st.booleans()):
+        array[: data.draw(st.integers(1, size))] = rng.integers(0, 4)
+    return np.asfortranarray(array[None])
+
+
+CHOICES = set()
+
+
+@pytest.mark.parametrize("path_name", PATHS)
+@given(st.data())
+def test_auto_is_lz4_or_lz4hc_by_the_voxels_of_each_block(path_name, data):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _take(path_name, monkeypatch)
+        dtype, block_len = data.draw(st.sampled_from(["uint8", "uint16", "int32", "uint64"])), data.draw(st.sampled_from([8, 16, 32]))
+        array = _textured(data, dtype, 32)
+        corners = [(x, y, z) for z in range(0, 32, block_len) for y in range(0, 32, block_len) for x in range(0, 32, block_len)]
+        auto, fast, high = (_encoded(array, corners, block_len, *how) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+        header = _header(dtype, 1, block_len, 3)
+        for n, (x, y, z) in enumerate(corners):
+            block = array[:, x : x + block_len, y : y + block_len, z : z + block_len]
+            chosen = has_repeats(block.tobytes(order="F"))
+            assert auto[n] == (high if chosen or not block.any() else fast)[n]
+            assert decode_block(auto[n], header, "out", n, 0).tobytes(order="F") == block.tobytes(order="F")
+            CHOICES.add((path_name, chosen))
+
+
+def test_auto_chose_both():
+    """The test before has seen both choices on each path that it ran on."""
+    assert {chosen for _, chosen in CHOICES} in (set(), {False, True})
+
+
+@pytest.mark.parametrize("width", [3, 5, 7, 8, 9, 10, 15, 30])
+@pytest.mark.parametrize(("dtype", "block_len"), [("uint8", 16), ("uint8", 32), ("uint8", 64), ("uint16", 32), ("float32", 32)])
+def test_auto_costs_few_bytes(path, width, dtype, block_len):
+    """Noise around a gradient, by its standard deviation: LZ4 is used only where LZ4HC is at most a few percent smaller."""
+    rng = np.random.default_rng(width)
+    array = np.asfortranarray((rng.normal(128, width, (1, 64, 64, 64)) + np.arange(64) / 4).astype(dtype))
+    corners = [(x, y, z) for z in range(0, 64, block_len) for y in range(0, 64, block_len) for x in range(0, 64, block_len)]
+    auto, fast, high = (sum(map(len, _encoded(array, corners, block_len, *how))) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+    assert high <= auto <= high * 1.03
+    if fast <= high * 1.01 and block_len > 16:
+        assert auto == fast
+
+
+@pytest.mark.parametrize("block_len", [1, 2, 8, 16, 32, 64])
+@pytest.mark.parametrize("block_type", [2, 3])
+def test_one_encoding_of_zeros(block_len, block_type):
+    encodings = {blocks.zero_encoding(block_len**3, block_type, level).tobytes() for level in range(AUTO_LEVEL, 13)}
+    assert encodings == {blocks.zero_encoding(block_len**3, 2, 0).tobytes()}
 
 
 @pytest.mark.parametrize("store_zero", [False, True])

@@ -23,7 +23,7 @@ def reference(records: Sequence[type[StorageOptions]]) -> str:
         rows = [f"## {record.title}", "", "| option | values | default | |", "|---|---|---|---|"]
         for name, option in options_of(record):
             values = f"{option.bounds[0]} to {option.bounds[1]}" if option.bounds else {"number": "whole number", "shape": "x, y, z"}.get(option.kind, "")
-            words = ", `True` (`auto`), `False` (`none`)" if option.accepts_bool else ""
+            words = ", `True` (`auto`), `False` (`none`)" if option.accepts_bool else "".join(f", {word}" for word in option.words)
             cells = (f"`{name}`", f"{', '.join(option.choices) or values}{words}", option.default_text, option.text(with_default=False))
             rows.append(f"| {' | '.join(cells)} |".replace("{auto}", "`True`").replace("{none}", "`False`"))
         if record.levels:

@@ -26,7 +26,7 @@ class StorageKeywords(TypedDict, total=False):
     shard_shape: Sequence[int] | bool | Sharding | None
     encoding: str | None
     compression: str | None
-    level: int | None
+    level: int | Literal["auto"] | None
     quality: int | None
     force: bool
     ngff: str | None

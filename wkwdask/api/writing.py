@@ -54,7 +54,7 @@ class WkwKeywords(WriteOptions, total=False):
     chunk_shape: Sequence[int] | None
     shard_shape: Sequence[int] | None
     compression: str | None
-    level: int | None
+    level: int | Literal["auto"] | None
     block_len: int | None
     file_len: int | None
     any_length: bool
@@ -81,7 +81,7 @@ def to_wkw(
     chunk_shape: Sequence[int] | None = None,
     shard_shape: Sequence[int] | None = None,
     compression: str | None = None,
-    level: int | None = None,
+    level: int | Literal["auto"] | None = None,
     block_len: int | None = None,
     file_len: int | None = None,
     any_length: bool = False,

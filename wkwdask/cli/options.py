@@ -127,6 +127,22 @@ class _Shape(click.ParamType):
             self.fail(f"expected three whole numbers such as 64,64,64, or {' or '.join(SHAPE_WORDS)}, got {value!r}", param, ctx)
 
 
+class _Number(click.ParamType):
+    """A whole number, or one of some words."""
+
+    name = "number"
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a number or a word."""
+        try:
+            return value if value in self._words else int(value)
+        except ValueError:
+            self.fail(f"expected a whole number or {' or '.join(self._words)}, got {value!r}", param, ctx)
+
+
 class _StorageOption(click.Option):
     """Storage option of a format, which the help lists in the format's section."""
 
@@ -178,6 +194,9 @@ def _type(options: Sequence[Option]) -> click.ParamType:
         return _Shape()
     if options[0].kind == "choice":
         return click.Choice(list(dict.fromkeys(choice for option in options for choice in option.choices)))
+    words = [word for option in options for word in option.words]
+    if words:
+        return _Number(words)
     bounds = options[0].bounds if len(options) == 1 else None
     return click.INT if bounds is None else click.IntRange(*bounds)
 
@@ -191,7 +210,8 @@ def _metavar(name: str, option: Option) -> str:
         return "|".join(["X,Y,Z", *(SHAPE_WORDS if option.accepts_bool else ())])
     if option.kind == "choice":
         return f"[{'|'.join(option.choices)}]"
-    return "" if option.kind == "flag" else _METAVARS.get(name, "N" if option.bounds is None else f"{option.bounds[0]}..{option.bounds[1]}")
+    numbers = "N" if option.bounds is None else f"{option.bounds[0]}..{option.bounds[1]}"
+    return "" if option.kind == "flag" else "|".join([*option.words, _METAVARS.get(name, numbers)])
 
 
 def _help(option: Option, default: str) -> str:

@@ -38,15 +38,18 @@ class Option:
     """Smallest and largest valid number."""
     accepts_bool: bool = False
     """Whether a shape can also be True or False."""
+    words: tuple[str, ...] = ()
+    """Words that a number can also be."""
 
     def checked(self, value: Any, option: str, format_title: str) -> Any:
         """Return a valid value in its canonical type; raises ValueError."""
         if self.kind == "choice" and value not in self.choices:
             raise ValueError(f"{option} of {format_title} must be one of {', '.join(self.choices)}, got {value!r}")
-        if self.kind == "number":
-            number = _whole(value, option)
+        if self.kind == "number" and value not in self.words:
+            words = "".join(f' or "{word}"' for word in self.words)
+            number = _whole(value, option, words)
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
-                raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
+                raise ValueError(f"{option} must be in {self.bounds[0]}..{self.bounds[1]}{words}, got {value!r}")
             return number
         if self.accepts_bool and not hasattr(value, "__len__"):
             if value in (True, False):
@@ -68,7 +71,7 @@ class Option:
             return "{" + ", ".join(f'"{name}"' for name in self.choices) + "}, optional"
         if self.kind == "shape":
             return f"sequence of 3 int{' or bool' if self.accepts_bool else ''}, optional"
-        return "bool" if self.kind == "flag" else "int, optional"
+        return "bool" if self.kind == "flag" else "int" + "".join(f' or "{word}"' for word in self.words) + ", optional"
 
     @property
     def default_text(self) -> str:
@@ -83,11 +86,11 @@ class Option:
         return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
 
 
-def _whole(value: Any, option: str) -> int:
+def _whole(value: Any, option: str, words: str) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"{option} must be a whole number, got {value!r}") from None
+        raise ValueError(f"{option} must be a whole number{words}, got {value!r}") from None
 
 
 def shape(doc: str, default: Any = None, default_doc: str = "", *, accepts_bool: bool = False) -> Any:
@@ -100,9 +103,9 @@ def choice(doc: str, choices: Sequence[str], default: str | None = None, default
     return _declared(Option(doc, "choice", default, default_doc, tuple(choices)))
 
 
-def number(doc: str, bounds: tuple[int, int] | None = None, default: int | None = None, default_doc: str = "") -> Any:
-    """Declare an option that is an integer."""
-    return _declared(Option(doc, "number", default, default_doc, bounds=bounds))
+def number(doc: str, bounds: tuple[int, int] | None = None, default: int | str | None = None, default_doc: str = "", *, words: Sequence[str] = ()) -> Any:
+    """Declare an option that is an integer, or one of some words."""
+    return _declared(Option(doc, "number", default, default_doc, bounds=bounds, words=tuple(words)))
 
 
 def flag(doc: str) -> Any:

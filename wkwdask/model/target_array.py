@@ -64,8 +64,8 @@ class InPlaceWrite:
     """Box to write [absolute voxels of its mag]."""
     merges: bool = False
     """Whether files keep their voxels around the box."""
-    level: int | None = None
-    """Compression level, if the stored array does not state it."""
+    level: int | str | None = None
+    """Compression level or its word, if the stored array does not state it."""
 
 
 class Splicer(Protocol):

@@ -216,7 +216,7 @@ class StagedRegion(StagedMags):
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
 
 
-def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent, level: int | None, existing: str) -> StagedRegion:
+def lay_out_region(image: Image, volume: StoredArray, region: BoundingBox, content: ArrayContent, level: int | str | None, existing: str) -> StagedRegion:
     """Plan the write of an array into a region of a level."""
     check_existing(existing)
     _check_fits(image, volume, region, content)

@@ -27,7 +27,7 @@ from wkwdask.formats.webknossos.target import (
 from wkwdask.formats.wkw.array import filled_box, wkw_target
 from wkwdask.formats.wkw.folder import HEADER_NAME, files_extent, is_mag, is_mag_or_dataset, stray_in
 from wkwdask.formats.wkw.layout import header_of
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
+from wkwdask.formats.wkw.options import WkwOptions, level_number
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.target_image import Destination, LevelCopy
@@ -153,7 +153,7 @@ class WebknossosFormat(ArrayFormat):
         return work_folder(image, folders)
 
     def in_place_target(self, volume: StoredArray, write: InPlaceWrite) -> TargetArray:
-        level = DEFAULT_LEVEL if write.level is None else write.level
+        level = level_number(write.level)
         return replace(wkw_target(write.folder, header_of(volume), level, write.box, write.parts), is_in_place=True, merges=write.merges)
 
     def check_links(self, image: Image, folder: str, shards: ShardBox | None = None) -> None:

@@ -24,7 +24,7 @@ from wkwdask.formats.wkw.array import open_mag, wkw_array, wkw_target
 from wkwdask.formats.wkw.file_check import WkwCheck, check_mag_header
 from wkwdask.formats.wkw.folder import HEADER_NAME, Listing, file_path, list_mag
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import level_number
 from wkwdask.formats.wkw.repair import WkwRepair
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, moved
 from wkwdask.geometry.mag import Mag, vec3
@@ -115,7 +115,7 @@ class MagScope(LevelScope):
 
     def target(self, box: BoundingBox, parts_folder: str, folder: str | None = None) -> TargetArray:
         assert self.header is not None
-        level = read_provenance(self.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
+        level = level_number(read_provenance(self.folder).get("settings", {}).get("level"))
         return replace(wkw_target(folder or self.folder, self.header, level, box, parts_folder), is_in_place=True)
 
     def broken_shards(self, faults: Mapping[str, Sequence[Fault]]) -> dict[Vec3, list[Fault]]:

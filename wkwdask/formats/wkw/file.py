@@ -15,6 +15,7 @@ from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
+from wkwdask.kernels.blocks import batch_python
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,11 +57,7 @@ def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAU
 
 def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
     """Compress the raw bytes of one block."""
-    if block_type is BlockType.RAW:
-        return raw
-    options = {} if block_type is BlockType.LZ4 else {"mode": "high_compression", "compression": level}
-    encoded: bytes = lz4.block.compress(raw, store_size=False, **options)
-    return encoded
+    return batch_python.encode(raw, block_type, level)
 
 
 def decoded_nbytes(raw: bytes, max_nbytes: int) -> int:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.formats.wkw.options import level_name
 from wkwdask.model.voxel_type import VoxelType, by_dtype, by_wkw_code
 from wkwdask.plans.chunks import LARGEST_FILE_LEN, suitable_file_len
 
@@ -257,13 +258,13 @@ def storage_settings(headers: Sequence[WkwHeader], level: int) -> dict[str, Any]
     """Return the storage settings of mags for a journal; the mags differ in ``file_len`` only."""
     first, lengths = headers[0], [header.file_len for header in headers]
     file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
-    level = level if first.block_type is BlockType.LZ4HC else 0
-    return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": level}
+    recorded = level_name(level) if first.block_type is BlockType.LZ4HC else 0
+    return {"block_len": first.block_len, "file_len": file_len, "compression": first.block_type.label, "level": recorded}
 
 
 def storage_text(headers: Sequence[WkwHeader], level: int) -> str:
     """Describe the storage of mags in one phrase."""
     first = headers[0]
-    compression = first.block_type.label + (f" level {level}" if first.block_type is BlockType.LZ4HC else "")
+    compression = first.block_type.label + (f" level {level_name(level)}" if first.block_type is BlockType.LZ4HC else "")
     lengths = [f"{length}^3" for length in dict.fromkeys(header.file_len_vx for header in headers)]
     return f"{compression}, blocks of {first.block_len}^3 and files of {' then '.join(lengths)} voxels"

@@ -41,7 +41,7 @@ def compress_bound(nbytes: int) -> int:
 
 @cache
 def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
-    """Return the encoding of an all-zero block."""
+    """Return the encoding of an all-zero block, which is the same for all levels and for LZ4."""
     return np.frombuffer(batch_python.encode(bytes(nbytes), block_type, level), np.uint8)
 
 

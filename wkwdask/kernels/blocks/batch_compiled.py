@@ -11,7 +11,9 @@ import numpy as np
 from numba import types
 
 from wkwdask.kernels.blocks import lz4_symbols
-from wkwdask.kernels.blocks.layout import LZ4, OUTSIDE, RAW, SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.layout import LZ4, LZ4HC, OUTSIDE, RAW, SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
+from wkwdask.kernels.blocks.repeats import HASH, JITTER, LONG_NBYTES, MIN_DENSE, MIN_NBYTES, SHORT_NBYTES, SLOT_BITS, STEP, STRETCH_NBYTES
 from wkwdask.kernels.compiler import helper, kernel
 
 # Signatures of lz4.h and lz4hc.h. Pointers are passed as integers, the addresses of numpy arrays: numba does not accept arrays as ``char *``.
@@ -275,6 +277,45 @@ def clear_into(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> Non
         _clear(edge, (table[n, X], table[n, Y], table[n, Z]), out, shape, strides)
 
 
+@helper
+def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
+    """Return whether a block has enough repeats for LZ4HC."""
+    if block.size < MIN_NBYTES:
+        return True
+    for start in range(0, block.size, STRETCH_NBYTES):
+        tags[:] = 0
+        length = min(STRETCH_NBYTES, block.size - start)
+        repeats, short = 0, 0
+        # All numbers have 64 bits: with 32 bits, LLVM loads the 4 bytes one by one, which takes twice as long.
+        for n in range(_unsigned((length - 3) // STEP)):
+            place = n * _unsigned(STEP) + (n * n * _unsigned(JITTER) >> _unsigned(16)) % _unsigned(STEP)
+            at = _unsigned(start) + place
+            sample = _unsigned(block[at]) | _unsigned(block[at + _unsigned(1)]) << _unsigned(8)
+            sample |= _unsigned(block[at + _unsigned(2)]) << _unsigned(16) | _unsigned(block[at + _unsigned(3)]) << _unsigned(24)
+            value = sample * _unsigned(HASH)
+            slot, tag = value >> _unsigned(64 - SLOT_BITS), np.uint16(value >> _unsigned(32) | _unsigned(1))  # no tag is 0, which marks an empty slot
+            if tags[slot] == tag:
+                repeats += 1
+                short += not _is_long(block, start + np.int64(places[slot]), np.int64(at))
+                if short * SHORT_NBYTES >= length or (repeats >= MIN_DENSE and 2 * repeats > np.int64(n)):
+                    return True
+            tags[slot], places[slot] = tag, np.uint16(place)
+    return False
+
+
+@helper
+def _is_long(block: Any, first: Any, second: Any) -> Any:
+    """Return whether a repeat goes on for ``LONG_NBYTES`` before or after it."""
+    for shift in (-LONG_NBYTES, LONG_NBYTES):
+        if first + shift >= 0 and second + shift + 8 <= block.size:
+            same = True
+            for n in range(shift, shift + 8):
+                same &= block[first + n] == block[second + n]
+            if same:
+                return True
+    return False
+
+
 @kernel
 def encode_from(
     array: Any, shape: Any, strides: Any, corners: Any, edge: Any, block_type: Any, level: Any,
@@ -284,6 +325,9 @@ def encode_from(
     nbytes = block_bytes.size
     end = 0
     nonzero = 0
+    chooses = block_type == LZ4HC and level == AUTO_LEVEL
+    hc_level = USUAL_LEVEL if level == AUTO_LEVEL else level
+    tags, places = np.empty(1 << SLOT_BITS if chooses else 0, np.uint16), np.empty(1 << SLOT_BITS if chooses else 0, np.uint16)
     out_at, block_at = np.intp(out.ctypes.data), np.intp(block.ctypes.data)
     for n in range(corners.shape[0]):
         _gather(array, shape, strides, corners[n], edge, block)
@@ -299,10 +343,10 @@ def encode_from(
             for i in range(_unsigned(nbytes)):
                 out[start + i] = block_bytes[i]
             size = nbytes
-        elif block_type == LZ4:
+        elif block_type == LZ4 or (chooses and not _has_repeats(block_bytes, tags, places)):
             size = _compress(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)))
         else:
-            size = _compress_hc(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)), np.int32(level))
+            size = _compress_hc(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)), np.int32(hc_level))
         if size <= 0:
             return -1 - n, nonzero
         sizes[n] = size

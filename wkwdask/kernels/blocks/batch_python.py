@@ -8,6 +8,8 @@ import lz4.block
 import numpy as np
 
 from wkwdask.kernels.blocks.layout import LZ4, LZ4HC, OUTSIDE, SIZE, X, Z, overlap
+from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
+from wkwdask.kernels.blocks.repeats import has_repeats
 
 
 def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, fill_zeros: bool, out: Any) -> tuple[int, int, int]:
@@ -68,8 +70,8 @@ def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int
 def encode(raw: bytes, block_type: int, level: int) -> bytes:
     """Encode the bytes of one block."""
     encoded = raw
-    if block_type == LZ4:
+    if block_type == LZ4 or (block_type == LZ4HC and level == AUTO_LEVEL and not has_repeats(raw)):
         encoded = lz4.block.compress(raw, store_size=False)
     elif block_type == LZ4HC:
-        encoded = lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
+        encoded = lz4.block.compress(raw, mode="high_compression", compression=level or USUAL_LEVEL, store_size=False)
     return encoded

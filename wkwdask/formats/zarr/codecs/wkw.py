@@ -20,12 +20,12 @@ from zarr.storage import LocalStore
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
 from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, block_bounds, format_file_head, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START
+from wkwdask.kernels.blocks.levels import USUAL_LEVEL
 from wkwdask.kernels.blocks.locate import locate_blocks
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ _ANY_NBYTES = 1 << 62  # the size of a file is unknown here
 class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ignore[misc, unused-ignore]
     block_len: int = 32
     compression: str = "lz4hc"
-    level: int = DEFAULT_LEVEL
+    level: int = USUAL_LEVEL
 
     is_fixed_size = False
 
