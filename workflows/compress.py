@@ -17,14 +17,18 @@ def main() -> None:
     """Run the workflow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="the dataset")
-    parser.add_argument("--level", type=int, help="LZ4HC level, 1 to 12 (default: 5)")
+    parser.add_argument("--level", type=_parse_level, metavar="auto|1..12", help="LZ4HC level (default: auto)")
     parser.add_argument("--cluster", metavar="FILE|NAME", help="run on this cluster, see wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     with wkwdask.cluster(options.cluster):
         compress(options.dataset, options.level)
 
 
-def compress(dataset: str, level: int | None) -> None:
+def _parse_level(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
+def compress(dataset: str, level: int | str | None) -> None:
     """Compress raw mags, layer by layer."""
     for layer in wkwdask.info(dataset).layers:
         raw = [mag.mag for mag in layer.mags if mag.compression == "raw"]
