@@ -305,7 +305,7 @@ def _has_repeats(block: Any, tags: Any, places: Any) -> Any:
 
 @helper
 def _is_long(block: Any, first: Any, second: Any) -> Any:
-    """Return whether a repeat goes on for ``LONG_NBYTES`` before or after it."""
+    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are equal too."""
     for shift in (-LONG_NBYTES, LONG_NBYTES):
         if first + shift >= 0 and second + shift + 8 <= block.size:
             same = True

@@ -15,10 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 STRETCH_NBYTES = 1 << 16
-"""Samples are compared within stretches of this length, as far as LZ4 looks back. A stretch with enough repeats decides for LZ4HC."""
+"""Samples are compared within stretches of this length, the longest distance in LZ4. One stretch with enough repeats decides for LZ4HC."""
 
 SHORT_NBYTES, LONG_NBYTES = 2400, 256
-"""LZ4HC is used from one short repeat in so many bytes on: so many are found where it saves 1 % to 3 %. LZ4, too, finds those that go on for 256 bytes."""
+"""LZ4HC is used if there is a short repeat for each 2400 bytes: so many are found where it saves 1 % to 3 %. LZ4, too, finds repeats longer than 256 bytes."""
 
 MIN_DENSE = 64
 """LZ4HC is also used as soon as so many repeats, short or long, are half of the samples, as in labels."""
@@ -53,6 +53,6 @@ def has_repeats(raw: bytes) -> bool:
 
 
 def _is_long(raw: bytes, first: int, second: int) -> bool:
-    """Return whether a repeat goes on for ``LONG_NBYTES`` before or after it."""
+    """Return whether the bytes at a distance of ``LONG_NBYTES``, before or after a repeat, are equal too."""
     pairs = ((first + shift, second + shift) for shift in (-LONG_NBYTES, LONG_NBYTES))
     return any(a >= 0 and b + 8 <= len(raw) and raw[a : a + 8] == raw[b : b + 8] for a, b in pairs)
