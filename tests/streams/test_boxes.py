@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import toy_format
-from support.strategies import vectors
+from support.strategies import damaged, vectors
 from verbs.forms import FORMS
 
 import wkwdask
-from wkwdask.errors import BoundsError, CorruptError, MissingError
+from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats import registry
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
+from wkwdask.formats.wkw import boxes as wkw_boxes
+from wkwdask.formats.wkw.layout import WkwFiles
 from wkwdask.streams import threads
 
 OFFSET, SHAPE = (3, 0, 9), (43, 30, 37)
@@ -24,6 +26,10 @@ VOLUMES = {
     "wkw-lz4": (WKW, "uint8", 1, {"compression": "lz4"}),
     "wkw-lz4-2-channels": (WKW, "float32", 2, {"compression": "lz4"}),
     "wkw-lz4hc": (WKW, "uint64", 1, {"compression": "lz4hc"}),
+    "wkw-small-files": (WKW, "uint16", 1, {"file_len": 1, "compression": "lz4"}),
+    "wkw-small-raw-files": (WKW, "uint16", 2, {"file_len": 1, "compression": "raw"}),
+    "wkw-pages": (WKW, "uint8", 1, {"block_len": 1, "file_len": 64, "compression": "lz4"}),  # a page of the jump table has 32^3 blocks
+    "wkw-memory": (WKW, "uint8", 1, {"compression": "lz4"}),
     "precomputed": (PRECOMPUTED, "uint8", 3, {}),
     "precomputed-labels": (PRECOMPUTED, "uint32", 1, {"type": "segmentation"}),
     "precomputed-sharded": (SHARDED, "uint64", 1, {"type": "segmentation"}),
@@ -53,7 +59,8 @@ def url(request, tmp_path_factory):
     array = random.integers(0, 100, (channels, *SHAPE)).astype(dtype)
     array[:, 13:30] = 0
     array[:, :, 16:25, :9] = 0
-    url = form.url(tmp_path_factory.mktemp("volumes"), "image")
+    folder = "memory://boxes" if request.param.endswith("memory") else tmp_path_factory.mktemp("volumes")
+    url = form.url(folder, "image")
     form.save(array, url, OFFSET, **options)
     return url
 
@@ -118,20 +125,69 @@ def test_a_chunk_is_decoded_once(tmp_path, monkeypatch):
     assert len(decoded) == len(set(decoded)) == 2 * 3**3 - 2**3  # two cubes of 3^3 chunks, which share 2^3
 
 
-def test_missing_and_broken_files_raise_the_errors_of_read(tmp_path):
+@given(some_boxes())
+def test_without_compiled_lz4(url, boxes):
+    expected = [part.tobytes() for part in wkwdask.read_many(url, boxes)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wkw_boxes, "is_compiled", lambda: False)
+        assert [part.tobytes() for part in wkwdask.read_many(url, boxes)] == expected
+
+
+@pytest.mark.parametrize("file_len", [1, 4])
+def test_compiled_loops_read_valid_blocks(tmp_path, file_len, monkeypatch):
+    if not wkw_boxes.is_compiled():
+        pytest.skip("python-lz4 does not export LZ4's functions here, or WKWDASK_LZ4=python is set")
+    voxels = np.random.default_rng(0).integers(0, 4, (40, 40, 40), np.uint8)
+    wkwdask.write(tmp_path / "1", (0, 0, 0), voxels, block_len=8, file_len=file_len)
+    monkeypatch.setattr(WkwFiles, "read_box", None)
+    for part, n in zip(wkwdask.read_many(tmp_path / "1", [((n, 1, 2), (n + 20, 21, 22)) for n in (0, 3, 20)]), (0, 3, 20), strict=True):
+        np.testing.assert_array_equal(part[0], voxels[n : n + 20, 1:21, 2:22])
+
+
+def test_a_missing_mag_is_an_error(tmp_path):
     with pytest.raises(MissingError):
         wkwdask.read_many(tmp_path / "1", [((0, 0, 0), (1, 1, 1))])
-    wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(0).integers(0, 9, (32, 32, 32), np.uint8), block_len=8, file_len=2)
-    path = tmp_path / "1" / "z0" / "y1" / "x0.wkw"
-    raw = bytearray(path.read_bytes())
-    raw[-700:-600] = bytes(100)
-    path.write_bytes(raw)
-    errors = []
-    for read in (lambda box: wkwdask.read(tmp_path / "1", box), lambda box: wkwdask.read_many(tmp_path / "1", [((0, 0, 0), (9, 9, 9)), box, box])):
-        with pytest.raises(CorruptError) as caught:
-            read(((0, 0, 0), (32, 32, 32)))
-        errors.append(str(caught.value))
-    assert errors[0] == errors[1]
+    (tmp_path / "1").symlink_to(tmp_path / "gone")
+    with pytest.raises(MissingError):
+        wkwdask.read_many(tmp_path / "1", [((0, 0, 0), (1, 1, 1))] * 2)
+
+
+def _outcome(read):
+    try:
+        return [part.tobytes() for part in read()]
+    except wkwdask.WkwDaskError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("compression", ["raw", "lz4", "lz4hc"])
+@pytest.mark.parametrize("file_len", [1, 2])
+def test_damage_has_the_outcome_of_read(tmp_path, file_len, compression):
+    """Any bytes decode to the voxels that ``read`` returns, or raise its error."""
+    voxels = np.random.default_rng(0).integers(0, 4, (16, 16, 16), np.uint8)
+    wkwdask.write(tmp_path / "1", (0, 0, 0), voxels, block_len=8, file_len=file_len, compression=compression)
+    path = tmp_path / "1" / "z0" / "y0" / "x0.wkw"
+    raw, box = path.read_bytes(), ((0, 0, 0), (16, 16, 16))
+    found = set()
+
+    @given(damaged(raw))
+    def check(data):
+        path.write_bytes(data)
+        expected = _outcome(lambda: [wkwdask.read(tmp_path / "1", box)] * 2)
+        assert _outcome(lambda: wkwdask.read_many(tmp_path / "1", [box, box])) == expected
+        found.add(expected[0] if isinstance(expected[0], type) else bytes)
+
+    check()
+    assert len(found) > 1  # the strategy found broken files and valid ones
+
+
+def test_a_broken_link_is_no_absent_file(tmp_path):
+    wkwdask.write(tmp_path / "1", (0, 0, 0), np.ones((32, 32, 32), np.uint8), block_len=8, file_len=2)
+    boxes = [((0, 0, 0), (20, 20, 20)), ((4, 4, 4), (24, 24, 24))]
+    (tmp_path / "1" / "z1").rename(tmp_path / "moved")
+    assert (wkwdask.read_many(tmp_path / "1", boxes)[..., 15:] == 0).all(axis=(0, 1, 2, 3)).any()
+    (tmp_path / "1" / "z1").symlink_to(tmp_path / "gone")
+    with pytest.raises(MissingError, match="a symbolic link to a missing folder"):
+        wkwdask.read_many(tmp_path / "1", boxes)
 
 
 def test_a_replaced_mag_is_opened_again(tmp_path):

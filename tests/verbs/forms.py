@@ -35,7 +35,7 @@ class Form:
 def _save_wkw(array, url, offset, **others):
     dataset = url.rsplit("/", 1)[0]
     wkwdask.create_dataset(dataset, VOXEL_SIZE, existing="keep")
-    return wkwdask.to_wkw(array, f"{url}/1", offset=offset, block_len=8, file_len=2, **others)
+    return wkwdask.to_wkw(array, f"{url}/1", offset=offset, **{"block_len": 8, "file_len": 2} | others)
 
 
 def _save_precomputed(sharded):

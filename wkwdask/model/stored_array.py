@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from wkwdask.model.volume import RandomAccessVolume
 from wkwdask.plans.cells import SparseCells, cell_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -78,6 +78,42 @@ class BoxCodec(ABC):
     @abstractmethod
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
         """Fill an array with the voxels from ``low`` on, all inside the stored array, see :meth:`wkwdask.model.volume.Volume.read_into`."""
+
+    def read_pairs(self, array: StoredArray, pairs: ChunkPairs) -> Iterable[int]:
+        """Decode chunks into the boxes that they touch, each chunk once; yield the indices of chunks that must be read by :meth:`read_box` instead."""
+        del array
+        return range(len(pairs.cells))
+
+
+class ChunkPairs(NamedTuple):
+    """Chunks that boxes touch, and the boxes that each chunk touches: zeroed Fortran arrays (c, x, y, z) with all channels."""
+
+    cells: npt.NDArray[np.int64]
+    """Chunks (x, y, z) in the order of files and Morton codes, shape (n, 3)."""
+    cuts: npt.NDArray[np.int64]
+    """First of the boxes of each chunk in ``boxes``, and the end of the last, shape (n + 1,)."""
+    boxes: npt.NDArray[np.int64]
+    """Indices of boxes, chunk by chunk."""
+    outs: list[npt.NDArray[Any]]
+    """Part of each box inside the stored array."""
+    lows: npt.NDArray[np.int64]
+    """First voxel (x, y, z) of each of these parts, counted from the first stored voxel, shape (m, 3)."""
+    is_clipped: bool
+    """Whether any box reaches beyond the stored array."""
+
+    @property
+    def addresses(self) -> npt.NDArray[np.int64]:
+        """Address of each box in memory."""
+        return np.array([out.__array_interface__["data"][0] for out in self.outs], np.int64)
+
+    @property
+    def shapes(self) -> npt.NDArray[np.int64]:
+        """Shape (x, y, z) of each box, shape (m, 3)."""
+        return np.array([out.shape[1:] for out in self.outs], np.int64)
+
+    def part(self, first: int, last: int) -> ChunkPairs:
+        """Return some of the chunks."""
+        return self._replace(cells=self.cells[first:last], cuts=self.cuts[first : last + 1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,11 @@ class OpenFile(ABC):
             data += more
         return data
 
+    @property
+    def descriptor(self) -> int | None:
+        """File descriptor for compiled loops; None for a file in memory."""
+        return None
+
     @abstractmethod
     def read_some(self, nbytes: int, offset: int) -> bytes:
         """Read bytes at an offset; fewer at the end of the file."""
@@ -103,6 +108,10 @@ class LocalFile(OpenFile):
     def __init__(self, path: str, fd: int) -> None:
         self._fd = fd
         super().__init__(path, os.fstat(fd))
+
+    @property
+    def descriptor(self) -> int:
+        return self._fd
 
     def read_some(self, nbytes: int, offset: int) -> bytes:
         return os.pread(self._fd, nbytes, offset)

@@ -10,7 +10,8 @@ Pairs of a chunk and a box that touch each other are listed with arrays, and sor
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,67 +20,38 @@ from wkwdask.geometry import morton
 from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.arrays import copy_into
 from wkwdask.model.codec import clip
-from wkwdask.model.stored_array import BoxCodec
+from wkwdask.model.stored_array import BoxCodec, ChunkPairs
 from wkwdask.streams.threads import for_each, num_parts, read_on_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.stored_array import StoredArray
 
 
-class _Target(NamedTuple):
-    """Part of the result that overlaps a chunk."""
-
-    out: npt.NDArray[Any]
-    corner: Sequence[int]
-    """Place of the chunk's first voxel in ``out``."""
-
-    def part(self, shape: Sequence[int]) -> tuple[npt.NDArray[Any], tuple[slice, ...]]:
-        """Return the view of the overlap, and its place in the chunk."""
-        where, part = clip(self.corner, shape, self.out.shape)
-        return self.out[where], part
-
-
 def read_boxes(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]], threads: int) -> None:
-    """Fill zeroed arrays (c, x, y, z), one for each box, with the voxels from absolute ``corners``, shape (n, 3), on."""
+    """Fill zeroed Fortran arrays (c, x, y, z), one for each box, with the voxels from absolute ``corners``, shape (n, 3), on."""
     if len(outs) == 1:
         read_on_threads(array, outs[0], vec3(corners[0].tolist()), threads)
         return
     pairs = _list_pairs(array, corners, outs)
     count = len(pairs.cells)
     parts = min(count, num_parts(threads, count * math.prod(array.grid.chunk) * array.dtype.itemsize))
-    if parts:
-        for_each(lambda batch: _Batch(array, pairs, batch).read(), np.array_split(np.arange(count), parts), threads)
+    borders = [count * n // parts for n in range(parts + 1)] if parts else []
+    for_each(lambda part: _read_pairs(array, pairs.part(*part)), list(pairwise(borders)), threads)
 
 
-class _Pairs(NamedTuple):
-    """Chunks that boxes touch, and the boxes that touch each chunk."""
-
-    cells: npt.NDArray[np.int64]
-    """Chunks (x, y, z) in the order of files and Morton codes, shape (n, 3)."""
-    cuts: npt.NDArray[np.int64]
-    """First of the pairs of each chunk in ``boxes``, and their total, shape (n + 1,)."""
-    boxes: npt.NDArray[np.int64]
-    """Boxes, chunk by chunk."""
-    insides: list[npt.NDArray[Any]]
-    """Part of each result inside the stored array."""
-    lows: list[list[int]]
-    """First voxel of each of these parts, counted from the first stored voxel (c, x, y, z)."""
-
-
-def _list_pairs(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]]) -> _Pairs:
-    first = 0 if array.channels is None else array.channels[0]
+def _list_pairs(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]]) -> ChunkPairs:
     size, chunk = np.array(array.grid.size[1:]), np.array(array.grid.chunk[1:])
     wanted = corners - array.grid.origin
     shapes = np.array([out.shape[1:] for out in outs], np.int64).reshape(-1, 3)
     low = np.clip(wanted, 0, size)
     high = np.clip(wanted + shapes, low, size)
     insides = list(outs)
-    for n in np.flatnonzero((low != wanted).any(axis=1) | (high != wanted + shapes).any(axis=1)).tolist():
+    clipped = np.flatnonzero((low != wanted).any(axis=1) | (high != wanted + shapes).any(axis=1)).tolist()
+    for n in clipped:
         insides[n] = outs[n][:, *(slice(a, b) for a, b in zip((low - wanted)[n], (high - wanted)[n], strict=True))]
     # Number the chunks of each box, x fastest: chunk k of a box has the index k % nx, k // nx % ny, k // nx // ny.
     lowest, counts = low // chunk, np.where((high > low).all(axis=1, keepdims=True), -(-high // chunk) - low // chunk, 0)
@@ -90,91 +62,84 @@ def _list_pairs(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequen
     for axis in range(3):
         rest, inside = np.divmod(rest, counts[boxes, axis])
         cells[:, axis] = inside + lowest[boxes, axis]
-    order, starts = _group(array, cells)
-    lows = np.concatenate([np.full((len(low), 1), first), low], axis=1).tolist()
-    return _Pairs(cells[order[starts]], np.append(starts, len(order)), boxes[order], insides, lows)
+    order = _file_order(array, cells)
+    ordered = cells[order]
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(order)), np.bool_), (ordered[1:] != ordered[:-1]).any(axis=1)]))
+    return ChunkPairs(ordered[starts], np.append(starts, len(order)), boxes[order], insides, low, bool(clipped))
 
 
-def _group(array: StoredArray, cells: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sort chunks (x, y, z) by file and Morton code; return the order and the first place of each chunk in it."""
+def _file_order(array: StoredArray, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of chunks (x, y, z) by file and Morton code."""
     grid = array.grid
     file = grid.file or (1 << 62,) * 4
     files, inside = np.divmod(cells, [max(1, n // edge) for n, edge in zip(file[1:], grid.chunk[1:], strict=True)])
     columns = [*(inside >> morton.MAX_BITS).T, *files.T]
     keys = [morton.encode(inside & ((1 << morton.MAX_BITS) - 1)), *(column for column in columns if column.size and column.min() < column.max())]
-    order = np.lexsort(keys)
-    ordered = cells[order]
-    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(order)), np.bool_), (ordered[1:] != ordered[:-1]).any(axis=1)]))
-    return order, starts
+    return np.lexsort(keys)
 
 
-class _Batch:
-    """Some of the chunks, decoded by one thread."""
+def _read_pairs(array: StoredArray, pairs: ChunkPairs) -> None:
+    """Decode each chunk once and copy it to its boxes."""
+    reader = _PairReader(array, pairs)
+    if isinstance(array.layout, BoxCodec):
+        for number in array.layout.read_pairs(array, pairs):
+            reader.read_box(array.layout, number)
+    else:
+        reader.read_stored()
 
-    def __init__(self, array: StoredArray, pairs: _Pairs, numbers: npt.NDArray[np.int64]) -> None:
+
+class _PairReader:
+    """Reader of chunks into the boxes that they touch."""
+
+    def __init__(self, array: StoredArray, pairs: ChunkPairs) -> None:
         self._array, self._pairs = array, pairs
-        cells = pairs.cells[numbers]
-        self._numbers = dict(zip(map(tuple, cells.tolist()), numbers.tolist(), strict=True))
-        first, count = (0, array.grid.size[0]) if array.channels is None else array.channels
-        channels = range(first // array.grid.chunk[0], -(-(first + count) // array.grid.chunk[0]))
-        self._cells = np.concatenate([np.insert(cells, 0, channel, axis=1) for channel in channels])
-        self._memory = np.empty(array.grid.chunk, array.dtype, order="F")
+        self._first, self._count = (0, array.grid.size[0]) if array.channels is None else array.channels
 
-    def read(self) -> None:
-        """Decode each chunk and copy it to its boxes."""
-        array, seen = self._array, set()
+    def _targets(self, number: int, channel: int) -> Iterator[tuple[npt.NDArray[Any], list[int]]]:
+        """Yield the boxes that a chunk touches, and the place of its first voxel in each; ``channel`` is its first channel."""
+        pairs = self._pairs
+        boxes = pairs.boxes[pairs.cuts[number] : pairs.cuts[number + 1]]
+        places = (pairs.cells[number] * self._array.grid.chunk[1:] - pairs.lows[boxes]).tolist()
+        for box, place in zip(boxes.tolist(), places, strict=True):
+            yield pairs.outs[box], [channel - self._first, *place]
+
+    def read_stored(self) -> None:
+        """Read all chunks: decode them one by one as the layout yields them."""
+        array, chunk = self._array, self._array.grid.chunk
+        channels = range(self._first // chunk[0], -(-(self._first + self._count) // chunk[0]))
+        cells = np.concatenate([np.insert(self._pairs.cells, 0, channel, axis=1) for channel in channels])
+        missing = dict(zip(map(tuple, cells.tolist()), list(range(len(self._pairs.cells))) * len(channels), strict=True))
+        memory = np.empty(chunk, array.dtype, order="F")
         try:
-            for cell in self._decode_boxes() if isinstance(array.layout, BoxCodec) else self._decode():
-                seen.add(cell)
+            for cell, data, path, offset in array.layout.chunks_at(array, cells):
+                shape, source, targets = array.grid.shape_at(cell), array.source_of(path, cell), list(self._targets(missing.pop(cell), cell[0] * chunk[0]))
+                if len(targets) == 1:  # a codec may decode a part of a chunk faster than the whole
+                    out, place = targets[0]
+                    array.codec.decode_into(data, shape, out, place, source, offset)
+                else:
+                    _copy(array.codec.decode_chunk(data, shape, memory, source, offset), targets)
         except FormatError:
             array.identity.check(has_absent=True)  # raises ReplacedError if these are files of another array
             raise
-        array.identity.check(has_absent=len(seen) < len(self._cells))
-        if array.fill:
-            for cell in set(map(tuple, self._cells.tolist())) - seen:
-                for target in self._targets(cell):
-                    target.part(array.grid.chunk)[0][...] = array.fill
+        array.identity.check(has_absent=bool(missing))
+        for cell, number in missing.items() if array.fill else ():
+            for out, place in self._targets(number, cell[0] * chunk[0]):
+                out[clip(place, chunk, out.shape)[0]] = array.fill
 
-    def _targets(self, cell: Vec4) -> list[_Target]:
-        pairs, number = self._pairs, self._numbers[cell[1:]]
-        corner = [n * edge for n, edge in zip(cell, self._array.grid.chunk, strict=True)]
-        return [
-            _Target(pairs.insides[box], [a - b for a, b in zip(corner, pairs.lows[box], strict=True)])
-            for box in pairs.boxes[pairs.cuts[number] : pairs.cuts[number + 1]].tolist()
-        ]
+    def read_box(self, layout: BoxCodec, number: int) -> None:
+        """Read all channels of one chunk by the layout's function for boxes."""
+        array, pairs = self._array, self._pairs
+        x, y, z = (n * edge for n, edge in zip(pairs.cells[number].tolist(), array.grid.chunk[1:], strict=True))
+        shape = (self._count, *array.grid.clipped_shape_at((0, *pairs.cells[number].tolist()))[1:])
+        voxels = np.empty(shape, array.dtype, order="F")
+        layout.read_box(array, voxels, (self._first, x, y, z), fill_zeros=True)
+        _copy(voxels, self._targets(number, self._first))
 
-    def _decode(self) -> Iterator[Vec4]:
-        array, codec = self._array, self._array.codec
-        for cell, data, path, offset in array.layout.chunks_at(array, self._cells):
-            shape, source, targets = array.grid.shape_at(cell), array.source_of(path, cell), self._targets(cell)
-            if len(targets) == 1:  # a codec may decode a part of a chunk faster than the whole
-                codec.decode_into(data, shape, targets[0].out, targets[0].corner, source, offset)
-            else:
-                self._copy(codec.decode_chunk(data, shape, self._memory, source, offset), targets)
-            yield cell
 
-    def _decode_boxes(self) -> Iterator[Vec4]:
-        """Decode chunks by the layout's own function for boxes."""
-        array = self._array
-        layout = array.layout
-        assert isinstance(layout, BoxCodec)
-        for c, x, y, z in self._cells.tolist():
-            cell = (c, x, y, z)
-            corner, targets = [n * edge for n, edge in zip(cell, array.grid.chunk, strict=True)], self._targets(cell)
-            shape = array.grid.clipped_shape_at(cell)
-            if len(targets) == 1:
-                out, part = targets[0].part(shape)
-                a, b, d, e = (n + where.start for n, where in zip(corner, part, strict=True))
-                layout.read_box(array, out, (a, b, d, e), fill_zeros=True)
-            else:
-                voxels = self._memory[tuple(map(slice, shape))]
-                a, b, d, e = corner
-                self._copy(voxels if layout.read_box(array, voxels, (a, b, d, e), fill_zeros=False) else None, targets)
-            yield cell
-
-    def _copy(self, voxels: npt.NDArray[Any] | None, targets: list[_Target]) -> None:
-        if voxels is None:
-            return
-        for target in targets:
-            out, part = target.part(voxels.shape)
-            copy_into(voxels[part], out)
+def _copy(voxels: npt.NDArray[Any] | None, targets: Iterable[tuple[npt.NDArray[Any], list[int]]]) -> None:
+    """Copy a decoded chunk to its boxes, which are zero already if it is."""
+    if voxels is None:
+        return
+    for out, place in targets:
+        where, part = clip(place, voxels.shape, out.shape)
+        copy_into(voxels[part], out[where])

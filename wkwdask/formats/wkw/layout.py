@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from wkwdask.errors import FormatError
+from wkwdask.formats.wkw.boxes import can_read_pairs, read_pairs
 from wkwdask.formats.wkw.file import decode_block, encode_block, format_file_head
 from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
@@ -29,7 +30,7 @@ from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from wkwdask.model.chunk_grid import ChunkGrid, Vec4
     from wkwdask.model.file_buffer import FileBuffer
     from wkwdask.model.store import StoredFile
+    from wkwdask.model.stored_array import ChunkPairs
     from wkwdask.store.files import OpenFile
 
 
@@ -122,6 +124,10 @@ class WkwFiles(Shards, BoxCodec):
             array.identity.check(has_absent=True)
             check_links_of(reading.absent.values())
         return nonzero
+
+    def read_pairs(self, array: StoredArray, pairs: ChunkPairs) -> Iterable[int]:
+        """Decode blocks into the boxes that they touch; each page of a jump table is one compiled call."""
+        return read_pairs(array, self.header, pairs) if can_read_pairs(array, pairs) else range(len(pairs.cells))
 
     def _opened(self, file: StoredFile) -> WkwFile:
         return WkwFile(cast("OpenFile", file), self.header)

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from wkwdask.kernels.blocks.batch import ZeroFill
 
 PAGE_LEN = 32
-_PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
+PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
 _PAGES_PER_FILE = 4
 _OPEN_FILES = 64
 _BATCH_NBYTES = 8 << 20
 _MAX_STORED_NBYTES = (1 << 31) - 1  # the functions of LZ4 take sizes as int
-_GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second call
+GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second call
 _buffers = threading.local()
 
 
@@ -77,7 +77,7 @@ class WkwFile:
     def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box within one page of the jump table."""
         header = self.header
-        located = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
+        located = locate_blocks(self.page(page), low, high, header.block_len, origin, GAP_NBYTES, _BATCH_NBYTES)
         self._check_sizes(located, page)
         nonzero = 0
         batches = located.batches.tolist()
@@ -98,12 +98,12 @@ class WkwFile:
 
     def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
         """Return the boundaries of consecutive blocks within one page of the jump table."""
-        page, place = divmod(first, _PAGE_ENTRIES)
-        return self._page(page)[place : place + count + 1]
+        page, place = divmod(first, PAGE_ENTRIES)
+        return self.page(page)[place : place + count + 1]
 
     def all_bounds(self) -> npt.NDArray[np.int64]:
         """Return the boundaries of all blocks."""
-        pages = [self._page(number) for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES))]
+        pages = [self.page(number) for number in range(-(-self.header.blocks_per_file // PAGE_ENTRIES))]
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
@@ -133,7 +133,7 @@ class WkwFile:
     def _where(self, located: BlockLocations, page: int, n: int) -> tuple[str, int]:
         """Name a block in an error message, with its stored size."""
         row = located.blocks[n]
-        return f"{self.path}: block {page * _PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
+        return f"{self.path}: block {page * PAGE_ENTRIES + int(row[CODE])} at byte {int(row[OFFSET])}", int(row[SIZE])
 
     def _check_sizes(self, located: BlockLocations, page: int) -> None:
         """Raise CorruptError for stored sizes that LZ4 cannot have, before memory is allocated for them."""
@@ -148,13 +148,13 @@ class WkwFile:
             where, size = self._where(located, page, located.largest)
             raise CorruptError(f"{where}: {size} stored bytes, expected at most {_MAX_STORED_NBYTES}")
 
-    def _page(self, number: int) -> npt.NDArray[np.int64]:
+    def page(self, number: int) -> npt.NDArray[np.int64]:
         """Return the block boundaries of one page of the jump table; each page is read and checked once."""
         page = self._pages.get(number)
         if page is None:
             header = self.header
-            first = number * _PAGE_ENTRIES
-            count = min(_PAGE_ENTRIES, header.blocks_per_file - first)
+            first = number * PAGE_ENTRIES
+            count = min(PAGE_ENTRIES, header.blocks_per_file - first)
             if header.is_compressed:
                 offset, nbytes = table_range(first, count)
                 page = parse_jump_table(self.file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
@@ -220,7 +220,7 @@ def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
 
 # WEBKNOSSOS exports annotations as files of one block: opening each of them separately would cost more than decoding it.
 _SMALL_NBYTES = 512 << 10  # decoding a larger file takes longer than opening it
-_SMALL_BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
+SMALL_BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
 _MAX_FILES = 4096  # in one batch, including absent files
 _COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # headers of one mag agree in the first 8 bytes, except in the block type
 _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
@@ -228,10 +228,10 @@ _LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
 
 def has_small_files(header: WkwHeader) -> bool:
     """Return whether the files of a mag are small enough to read many in one call."""
-    return header.file_len == 1 and _max_file_nbytes(header) <= _SMALL_NBYTES
+    return header.file_len == 1 and max_file_nbytes(header) <= _SMALL_NBYTES
 
 
-def _max_file_nbytes(header: WkwHeader) -> int:
+def max_file_nbytes(header: WkwHeader) -> int:
     return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
 
 
@@ -240,17 +240,17 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
 
     ``read_one`` reads any file that is not plainly valid, or raises the exact error.
     """
-    max_nbytes = _max_file_nbytes(header)
-    memory = read_buffer(max(_SMALL_BATCH_NBYTES, max_nbytes))
+    max_nbytes = max_file_nbytes(header)
+    memory = read_buffer(max(SMALL_BATCH_NBYTES, max_nbytes))
     indices = ((x, y, z) for z in grid[2] for y in grid[1] for x in grid[0])
     nonzero, remaining = 0, math.prod(map(len, grid))
     while remaining:
-        batch = _read_batch(header_path, indices, max_nbytes, memory)
+        batch = read_batch(header_path, indices, max_nbytes, memory)
         remaining -= len(batch)
         index, start, size = np.split(np.array(batch, np.int64), (3, 4), axis=1)
         table = np.zeros((len(index), Z + 1), np.int64)
         table[:, X : Z + 1] = index * header.block_len - reading.topleft
-        absent, is_valid = size[:, 0] == ABSENT, _find_blocks(table, start, size, header, memory)
+        absent, is_valid = size[:, 0] == ABSENT, find_blocks(table, start, size, header, memory)
         decoded, broken = _decode(memory, table[is_valid], header, reading)
         nonzero += decoded
         if absent.any():
@@ -262,7 +262,7 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
     return nonzero
 
 
-def _read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
+def read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
     """Read files until the buffer is full; return index, offset in the buffer and size of each."""
     requested: list[Vec3] = []
 
@@ -278,7 +278,7 @@ def _read_batch(header_path: str, indices: Iterator[Vec3], max_nbytes: int, memo
     return [(*index, *place) for index, place in zip(requested, places, strict=True)]
 
 
-def _find_blocks(
+def find_blocks(
     table: npt.NDArray[np.int64], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64], header: WkwHeader, memory: npt.NDArray[np.uint8]
 ) -> npt.NDArray[np.bool_]:
     """Fill in the location of the block of each file; return which files have a matching header and a complete block."""

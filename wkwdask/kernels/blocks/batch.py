@@ -83,7 +83,7 @@ def decode_into(
         decoded = DecodeResult(*batch_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
     else:
         flat, strides = flat_memory(out)
-        block = _scratch_block(nbytes, out.itemsize)
+        block = scratch_block(nbytes, out.itemsize)
         decoded = DecodeResult(
             *compiled.decode_into(
                 source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, block.view(np.uint8), flat, out.shape, strides
@@ -131,7 +131,7 @@ def encode_from(
         end, nonzero = batch_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
     else:
         flat, strides = flat_memory(array)
-        block = _scratch_block(nbytes, array.itemsize)
+        block = scratch_block(nbytes, array.itemsize)
         end, nonzero = compiled.encode_from(  # int: numba takes long to find the type of an enumeration
             flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
         )
@@ -152,7 +152,7 @@ def _compiled() -> Any:
     return batch_compiled
 
 
-def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
+def scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
     """Return this thread's memory for one decoded block. Allocating it in each call would take about as long as decoding into it."""
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.size < nbytes:
