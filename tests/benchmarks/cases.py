@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .analysis_cases import analysis_cases
@@ -9,8 +10,9 @@ from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .format_cases import precomputed_cases, zarr_cases
 from .memory import Memory
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
-from .race import Faster, Race, Unit
+from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
+from .works.base import arranged_boxes
 
 if TYPE_CHECKING:
     from .data import Data
@@ -23,6 +25,7 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases: list[Race | Memory] = []
     for layer in LAYERS:
         cases += [_read_whole(data, layer), _open(data, layer), *(_read_boxes(data, layer, edge, count) for edge, count in ((32, 200), (128, 60)))]
+    cases += [_read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS]
     cases += [make(data, layer) for layer in LAYERS for make in (_threads_read, _threads_boxes)]
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
@@ -74,7 +77,26 @@ def _read_boxes(data: Data, layer: str, edge: int, count: int) -> Race:
 def _threads_read(data: Data, layer: str) -> Race:
     options = _whole_options(data, layer) | {"size": data.real_size}
     one, two = (Unit(threads_label(threads), "ours.Read", options | {"threads": threads}, False) for threads in (1, 2))
-    return scaling(f"threads/{layer}/whole", f"threads: read {LABELS[layer]}, whole in halves", one, two)
+    race = scaling(f"threads/{layer}/whole", f"threads: read {LABELS[layer]}, whole", one, two)
+    return replace(race, units=(*race.units, Unit("wkw", "reference.Read", options)), conclusions=(Scaling(0.9), FasterByWall(1, 4, 1.6)))
+
+
+_ARRANGEMENTS = {
+    "near": (64, 2.0, "64 boxes of {0}^3 near each other"),
+    "half": (32, 2.0, "boxes of {0}^3, half an edge apart"),
+    "apart": (32, 1.0, "boxes of {0}^3 that share no block"),
+}
+"""Edge, least ratio to a loop, and description of the boxes that one call reads."""
+
+
+def _read_many(data: Data, layer: str, arrangement: str) -> Race:
+    edge, target, what = _ARRANGEMENTS[arrangement]
+    edge = min(edge, data.real_size // 4)
+    count = len(arranged_boxes(data.real_size, edge, arrangement))
+    options = {"path": data.cube(layer).mag, "size": data.real_size, "edge": edge, "arrangement": arrangement}
+    options["passes"] = _passes(count * edge**3 * ITEMSIZE[layer])
+    units = (Unit("wkwdask, read_many", "ours.ReadMany", options), Unit("wkwdask, loop of read", "ours.ReadMany", options | {"loop": True}))
+    return Race(f"many/{layer}/{arrangement}", f"read {LABELS[layer]}, {what.format(edge)}", units, (Faster(0, 1, target, shows_peak=True),))
 
 
 def _threads_boxes(data: Data, layer: str) -> Race:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .data import ITEMSIZE, LAYERS
@@ -20,7 +20,7 @@ _OTHER = {"em": "it rounds down", "seg": "ties of the mode"}
 def precomputed_cases(data: Data) -> list[Race]:
     """List everything, in the order of the table."""
     kinds = [_Kind(data, layer, sharded) for layer in LAYERS for sharded in (True, False)]
-    return [make(kind) for make in (_write, _read, _pyramid, _convert) for kind in kinds]
+    return [make(kind) for make in (_write, _read, _read_many, _pyramid, _convert) for kind in kinds]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,16 @@ def _read(kind: _Kind) -> Race:
         kind.unit("read", "tensorstore", "tensorstore_precomputed", "Read"),
     )
     return kind.race("read", kind.title("read"), units, (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True)))
+
+
+def _read_many(kind: _Kind) -> Race:
+    """Ours beside tensorstore."""
+    edge = min(64, kind.cube.edge // 4)
+    units = tuple(
+        replace(unit, options=unit.options | {"edge": edge, "arrangement": "near"})
+        for unit in (kind.unit("many", "wkwdask", "ours_precomputed", "ReadMany"), kind.unit("many", "tensorstore", "tensorstore_precomputed", "ReadMany"))
+    )
+    return kind.race("many", kind.title(f"64 boxes of {edge}^3 near each other, of"), units, (Faster(0, 1, 1.0, shows_peak=True),))
 
 
 def _pyramid(kind: _Kind) -> Race:

@@ -167,6 +167,28 @@ class Faster:
 
 
 @dataclass(frozen=True)
+class FasterByWall:
+    """The first tool is so many times as fast as the second by wall time."""
+
+    tool: int
+    """Place among the units."""
+    against: int
+    """Place among the units."""
+    target: float
+    """The ratio that is asked for."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line."""
+        ours, other = outcomes[self.tool], outcomes[self.against]
+        row = Row(work, ours, other, f">= {self.target:g}x of wall")
+        if row.ratio() is not None:
+            ratio = ours.wall_speed / other.wall_speed
+            row.met = ratio >= self.target
+            row.note = f"wall {ratio:.2f}x"
+        return [row]
+
+
+@dataclass(frozen=True)
 class OfLimit:
     """Speed of a pyramid as a fraction of the sum of its parts, each timed alone."""
 
@@ -248,7 +270,7 @@ class Scaling:
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Give one line."""
-        one, two, compute_one, compute_two = outcomes
+        one, two, compute_one, compute_two = outcomes[:4]
         row = Row(work, two, one, f">= {self.target:g} of compute")
         if all(outcome.samples for outcome in outcomes):
             gain, machine = one.wall / two.wall, compute_one.wall / compute_two.wall

@@ -44,6 +44,18 @@ def boxes(size: int, edge: int, count: int) -> list[tuple[tuple[int, int, int], 
     return [((x, y, z), (x + edge, y + edge, z + edge)) for x, y, z in corners]
 
 
+def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
+    """Return boxes as pairs of corners, shape (n, 2, 3): 64 ``near`` each other at any voxel, ``half`` an edge apart, or ``apart`` by an edge."""
+    if arrangement == "near":
+        within = min(size, 4 * edge)
+        corners = np.random.default_rng(7).integers(0, within - edge + 1, (64, 3)) + (size - within) // 2
+    else:
+        step = edge // 2 if arrangement == "half" else 2 * edge
+        first = np.arange(edge // 4, size - edge + 1, step)[:8]
+        corners = np.stack(np.meshgrid(first, first, first, indexing="ij"), axis=-1).reshape(-1, 3)
+    return np.stack([corners, corners + edge], axis=1)
+
+
 def folder_nbytes(folders: list[Path]) -> int:
     """Add up the lengths of all files below some folders."""
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())

@@ -5,19 +5,23 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dask
 import numpy as np
 
 import wkwdask
 
-from .base import DatasetCopy, Work, boxes, digest, folder_nbytes, read_mag
+from .base import DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REQUIRES = ("wkwdask",)
 
 
 class Read(Work):
-    """``wkwdask.read`` of the whole mag, in halves where there are threads, or of boxes.
+    """``wkwdask.read`` of the whole mag or of boxes.
 
     Parameters
     ----------
@@ -30,16 +34,17 @@ class Read(Work):
     edge, count : int
         Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
     threads : int
-        0 reads the whole mag in one call; from 1 on it is two halves, and the boxes or halves are dealt to so many threads.
+        Number of threads: a whole mag is read by all of them, boxes are dealt to them.
     """
 
-    def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 0) -> None:
+    def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 1) -> None:
+        if threads == 1:
+            dask.config.set(scheduler="synchronous")
         self._path = path
         self._passes = passes
-        half = ((0, 0, 0), (size, size, size // 2)), ((0, 0, size // 2), (size, size, size))
-        self._boxes = boxes(size, edge, count) if edge else list(half) if threads else [None]
+        self._boxes = boxes(size, edge, count) if edge else [None]
         self._threads = threads
-        self._pool = ThreadPoolExecutor(max(threads, 1))
+        self._pool = ThreadPoolExecutor(threads)
         self.nbytes = passes * sum(result.nbytes for result in self._read_all(self._boxes))
         self._results = []
 
@@ -50,7 +55,9 @@ class Read(Work):
         """Read."""
         for _ in range(self._passes):
             self._results = None  # as in any loop over a volume: the memory of one result is free for the next
-            if self._threads > 1:
+            if self._threads > 1 and self._boxes[0] is None:
+                self._results = [wkwdask.read(self._path, threads=self._threads)]
+            elif self._threads > 1:
                 shares = [self._boxes[n :: self._threads] for n in range(self._threads)]
                 self._results = [result for share in self._pool.map(self._read_all, shares) for result in share]
             else:
@@ -58,6 +65,46 @@ class Read(Work):
 
     def digests(self) -> list[str]:
         """Hash every result."""
+        return [digest(result) for result in self._results]
+
+
+class ReadMany(Work):
+    """``wkwdask.read_many``, or a loop of ``wkwdask.read``.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size : int
+        Edge of the volume [voxels].
+    edge : int
+        Edge of the boxes [voxels].
+    arrangement : str
+        Where they lie, see ``arranged_boxes``.
+    passes : int
+        Number of passes of a run.
+    loop : bool
+        Whether each box is one call.
+    """
+
+    def __init__(self, path: str, size: int, edge: int, arrangement: str, passes: int = 1, loop: bool = False) -> None:
+        dask.config.set(scheduler="synchronous")
+        self._path, self._passes, self._loop = path, passes, loop
+        self._boxes = arranged_boxes(size, edge, arrangement)
+        self.nbytes = passes * sum(result.nbytes for result in self._read())
+        self._results = None
+
+    def _read(self) -> Sequence[np.ndarray]:
+        return [wkwdask.read(self._path, box) for box in self._boxes] if self._loop else wkwdask.read_many(self._path, self._boxes)
+
+    def run(self) -> None:
+        """Read."""
+        for _ in range(self._passes):
+            self._results = None
+            self._results = self._read()
+
+    def digests(self) -> list[str]:
+        """Hash every box."""
         return [digest(result) for result in self._results]
 
 

@@ -9,7 +9,7 @@ import dask
 import wkwdask
 
 from . import precomputed
-from .base import digest
+from .base import arranged_boxes, digest
 from .precomputed import RESOLUTION, edge_of_chunks
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Read(precomputed.Pyramid):
     """``wkwdask.read`` of the whole scale."""
 
     def __init__(self, **options: Any) -> None:
+        dask.config.set(scheduler="synchronous")
         super().__init__(**options)
         self._result: np.ndarray | None = None
 
@@ -56,6 +57,23 @@ class Read(precomputed.Pyramid):
     def digests(self) -> list[str]:
         """Hash what was read."""
         return [digest(self._result)]
+
+
+class ReadMany(Read):
+    """``wkwdask.read_many`` of boxes, see ``arranged_boxes``."""
+
+    def __init__(self, edge: int, arrangement: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._boxes = arranged_boxes(self.size, edge, arrangement)
+        self.nbytes = len(self._boxes) * edge**3 * self.dtype.itemsize
+
+    def run(self) -> None:
+        """Read."""
+        self._result = wkwdask.read_many(f"precomputed://{self.source}", self._boxes)
+
+    def digests(self) -> list[str]:
+        """Hash every box."""
+        return [digest(part) for part in self._result]
 
 
 class Pyramid(precomputed.Pyramid):

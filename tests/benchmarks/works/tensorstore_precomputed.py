@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from . import precomputed
-from .base import NUM_MAGS, digest
+from .base import NUM_MAGS, arranged_boxes, digest
 from .precomputed import info_of, shard_boxes
 
 REQUIRES = ("tensorstore",)
 _CONTEXT = {"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}}
 
 
-def _open(folder: Any, size: int, dtype: np.dtype, *, sharded: bool, level: int = 0, create: bool = False) -> Any:
+def _open(folder: Any, size: int, dtype: np.dtype, *, sharded: bool, level: int = 0, create: bool = False, cache_nbytes: int = 0) -> Any:
     import tensorstore
 
     volume, entry = info_of(size, dtype, sharded=sharded, level=level)
@@ -25,7 +25,9 @@ def _open(folder: Any, size: int, dtype: np.dtype, *, sharded: bool, level: int 
         "multiscale_metadata": volume,
         **({"scale_metadata": scale} if create else {"scale_index": level}),
     }
-    return tensorstore.open(spec, create=create, open=not create, context=tensorstore.Context(_CONTEXT)).result()
+    return tensorstore.open(
+        spec, create=create, open=not create, context=tensorstore.Context(_CONTEXT | {"cache_pool": {"total_bytes_limit": cache_nbytes}})
+    ).result()
 
 
 class Write(precomputed.Written):
@@ -59,6 +61,25 @@ class Read(precomputed.Pyramid):
     def digests(self) -> list[str]:
         """Hash what was read."""
         return [digest(self._result[..., 0])]
+
+
+class ReadMany(Read):
+    """Boxes, all of which are requested before the first result is awaited; a cache keeps the chunks that several of them share."""
+
+    def __init__(self, edge: int, arrangement: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._boxes = arranged_boxes(self.size, edge, arrangement).tolist()
+        self.nbytes = len(self._boxes) * edge**3 * self.dtype.itemsize
+
+    def run(self) -> None:
+        """Read."""
+        scale = _open(self.source, self.size, self.dtype, sharded=self.sharded, cache_nbytes=1 << 30)
+        futures = [scale[tuple(slice(a, b) for a, b in zip(low, high, strict=True))].read(order="F") for low, high in self._boxes]
+        self._result = [future.result() for future in futures]
+
+    def digests(self) -> list[str]:
+        """Hash every box."""
+        return [digest(part[..., 0]) for part in self._result]
 
 
 class Pyramid(precomputed.Pyramid):
