@@ -87,8 +87,8 @@ def mag(tmp_path):
 
 def test_small_files_are_read_together(mag, monkeypatch):
     calls = []
-    before = wkw_small_files._read_batch
-    monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: calls.append(args) or before(*args))
+    before = wkw_small_files.read_batch
+    monkeypatch.setattr(wkw_small_files, "read_batch", lambda *args: calls.append(args) or before(*args))
     monkeypatch.setattr(wkw, "open_if_stored", lambda *args: pytest.fail("a file was opened by itself"))
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE))
     assert len(calls) == 1
@@ -119,8 +119,8 @@ def test_any_box(tmp_path, path, channels, compression):
 
 def test_batches_are_bounded(tmp_path, path, monkeypatch):
     sizes = []
-    before = wkw_small_files._read_batch
-    monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
+    before = wkw_small_files.read_batch
+    monkeypatch.setattr(wkw_small_files, "read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
     array = voxels((256, 256, 64), "uint8")
     folder = make(tmp_path / "1", array, block_len=32, compression="raw")
     np.testing.assert_array_equal(read(folder, shape=array.shape)[0], array)

@@ -109,6 +109,7 @@ def _use_arrays(dtype: str) -> None:
             mag = f"{dataset}/{file_len}/1"
             wkwdask.write(mag, (0, 0, 0), array, block_len=8, file_len=file_len)
             wkwdask.read(mag, ((0, 0, 0), (28, 31, 31)))
+            wkwdask.read_many(mag, [((0, 0, 0), (9, 9, 9)), ((1, 1, 1), (10, 10, 10))])
             wkwdask.open(mag).compute(scheduler="synchronous")
 
 
