@@ -12,6 +12,7 @@ from .memory import Memory
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, FasterByWall, Race, Scaling, Unit
 from .rechunk_cases import rechunk_cases
+from .start import Start
 from .works.base import arranged_boxes
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 _SOME_NBYTES = 400e6  # decoded by one measurement of a read: long enough to be timed
 
 
-def all_cases(data: Data) -> list[Race | Memory]:
+def all_cases(data: Data) -> list[Race | Memory | Start]:
     """List everything that can be measured, in the order of the table."""
-    cases: list[Race | Memory] = []
+    cases: list[Race | Memory | Start] = [Start("start", data)]
     for layer in LAYERS:
         cases += [_read_whole(data, layer), _open(data, layer), *(_read_boxes(data, layer, edge, count) for edge, count in ((32, 200), (128, 60)))]
     cases += [_read_many(data, layer, arrangement) for layer in LAYERS for arrangement in _ARRANGEMENTS]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .memory import Memory
     from .race import Race
+    from .start import Start
     from .table import Row
 
 
@@ -46,7 +47,7 @@ def is_chosen(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern.rstrip('/')}/*")
 
 
-def run_cases(cases: Sequence[Race | Memory], data: Data, repeat: int) -> list[Row]:
+def run_cases(cases: Sequence[Race | Memory | Start], data: Data, repeat: int) -> list[Row]:
     """Measure cases one after the other, put away what each has written, and say on standard error how far it is."""
     rows = []
     for case in cases:

@@ -20,6 +20,7 @@ from .measure import Outcome, Sample, measure
 from .memory import Memory
 from .race import NOT_INSTALLED, Faster, OfLimit, Race, Scaling, Unit, Within, run_units
 from .serving import Server, create
+from .start import Start
 from .table import Row, format_table
 from .works.base import boxes, digest, read_mag
 
@@ -259,6 +260,23 @@ def test_memory_makes_rows(data, monkeypatch):
     rows = memory.run(1, lambda text: None)
     assert [row.met for row in rows] == [True, False]  # small enough, but the second takes twice as much
     assert "peak 64 MB anonymous, 64 MB per worker" in rows[0].note
+
+
+def test_starts_make_rows(data, monkeypatch):
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("no /proc here")
+    processes = Start("start", data).processes()
+    chosen = {name: processes[name] for name in ("info", "first read")} | {"fails": dataclasses.replace(processes["info"], code="raise ValueError('so')")}
+    chosen["large"] = dataclasses.replace(processes["first read"], code="memory = b'x' * (300 << 20)", peak_mb=200)
+    monkeypatch.setattr(Start, "processes", lambda self: chosen)
+    info, read, fails, large = Start("start", data).run(1, lambda text: None)
+    for row in (info, read):
+        assert row.tool.problem == ""
+        assert len(row.tool.samples) == 1
+        assert " s CPU, " in row.note
+    assert fails.tool.problem == "FAILED: ValueError: so"
+    assert (large.met, large.target) == (False, "<= 0.8 s CPU, <= 200 MB")
+    assert format_table([info, read, fails, large])
 
 
 def test_missing_tool_is_shown(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info precomputed://https://host/volume
       wkwdask info n5://volume.n5/em
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else the import of numpy starts a thread for each core
     from wkwdask.cli.tables import print_contents
 
     summary = wkwdask.info(path)
