@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +15,12 @@ from verbs.forms import FORMS
 import wkwdask
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats import registry
+from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import PrecomputedCodec
 from wkwdask.formats.wkw import boxes as wkw_boxes
 from wkwdask.formats.wkw.layout import WkwFiles
 from wkwdask.streams import threads
+from wkwdask.streams.boxes import read_boxes
 
 OFFSET, SHAPE = (3, 0, 9), (43, 30, 37)
 WKW, PRECOMPUTED, SHARDED, N5, ZARR_2, ZARR_3, TOY = FORMS
@@ -95,9 +99,26 @@ def test_threads_read_the_same_voxels(url, boxes):
         assert wkwdask.read(url, box, threads=3).tobytes() == wkwdask.read(url, box, threads=1).tobytes()
 
 
+@given(some_boxes(), vectors(-20, 20), st.sampled_from([1, 3]))
+def test_parts_of_a_stored_array_equal_read_into(url, boxes, shift, num_threads):
+    """Some of the channels, another origin, and boxes that reach beyond the array."""
+    array = open_stored(url)[1].moved(shift)
+    if array.num_channels > 1:
+        array = replace(array, channels=(1, array.num_channels - 1))
+    corners = np.array([low for low, _ in boxes], np.int64).reshape(-1, 3) + shift - 6
+    outs = [np.zeros((array.num_channels, *np.subtract(high, low) + 11), array.dtype, order="F") for low, high in boxes]
+    read_boxes(array, corners, outs, num_threads)
+    for corner, out in zip(corners.tolist(), outs, strict=True):
+        expected = np.empty_like(out)
+        array.read_into(expected, tuple(corner))
+        assert out.tobytes() == expected.tobytes()
+
+
 def test_a_box_beyond_the_layer_is_an_error(url):
     with pytest.raises(BoundsError, match="reaches outside"):
         wkwdask.read_many(url, [((3, 0, 9), (4, 1, 10)), ((3, 0, 9), (4, 31, 10))])
+    with pytest.raises(BoundsError, match="reaches outside"):
+        wkwdask.read_many(url, [((3, 0, 9), (4, 1, 10)), ((3, 0, 9), (4, 1 << 70, 10))])
 
 
 def test_boxes_in_all_notations(url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -190,7 +191,7 @@ def read_many(
 ) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
     """Read many boxes, decoding each block once however many boxes overlap it. Safe to call in threads and forked processes.
 
-    Besides the result, memory holds a batch of stored blocks and a table of about 200 bytes for each block of each box.
+    Besides the result, memory holds a batch of stored blocks and a table of about 500 bytes for each block of each box.
 
     Parameters
     ----------
@@ -234,32 +235,53 @@ def read_many(
     """
     parsed_mag = mag_or_key(mag)
     volume = open_cached(url, layer, parsed_mag)
-    selected = [voxel_box(box, volume.box.mag) for box in boxes]
-    if not all(map(volume.box.contains, selected)):
+    corners = _parse_boxes(boxes, volume)
+    if not _are_inside(corners, volume.box):
         volume = open_cached(url, layer, parsed_mag, refresh=True)  # the layer may have grown
-        for box in selected:
-            check_inside(volume.name, volume.box, box)
+        if not _are_inside(corners, volume.box):
+            for low, high in corners.tolist():
+                check_inside(volume.name, volume.box, BoundingBox.from_corners(low, high, volume.box.mag))
     try:
-        return _read_boxes(volume, selected, threads)
+        return _read_boxes(volume, corners, threads)
     except ReplacedError:  # another job replaced the mag after it was opened
-        return _read_boxes(open_cached(url, layer, parsed_mag, refresh=True), selected, threads)
+        return _read_boxes(open_cached(url, layer, parsed_mag, refresh=True), corners, threads)
 
 
-def _read_boxes(volume: StoredArray, boxes: Sequence[BoundingBox], threads: int | None) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
-    shapes = {box.size for box in boxes} or {(0, 0, 0)}
+def _parse_boxes(boxes: Sequence[BoundingBox | Sequence[Sequence[int]]] | npt.NDArray[Any], volume: Volume) -> npt.NDArray[np.int64]:
+    """Return the corners of boxes in voxels of a volume, shape (n, 2, 3)."""
+    try:
+        corners = np.asarray(boxes)
+        if corners.dtype.kind in "iu" and corners.shape[1:] == (2, 3) and (corners[:, 0] <= corners[:, 1]).all():
+            return corners.astype(np.int64)
+    except ValueError:  # not all are pairs of corners
+        pass
+    parsed = [voxel_box(box, volume.box.mag) for box in boxes]
+    try:
+        return np.array([(box.topleft, box.bottomright) for box in parsed], np.int64).reshape(-1, 2, 3)
+    except OverflowError:
+        raise BoundsError(f"{volume.name}: a box has more than 63 bits and reaches outside {volume.box}") from None
+
+
+def _are_inside(corners: npt.NDArray[np.int64], box: BoundingBox) -> bool:
+    return bool((corners[:, 0] >= box.topleft).all() and (corners[:, 1] <= box.bottomright).all())
+
+
+def _read_boxes(volume: StoredArray, corners: npt.NDArray[np.int64], threads: int | None) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+    shapes = (corners[:, 1] - corners[:, 0]).tolist() or [[0, 0, 0]]
     out: npt.NDArray[Any] | list[npt.NDArray[Any]]
     try:
-        if len(shapes) == 1:
-            x, y, z = shapes.pop()
-            out = np.zeros((len(boxes), z, y, x, volume.num_channels), volume.dtype).transpose(0, 4, 3, 2, 1)
+        if all(shape == shapes[0] for shape in shapes):
+            x, y, z = shapes[0]
+            out = np.zeros((len(corners), z, y, x, volume.num_channels), volume.dtype).transpose(0, 4, 3, 2, 1)
         else:
-            out = [np.zeros((volume.num_channels, *box.size), volume.dtype, order="F") for box in boxes]
+            out = [np.zeros((volume.num_channels, *shape), volume.dtype, order="F") for shape in shapes]
     except (MemoryError, ValueError):
-        count = volume.num_channels * sum(box.volume for box in boxes)
-        raise UnsupportedError(f"{volume.name}: {len(boxes)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer") from None
-    corners = np.array([box.topleft for box in boxes], np.int64).reshape(-1, 3)
+        count = volume.num_channels * sum(map(math.prod, shapes))
+        raise UnsupportedError(
+            f"{volume.name}: {len(corners)} boxes have {count:,} values of {volume.dtype}, which do not fit into memory; read fewer"
+        ) from None
     parts = list(out)
-    read_boxes(volume, corners, parts, _num_threads(threads, sum(part.nbytes for part in parts)))
+    read_boxes(volume, corners[:, 0], parts, _num_threads(threads, sum(part.nbytes for part in parts)))
     return out
 
 
