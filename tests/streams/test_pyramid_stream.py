@@ -6,7 +6,6 @@ counting. Nothing of it knows bricks, regions, passes or Morton order.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 
 import numpy as np
@@ -309,7 +308,7 @@ def test_allocated_memory_is_within_the_plan(monkeypatch, steps):
             allocated.append(memory.nbytes)
             return memory
 
-        monkeypatch.setattr(stream_module, "_brick_pools", threading.local())
+        monkeypatch.setattr(stream_module, "_free_bricks", stream_module.FreeBricks())
         monkeypatch.setattr(PyramidStream, "_allocate", counted)
         _stream(plan, np.ones((1, *plan.source_box.size), np.uint8), "max", sparse=False)
         assert sum(allocated) <= plan.memory_nbytes(1) * (1 if orderly else 4)

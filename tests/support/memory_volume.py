@@ -202,6 +202,7 @@ class MemoryTarget:
     most_part_nbytes: int = 1 << 40
     merges: bool = False
     origin: tuple = (0, 0, 0)
+    has_morton_order = True
 
     @property
     def dtype(self):
@@ -221,6 +222,9 @@ class MemoryTarget:
         if store_of(self.folder).get("prepared") is None:
             raise AssertionError("a part was opened before the target was prepared")
         return MemoryPartWriter(self, shard, part)
+
+    def encode_box(self, array, topleft, *, is_part=False):
+        return array.copy(), topleft
 
     def part_name(self, shard, part):
         return "part-{}-{}-{}-of-{}-{}-{}".format(*part, *shard)
@@ -290,6 +294,9 @@ class MemoryPartWriter:
         self._take(box)
         self._voxels[(slice(None), *_slices(box, self._box.topleft))] = array
         self._stats.add(array, topleft)
+
+    def add(self, encoded):
+        self.append(*encoded)
 
     def skip(self, box):
         self._take(box)

@@ -125,7 +125,7 @@ def build_pyramid(
     ['1', '2-2-1', '4-4-1']
     """
     from wkwdask.graphs.job_array import check_restartable
-    from wkwdask.graphs.runners import is_pyramid_planned, num_workers, run_plan, run_work
+    from wkwdask.graphs.runners import is_pyramid_planned, num_sharing_workers, run_plan, run_work
 
     if is_pyramid_planned(os.fspath(url)):
         return Report((), 0, 0.0)
@@ -143,7 +143,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_workers())) for name in names]
+        pyramids = [_with_warnings(lay_out_pyramid(url, name, pyramid_options, existing, num_sharing_workers())) for name in names]
         check_restartable(len(pyramids), overwrites=existing == "overwrite")
         if len(pyramids) > 1:  # a mag of the last layer that is in the way must raise before the first pyramid is built
             for pyramid in pyramids:
@@ -190,15 +190,15 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     >>> wkwdask.plan_pyramid(dataset.path, "raw", mags=["2-2-1", "4-4-1"]).files
     2
     """
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import num_sharing_workers, num_workers
 
     if layer is not None and not isinstance(layer, str):
         raise TypeError(f"layer must be the name of one layer, got {layer!r}")
     if options.keys() & {"update", "bounding_box"}:
         raise TypeError("plan_pyramid() plans whole pyramids: update= and bounding_box= are for build_pyramid()")
     existing = options.pop("existing", "error")
-    workers = num_workers()
-    return estimate_pyramid(_with_warnings(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, workers)), workers)
+    plan = _with_warnings(lay_out_pyramid(url, layer, _pyramid_options(url, options), existing, num_sharing_workers()))
+    return estimate_pyramid(plan, num_workers())
 
 
 @storage_options(*storage_records())

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.retries import FailedAttempt
+from wkwdask.runs.shared_loop import sharing_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ _MOST_DEATHS = 3  # processes that may die while they run the same task and noth
 
 def run_on_threads(job: RetryingJob, workers: int) -> None:
     """Run a job on threads of this process."""
-    _LocalRun(job, lambda: ThreadPoolExecutor(workers, thread_name_prefix="wkwdask"), workers, job.attempt).run()
+    _LocalRun(job, lambda: sharing_pool(workers), workers, job.attempt).run()
 
 
 def run_on_processes(job: RetryingJob, workers: int) -> None:

@@ -123,6 +123,12 @@ def num_workers() -> int:
     return int(configured) if configured else available_cores()
 
 
+def num_sharing_workers() -> int:
+    """Return the number of tasks to plan for where threads share the work of a task: 1 if all of them are threads of this process."""
+    is_here = current_batch() is None and active_client() is None and dask.base.get_scheduler() is not dask.multiprocessing.get
+    return 1 if is_here else num_workers()
+
+
 def memory_per_task() -> int:
     """Return the memory for each task that runs at once [bytes]."""
     batch, client = current_batch(), active_client()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,9 @@ if TYPE_CHECKING:
 MEMORY_NBYTES = 8 << 20  # buffer of an open file
 
 _REPEATED_NBYTES = 1 << 18
-_POOL_SIZE = 4  # buffers that a thread keeps for its next files: fresh memory costs page faults
-_pool = threading.local()
+_DIRECT_NBYTES = 1 << 20  # larger data are written without a copy in the buffer
+_MAX_FREE = 16  # buffers that are kept for the next files: fresh memory costs page faults
+_free: list[npt.NDArray[np.uint8]] = []
 
 
 class FileBuffer:
@@ -69,7 +69,12 @@ class FileBuffer:
         self._used += nbytes
 
     def append(self, data: npt.NDArray[np.uint8]) -> None:
-        """Append a copy of some bytes."""
+        """Append some bytes."""
+        if data.size >= _DIRECT_NBYTES and not self._has_checksum and self._open_file is not None:
+            self.flush()
+            self.file.write(data, self._offset)
+            self._offset += data.size
+            return
         while data.size:
             room = self.reserve(data.size, 1)
             room[...] = data[: room.size]
@@ -106,22 +111,48 @@ class FileBuffer:
     def close(self) -> NewFile:
         """Write the last bytes and return the file, which is still to be published."""
         self.flush()
-        self._return_memory()
+        self.release()
         return self.file
 
     def discard(self) -> None:
         """Remove the file."""
-        self._return_memory()
+        self.release()
         if self._file is not None:
             self._file.discard()
 
-    def _return_memory(self) -> None:
-        pool = _pool.__dict__.setdefault("memories", [])
-        if self._memory.size == MEMORY_NBYTES and len(pool) < _POOL_SIZE:
-            pool.append(self._memory)
+    def release(self) -> None:
+        """Keep the memory for the next files."""
+        if self._memory.size == MEMORY_NBYTES and len(_free) < _MAX_FREE:
+            _free.append(self._memory)
         self._memory = np.empty(0, np.uint8)
 
 
+class EncodedBytes(FileBuffer):
+    """Buffer that keeps all bytes in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """All bytes, valid until :meth:`release`."""
+        return self._memory[: self._used]
+
+    def reserve(self, nbytes: int, min_nbytes: int | None = None) -> npt.NDArray[np.uint8]:
+        del min_nbytes
+        if self._used + nbytes > self._memory.size:
+            memory = np.empty(max(2 * self._memory.size, self._used + nbytes), np.uint8)
+            memory[: self._used] = self.data
+            self.release()
+            self._memory = memory
+        return self._memory[self._used : self._used + nbytes]
+
+    def flush(self) -> None:
+        """Keep the bytes."""
+
+
 def _borrow_memory() -> npt.NDArray[np.uint8]:
-    pool = _pool.__dict__.setdefault("memories", [])
-    return pool.pop() if pool else np.empty(MEMORY_NBYTES, np.uint8)
+    try:
+        return _free.pop()
+    except IndexError:  # not asked for before, since another thread could take the last one in between
+        return np.empty(MEMORY_NBYTES, np.uint8)

@@ -126,6 +126,16 @@ class Stats:
         if nonzero is not None:
             self._nonzero = nonzero if self._nonzero is None else self._nonzero.union(nonzero)
 
+    def merge(self, other: Stats) -> None:
+        """Add what other statistics have collected."""
+        if other._box is None:
+            return
+        self._box = other._box if self._box is None else self._box.union(other._box)
+        self._voxels += other._voxels
+        self._widen(other._minimum, other._maximum)
+        if other._nonzero is not None:
+            self._nonzero = other._nonzero if self._nonzero is None else self._nonzero.union(other._nonzero)
+
     def add_zeros(self, box: BoundingBox) -> None:
         """Add a box of zeros."""
         self._cover(box)

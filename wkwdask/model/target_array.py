@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
-from wkwdask.model.file_buffer import FileBuffer
+from wkwdask.model.file_buffer import EncodedBytes, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
@@ -163,6 +163,11 @@ class TargetArray:
         """Layout of files with many chunks."""
         assert isinstance(self.array.layout, Shards)
         return self.array.layout
+
+    @property
+    def has_morton_order(self) -> bool:
+        """Whether chunks lie in a file in Morton order."""
+        return self.is_sharded and self.shards.is_ordered
 
     @property
     def voxel_nbytes(self) -> int:
@@ -323,6 +328,35 @@ class TargetArray:
             yield from sorted(chunks)
         source.identity.check(has_absent=num_found < len(cells))
 
+    def encode_box(self, array: npt.NDArray[Any], topleft: Vec3, *, is_part: bool = False) -> EncodedBox:
+        """Encode an array (c, x, y, z) of whole chunks, which may extend beyond the box, for a writer of a part or a whole shard; any thread can do it."""
+        voxels, stats = self.clip_to_box(array, topleft), Stats(self.mag)
+        stats.add(voxels, topleft)
+        if self.merges:
+            voxels, topleft = self.with_borders(voxels, topleft)
+        return self._encoded_chunks(voxels, topleft, stats, is_part=is_part) if self.is_sharded else self._encoded_files(voxels, topleft, stats)
+
+    def _encoded_chunks(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats, *, is_part: bool) -> EncodedBox:
+        codec, stores_zeros = self.array.codec, self.array.layout.is_dense and not is_part
+        codes, corners = self.ordered_chunks(voxels.shape[1:], topleft)
+        output, all_sizes, num_nonzero = EncodedBytes(), np.empty(len(codes), np.int64), 0
+        for batch in _batches(len(codes), self.chunk_nbytes):
+            sizes, nonzero = codec.encode_batch(voxels, corners[batch], self.chunk_shape, output, self.folder, stores_zeros=stores_zeros)
+            all_sizes[batch] = sizes
+            num_nonzero += nonzero
+        is_stored = all_sizes > 0
+        return EncodedBox(stats, codes[is_stored], all_sizes[is_stored], num_nonzero, output)
+
+    def _encoded_files(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats) -> EncodedBox:
+        nx, ny, nz = self.chunk_shape
+        files: list[tuple[Vec4, bytes | None]] = []
+        for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], self.mag), self.chunk_shape):
+            x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
+            chunk, cell = voxels[:, x : x + nx, y : y + ny, z : z + nz], (0, cell_x, cell_y, cell_z)
+            path = self.array.store.path_of(self.naming.key(cell))
+            files.append((cell, None if is_zero(chunk) else self.array.codec.encode(chunk, path)))
+        return EncodedBox(stats, files=files)
+
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
         """Start a part of a shard, or a whole shard if ``part`` is None."""
         if not self.is_sharded:
@@ -435,7 +469,7 @@ class TargetArray:
         try:
             for x, y, z in (places[:, 1:] * self.chunk_shape).tolist():
                 volume.read_into(chunk, (x, y, z))
-                writer.encode(chunk, (x, y, z))
+                writer.add(self._encoded_chunks(chunk, (x, y, z), Stats(self.mag), is_part=True))
             name = self.part_name(shard, (-1, -1, -1))
             file = None if writer.close().path is None else self.parts.open(name)
         except BaseException:
@@ -488,6 +522,29 @@ class TargetArray:
         return [state.nbytes for state in self.array.store.states(keys) if state is not None]
 
 
+@dataclass(slots=True)
+class EncodedBox:
+    """Encoded chunks of a box that a writer can add."""
+
+    stats: Stats
+    codes: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Codes of the stored chunks in a shard, ascending."""
+    sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Encoded size of each [bytes]."""
+    num_nonzero: int = 0
+    """Number of chunks that are not all zero."""
+    output: EncodedBytes | None = None
+    """Bytes of these chunks, one after another."""
+    files: list[tuple[Vec4, bytes | None]] = field(default_factory=list)
+    """Chunks that are each a file, None for chunks of zeros."""
+
+    def take(self) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield all bytes, and release their memory afterwards."""
+        if self.output is not None:
+            yield self.output.data
+            self.output.release()
+
+
 class Writer(ABC):
     """Base class of writers: takes the voxels of one part box by box, and returns its receipt."""
 
@@ -501,16 +558,6 @@ class Writer(ABC):
         """Count all-zero voxels instead of appending them."""
         self._stats.add_zeros(box)
 
-    def _clipped(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Cut off voxels beyond the box; in a merge, extend the array to whole chunks with the stored voxels around it."""
-        voxels = self._target.clip_to_box(array, topleft)
-        self._stats.add(voxels, topleft)
-        return self._target.with_borders(voxels, topleft) if self._target.merges else (voxels, topleft)
-
-    @property
-    def _source(self) -> str:
-        return self._target.shard_path(self._shard)
-
     @property
     def buffered_nbytes(self) -> int:
         """Number of encoded bytes in memory."""
@@ -521,9 +568,17 @@ class Writer(ABC):
         if self._buffer is not None:
             self._buffer.flush()
 
-    @abstractmethod
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode and store an array (c, x, y, z) of whole chunks, which may extend beyond the box."""
+        self.add(self._target.encode_box(array, topleft, is_part=self._part is not None))
+
+    def add(self, encoded: EncodedBox) -> None:
+        """Store a box of chunks encoded by ``encode_box``."""
+        self._stats.merge(encoded.stats)
+        self._store(encoded)
+
+    @abstractmethod
+    def _store(self, encoded: EncodedBox) -> None: ...
 
     @abstractmethod
     def close(self) -> Receipt:
@@ -545,18 +600,11 @@ class PartWriter(Writer):
         self._sizes: list[npt.NDArray[np.int64]] = []
         self._output = self._buffer = FileBuffer(lambda: target.parts.new_file(self._name, flush=False), has_checksum=True)
 
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        self.encode(*self._clipped(array, topleft))
-
-    def encode(self, voxels: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode and store whole chunks, without statistics."""
-        target = self._target
-        codes, corners = target.ordered_chunks(voxels.shape[1:], topleft)
-        for batch in _batches(len(codes), target.chunk_nbytes):
-            sizes, _ = target.array.codec.encode_batch(voxels, corners[batch], target.chunk_shape, self._output, self._source, stores_zeros=False)
-            stored = sizes > 0
-            self._codes.append(codes[batch][stored])
-            self._sizes.append(sizes[stored])
+    def _store(self, encoded: EncodedBox) -> None:
+        self._codes.append(encoded.codes)
+        self._sizes.append(encoded.sizes)
+        for data in encoded.take():
+            self._output.append(data)
 
     def close(self) -> Receipt:
         """Publish the part file; without nonzero voxels there is none."""
@@ -583,9 +631,8 @@ class ShardWriter(Writer):
         self._nonzero = 0
         self._is_in_order = True
 
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        voxels, topleft = self._clipped(array, topleft)
-        codes, corners = self._target.ordered_chunks(voxels.shape[1:], topleft)
+    def _store(self, encoded: EncodedBox) -> None:
+        codes, sizes, buffer = encoded.codes, encoded.sizes, self._shard_file.buffer
         if not len(codes):
             return
         if int(codes[0]) <= self._last:
@@ -593,24 +640,20 @@ class ShardWriter(Writer):
                 raise ValueError(f"blocks of a whole file must be in Morton order, got block {codes[0]} after block {self._last}")
             self._is_in_order = False
         self._last = int(codes[-1])
-        for batch in _batches(len(codes), self._target.chunk_nbytes):
-            self._append(voxels, codes[batch], corners[batch])
-
-    def _append(self, voxels: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
-        target, buffer, layout = self._target, self._shard_file.buffer, self._target.array.layout
-        while len(codes):
-            count = self._shard_file.start_stretch(codes) if self._is_in_order else len(codes)
-            start = buffer.end
-            sizes, nonzero = target.array.codec.encode_batch(voxels, corners[:count], target.chunk_shape, buffer, self._source, stores_zeros=layout.is_dense)
-            stored = sizes > 0
-            stored_codes, sizes = codes[:count][stored], sizes[stored]
-            if self._is_in_order and len(stored_codes):
-                self._shard_file.record(stored_codes, sizes)
-            self._codes.append(stored_codes)
-            self._sizes.append(sizes)
-            self._starts.append(start + np.cumsum(sizes) - sizes)
-            self._nonzero += nonzero
-            codes, corners = codes[count:], corners[count:]
+        self._nonzero += encoded.num_nonzero
+        for data in encoded.take():
+            done = 0
+            while len(codes):
+                count = self._shard_file.start_stretch(codes) if self._is_in_order else len(codes)
+                stretch, sizes_in = codes[:count], sizes[:count]
+                nbytes = int(sizes_in.sum())
+                self._codes.append(stretch)
+                self._sizes.append(sizes_in)
+                self._starts.append(buffer.end + np.cumsum(sizes_in) - sizes_in)
+                buffer.append(data[done : done + nbytes])
+                if self._is_in_order:
+                    self._shard_file.record(stretch, sizes_in)
+                codes, sizes, done = codes[count:], sizes[count:], done + nbytes
 
     def close(self) -> Receipt:
         """Publish the shard; without nonzero voxels there is none."""
@@ -644,18 +687,13 @@ class FilesWriter(Writer):
         super().__init__(target, shard, part)
         self._files = target.array.store.new_files(target.parts.url)
 
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        voxels, topleft = self._clipped(array, topleft)
-        target, (nx, ny, nz) = self._target, self._target.chunk_shape
-        for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], target.mag), target.chunk_shape):
-            x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
-            chunk = voxels[:, x : x + nx, y : y + ny, z : z + nz]
-            cell = (0, cell_x, cell_y, cell_z)
-            if is_zero(chunk):
+    def _store(self, encoded: EncodedBox) -> None:
+        target = self._target
+        for cell, data in encoded.files:
+            key = target.naming.key(cell)
+            if data is None:
                 target.remove_file(cell)
                 continue
-            key = target.naming.key(cell)
-            data = target.array.codec.encode(chunk, target.array.store.path_of(key))
             if not (target.is_in_place and self._is_stored(key, data)):  # equal files keep their time, so that nothing above is rebuilt
                 self._files.write(key, data)
             target.remove_file(cell, others=True)

@@ -93,11 +93,40 @@ class Pass:
                 if x + dx in inside[0] and y + dy in inside[1] and z + dz in inside[2]:
                     yield x + dx, y + dy, z + dz
 
+    def num_parts(self, level: int, index: Vec3) -> int:
+        """Count the parts of a brick: the bricks of the finer mag, inside its box, that it contains."""
+        grid = self.levels[level]
+        finer_box, finer_shape = (self.levels[level - 1].box, self.levels[level - 1].brick_shape) if level else (self.source_box, self.source_brick_shape)
+        footprint = cell_box(index, times(grid.brick_shape, grid.factor), finer_box)
+        x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
+        return len(x) * len(y) * len(z)
+
+    def parent(self, level: int, finer: Vec3) -> Vec3:
+        """Return the brick of a level that contains a brick of the finer mag."""
+        grid = self.levels[level]
+        shape = self.levels[level - 1].brick_shape if level else self.source_brick_shape
+        return divide(times(finer, shape), times(grid.brick_shape, grid.factor))
+
+    def completions(self, region: Vec3) -> Iterator[tuple[Vec3, list[tuple[int, Vec3]]]]:
+        """Yield the source bricks of a region, each with the level and index of the bricks that it completes if they are read in this order."""
+        missing: dict[tuple[int, Vec3], int] = {}
+        for source_brick in self.bricks(region):
+            completed: list[tuple[int, Vec3]] = []
+            index = source_brick
+            for level in range(len(self.levels)):
+                index = self.parent(level, index)
+                num_missing = missing.pop((level, index), None) or self.num_parts(level, index)
+                if num_missing > 1:
+                    missing[level, index] = num_missing - 1
+                    break
+                completed.append((level, index))
+            yield source_brick, completed
+
     def writes_whole_shards(self, level: int, shard_shape: Vec3) -> bool:
-        """Return whether a task writes whole shards of a level: the region contains them, and their chunks come in order or all at once."""
+        """Return whether a task writes whole shards of a level, because the region contains all of them that is in the box, and their chunks come in order."""
         grid = self.levels[level]
         brick_is_whole = all(n % edge == 0 for n, edge in zip(grid.brick_shape, shard_shape, strict=True))
-        return (grid.in_order or brick_is_whole) and grid.contains_whole_shards(shard_shape)
+        return (grid.in_order or brick_is_whole) and (grid.contains_whole_shards(shard_shape) or grid.has_one_region_per_shard(shard_shape))
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Return the memory of all bricks of a task [bytes]: one of the source, and for each mag one pending and one cut at the border."""

@@ -112,6 +112,11 @@ class RegionGrid:
         """Return whether a region contains every shard that it touches."""
         return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
 
+    def has_one_region_per_shard(self, shard_shape: Vec3) -> bool:
+        """Return whether each shard has voxels of the box in one region only."""
+        is_nested = all(m % n == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))
+        return is_nested and count_cells(self.box, self.region_shape) == count_cells(self.box, shard_shape)
+
 
 def plan_splicing(
     box: BoundingBox, source_shard_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None

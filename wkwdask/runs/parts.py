@@ -18,17 +18,19 @@ import numpy as np
 from wkwdask.errors import CorruptError, IncompleteWriteError, ResumeError
 from wkwdask.geometry.bounding_box import moved, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.vectors import times
 from wkwdask.model.receipts import greatest, least
 from wkwdask.model.states import describe_last_change, grouped_digests
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import MagReport
+from wkwdask.runs.shared_loop import num_sharing, share
 from wkwdask.store import files
 from wkwdask.store.new_files import NewFile
 from wkwdask.store.paths import dirname
 from wkwdask.store.records import FILE_RECORD_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -36,11 +38,21 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
-    from wkwdask.model.target_array import TargetArray, Writer
+    from wkwdask.model.target_array import EncodedBox, TargetArray, Writer
     from wkwdask.model.volume import Volume
 
 
 _MAX_BUFFERED_NBYTES = 32 << 20  # buffered in all open shards together
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPiece:
+    """Piece of a brick inside one shard."""
+
+    shard: Vec3
+    box: BoundingBox
+    encoded: EncodedBox | None
+    """None if all voxels are zero."""
 
 
 class BrickWriter:
@@ -57,6 +69,10 @@ class BrickWriter:
 
     def put(self, index: Vec3, voxels: npt.NDArray[Any] | None) -> None:
         """Write a brick: the voxels inside the target's box, shape (c, x, y, z), or None if all are zero."""
+        self.add(self.encode(index, voxels))
+
+    def encode(self, index: Vec3, voxels: npt.NDArray[Any] | None, *, is_shared: bool = False) -> list[EncodedPiece]:
+        """Encode a brick, which :meth:`add` then writes. Several threads can encode bricks at once, or share one."""
         # A brick may cut several shards, and a shard several bricks; each intersection goes to the writer of its shard:
         #
         #   shard 0   |   shard 1
@@ -65,14 +81,40 @@ class BrickWriter:
         #   +-----+---|-+-----+
         box = self._target.box
         brick = cell_box(index, self._brick_shape, box).intersection(box)
-        for shard in cells(brick, self._target.shard_shape):
-            inside = cell_box(shard, self._target.shard_shape, brick).intersection(brick)
-            writer = self._writer(shard)
-            if voxels is None:
-                writer.skip(inside)
+        boxes = [(shard, cell_box(shard, self._target.shard_shape, brick).intersection(brick)) for shard in cells(brick, self._target.shard_shape)]
+        if voxels is None:
+            return [EncodedPiece(shard, inside, None) for shard, inside in boxes]
+        if is_shared and num_sharing() > 1:
+            boxes = [(shard, octant) for shard, inside in boxes for octant in self._octants(inside)]
+        encoded: list[EncodedBox | None] = [None] * len(boxes)
+
+        def encode(n: int) -> None:
+            inside = boxes[n][1]
+            encoded[n] = self._target.encode_box(part_of_array(voxels, inside, brick.topleft), inside.topleft, is_part=self._part is not None)
+
+        share(range(len(boxes)), encode) if len(boxes) > 1 else encode(0)
+        return [EncodedPiece(shard, inside, piece) for (shard, inside), piece in zip(boxes, encoded, strict=True)]
+
+    def _octants(self, box: BoundingBox) -> Iterator[BoundingBox]:
+        """Cut a box of a brick into up to 8 boxes whose chunks follow each other in Morton order."""
+        chunk_shape = self._target.chunk_shape
+        length, *others = {edge // chunk for edge, chunk in zip(self._brick_shape, chunk_shape, strict=True)}
+        if not self._target.has_morton_order or others or length % 2:
+            yield box
+            return
+        shape = times(chunk_shape, (length // 2,) * 3)
+        for octant in cells(box, shape):
+            yield cell_box(octant, shape, box).intersection(box)
+
+    def add(self, pieces: Sequence[EncodedPiece]) -> None:
+        """Write an encoded brick."""
+        for piece in pieces:
+            writer = self._writer(piece.shard)
+            if piece.encoded is None:
+                writer.skip(piece.box)
             else:
-                writer.append(part_of_array(voxels, inside, brick.topleft), inside.topleft)
-            self._close_if_whole(shard, inside)
+                writer.add(piece.encoded)
+            self._close_if_whole(piece.shard, piece.box)
         if len(self._open) > 1 and sum(writer.buffered_nbytes for writer in self._open.values()) > _MAX_BUFFERED_NBYTES:
             for writer in self._open.values():
                 writer.flush()

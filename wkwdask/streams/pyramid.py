@@ -10,6 +10,7 @@ into its own parent. In one dimension, with two bricks per parent::
     level 1               0           yielded after source brick 3
 
 If bricks arrive in Morton order, factors 2-2-2 need one pending parent per mag, and other factors a few, so memory does not grow with the region.
+Several threads may push bricks at once. Then a parent is yielded by the thread that adds its last part.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import reduce_windows
 
@@ -58,7 +59,31 @@ class _PendingBrick:
     """Number of parts (bricks of the finer mag) that have not arrived."""
 
 
-_brick_pools = threading.local()
+_MAX_FREE_NBYTES = 256 << 20
+
+
+class FreeBricks:
+    """Memory of bricks that is kept for the next streams of the process. New memory takes about as long to allocate as to fill."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._memories: list[npt.NDArray[Any]] = []
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
+        with self._changing:
+            for n in reversed(range(len(self._memories))):
+                if (self._memories[n].shape, self._memories[n].dtype) == (shape, dtype):
+                    return self._memories.pop(n)
+        return None
+
+    def add(self, memory: npt.NDArray[Any]) -> None:
+        with self._changing:
+            self._memories.append(memory)
+            while sum(kept.nbytes for kept in self._memories) > _MAX_FREE_NBYTES:
+                del self._memories[0]
+
+
+_free_bricks = FreeBricks()
 
 
 class PyramidStream:
@@ -71,28 +96,31 @@ class PyramidStream:
         self._dtype = dtype
         self._channels = num_channels
         self._pending: list[dict[Vec3, _PendingBrick]] = [{} for _ in plan.levels]
-        pools: dict[Any, dict[Vec3, list[npt.NDArray[Any]]]] = _brick_pools.__dict__.setdefault("pools", {})
-        self._free = pools.setdefault((dtype.str, num_channels), {})
         self._source_shape = plan.source_brick_shape
-        self.source_memory = self._acquire(self._source_shape)
-        self._chunk: npt.NDArray[Any] | None = None
+        self._memories: dict[tuple[int, Vec3], npt.NDArray[Any]] = {}  # by thread and shape
+        self._counting = threading.Lock()
 
     def close(self) -> None:
-        """Return the memory of all bricks to the pool of this thread, for its next stream."""
-        self._release(self.source_memory)
-        if self._chunk is not None:
-            self._release(self._chunk)
+        """Keep the memory of all bricks for the next streams."""
+        for memory in self._memories.values():
+            _free_bricks.add(memory)
         for bricks in self._pending:
             for brick in bricks.values():
                 if brick.memory is not None:
-                    self._release(brick.memory)
+                    _free_bricks.add(brick.memory)
             bricks.clear()
 
+    @property
+    def source_memory(self) -> npt.NDArray[Any]:
+        """Memory (c, x, y, z) of this thread for a source brick."""
+        return self.chunk_memory(self._source_shape)
+
     def chunk_memory(self, shape: Vec3) -> npt.NDArray[Any]:
-        """Return memory (c, x, y, z) to decode chunks into, one after another."""
-        if self._chunk is None:
-            self._chunk = self._acquire(shape)
-        return self._chunk
+        """Return memory (c, x, y, z) of this thread to read or decode into."""
+        key = threading.get_ident(), shape
+        if key not in self._memories:
+            self._memories[key] = self._acquire(shape)
+        return self._memories[key]
 
     def source_box(self, brick: Vec3) -> BoundingBox:
         """Return the voxels of a source brick inside the source."""
@@ -110,8 +138,7 @@ class PyramidStream:
 
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
         """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is reduced while it is in the cache of the core."""
-        plan_level, box, corner = self._plan.levels[0], self.source_box(brick), times(brick, self._source_shape)
-        index = divide(corner, times(plan_level.brick_shape, plan_level.factor))
+        plan_level, box, index = self._plan.levels[0], self.source_box(brick), self._plan.parent(0, brick)
         low, high, target_corner = box.topleft, box.bottomright, times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
@@ -128,47 +155,51 @@ class PyramidStream:
             inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
             part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
             self._reduce_channels(padded, inside, topleft, memory, target_corner, plan_level.factor)
-            self._release(padded)
-        # Chunks that were not pushed are zero. Memory from the pool holds old voxels, so they are cleared; a brick without memory is all zero so far.
-        if pending.memory is not None:
-            zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
-            for zero_box in zeros:
-                part_of_array(pending.memory, zero_box.intersection(box).in_mag(plan_level.box.mag), target_corner)[...] = 0
-        yield from self._count_part(pending, 0, index)
+            _free_bricks.add(padded)
+        # Chunks that were not pushed are zero. Memory that was used before holds old voxels, so they are cleared.
+        zeros = [cell_box(divide(topleft, chunk_shape), chunk_shape, box).intersection(box) for topleft in missing] if len(missing) < num_chunks else [box]
+        yield from self._count_part(pending, 0, index, zeros)
 
     def _reduce_into(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, in ``memory`` whose first voxel is ``corner``, into their parent in a level; no memory means zeros."""
         plan_level = self._plan.levels[level]
         index = divide(corner, times(plan_level.brick_shape, plan_level.factor))
-        target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(level, index)
         if memory is not None:
+            target_corner = times(index, plan_level.brick_shape)
             self._reduce_channels(memory, box, corner, self._memory_of(pending, level, index), target_corner, plan_level.factor)
-        elif pending.memory is not None:
-            part_of_array(pending.memory, box.in_mag(plan_level.box.mag), target_corner)[...] = 0
-        yield from self._count_part(pending, level, index)
+        yield from self._count_part(pending, level, index, [box] if memory is None else [])
 
     def _pending_brick(self, level: int, index: Vec3) -> _PendingBrick:
         """Return the pending brick at an index, created if missing."""
-        pending = self._pending[level].get(index)
-        if pending is None:
-            pending = self._pending[level][index] = _PendingBrick(None, self._num_parts(level, index))
-        return pending
+        with self._counting:
+            pending = self._pending[level].get(index)
+            if pending is None:
+                pending = self._pending[level][index] = _PendingBrick(None, self._plan.num_parts(level, index))
+            return pending
 
     def _memory_of(self, pending: _PendingBrick, level: int, index: Vec3) -> npt.NDArray[Any]:
         """Return the memory of a pending brick. The first part with data acquires it, and clears it if zero parts came before."""
-        if pending.memory is None:
-            pending.memory = self._acquire(self._plan.levels[level].brick_shape)
-            if pending.num_missing < self._num_parts(level, index):
-                pending.memory[...] = 0
-        return pending.memory
+        with self._counting:
+            if pending.memory is None:
+                memory = self._acquire(self._plan.levels[level].brick_shape)
+                if pending.num_missing < self._plan.num_parts(level, index):
+                    memory[...] = 0
+                pending.memory = memory
+            return pending.memory
 
-    def _count_part(self, pending: _PendingBrick, level: int, index: Vec3) -> Iterator[Brick]:
-        """Count a part that has arrived, and yield the completed bricks if it was the last."""
-        pending.num_missing -= 1
-        if pending.num_missing == 0:
+    def _count_part(self, pending: _PendingBrick, level: int, index: Vec3, zeros: Iterable[BoundingBox]) -> Iterator[Brick]:
+        """Clear the boxes of a part that are zero, count the part, and yield the completed bricks if it was the last."""
+        plan_level = self._plan.levels[level]
+        with self._counting:
+            if pending.memory is not None:  # a brick without memory is all zero so far
+                for box in zeros:
+                    part_of_array(pending.memory, box.in_mag(plan_level.box.mag), times(index, plan_level.brick_shape))[...] = 0
+            pending.num_missing -= 1
+            if pending.num_missing:
+                return
             del self._pending[level][index]
-            yield from self._emit(level, index, pending.memory)
+        yield from self._emit(level, index, pending.memory)
 
     def _emit(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None) -> Iterator[Brick]:
         """Yield a complete brick, then reduce it into its parent."""
@@ -180,18 +211,7 @@ class PyramidStream:
         if level + 1 < len(self._plan.levels):
             yield from self._reduce_into(level + 1, memory, box, corner)
         if memory is not None:
-            self._release(memory)
-
-    def _num_parts(self, level: int, index: Vec3) -> int:
-        """Count the parts of a brick: the bricks of the finer mag, inside its box, that it contains."""
-        plan_level = self._plan.levels[level]
-        if level:
-            finer_box, finer_shape = self._plan.levels[level - 1].box, self._plan.levels[level - 1].brick_shape
-        else:
-            finer_box, finer_shape = self._plan.source_box, self._source_shape
-        footprint = cell_box(index, times(plan_level.brick_shape, plan_level.factor), finer_box)
-        x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
-        return len(x) * len(y) * len(z)
+            _free_bricks.add(memory)
 
     def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox | None, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
         """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count; without a box, all do."""
@@ -204,14 +224,9 @@ class PyramidStream:
             reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)
 
     def _acquire(self, shape: Vec3) -> npt.NDArray[Any]:
-        """Return memory of a shape from the pool, or new memory, which takes about as long to allocate as to fill."""
-        free = self._free.get(shape)
-        return free.pop() if free else self._allocate(shape)
-
-    def _release(self, memory: npt.NDArray[Any]) -> None:
-        """Return memory to the pool."""
-        _, x, y, z = memory.shape
-        self._free.setdefault((x, y, z), []).append(memory)
+        """Return memory that was used before, or new memory."""
+        memory = _free_bricks.take((self._channels, *shape), self._dtype)
+        return self._allocate(shape) if memory is None else memory
 
     def _allocate(self, shape: Vec3) -> npt.NDArray[Any]:
         """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran array."""

@@ -32,6 +32,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, ReceiptCollector, source_changed, states_of_part
 from wkwdask.runs.report import Report, space_problems
+from wkwdask.runs.shared_loop import OrderedQueue, share
 from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record
 from wkwdask.streams.pyramid import PyramidStream
@@ -47,10 +48,12 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
+    from wkwdask.model.receipts import Receipt
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
+    from wkwdask.runs.parts import EncodedPiece
     from wkwdask.runs.staged import StagedMags
     from wkwdask.streams.pyramid import Brick
 
@@ -82,17 +85,32 @@ class RegionSpec(SourceSpec):
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         with contextlib.closing(stream), contextlib.ExitStack() as open_writers:
             writers = [open_writers.enter_context(self._writer(level)) for level in range(len(self.targets))]
-            push = self._chunk_pusher(stream) or self._brick_pusher(stream)
-            for source_brick in self.plan.bricks(self.region):
-                for brick in push(source_brick):
-                    writers[brick.level].put(brick.index, brick.voxels)
-            receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
+            self._write_bricks(self._chunk_pusher(stream) or self._brick_pusher(stream), writers)
+            written: list[list[Receipt]] = [[] for _ in writers]
+            share(range(len(writers)), lambda level: written[level].extend(writers[level].close()))
+            receipts = [(self.first_level + level, receipt) for level, its_receipts in enumerate(written) for receipt in its_receipts]
         sources = self._sources_of_shards(states)
         return Result(
             tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts),
             digest(states),
             nbytes_in=voxel_nbytes(self.source, self.plan.source_region(self.region)),
         )
+
+    def _write_bricks(self, push: Callable[[Vec3], Iterator[Brick]], writers: Sequence[BrickWriter]) -> None:
+        """Read, reduce and encode source bricks on all threads that have no other task; the writers take the results in order."""
+        ordered: OrderedQueue[tuple[int, list[EncodedPiece]]] = OrderedQueue(lambda brick: writers[brick[0]].add(brick[1]))
+
+        def work(source_brick: Vec3) -> None:
+            try:
+                for brick in push(source_brick):
+                    # Coarser bricks are few, and at the end all are: then other threads may wait for one, and share its encoding.
+                    pieces = writers[brick.level].encode(brick.index, brick.voxels, is_shared=brick.level > 0 or ordered.is_last)
+                    ordered.add((brick.level, brick.index), (brick.level, pieces))
+            except BaseException:
+                ordered.give_up()
+                raise
+
+        share(ordered.expecting(self.plan.completions(self.region)), work)
 
     def _brick_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
         """Return a function that reads a brick at once and pushes it into the stream."""
@@ -113,10 +131,9 @@ class RegionSpec(SourceSpec):
         axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, self.source.origin, strict=True)
         if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
             return None
-        memory = stream.chunk_memory(shape)
 
         def push(brick: Vec3) -> Iterator[Brick]:
-            return stream.push_chunks(brick, source.decoded_chunks(stream.source_box(brick), memory), shape)
+            return stream.push_chunks(brick, source.decoded_chunks(stream.source_box(brick), stream.chunk_memory(shape)), shape)
 
         return push
 
