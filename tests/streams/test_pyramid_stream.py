@@ -126,7 +126,8 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
     for region in _regions(plan):
         stream = PyramidStream(plan, method, source.dtype, len(source), ignore_zero=ignore_zero)
         stream.source_memory[...] = 99  # what earlier bricks leave behind must not be seen
-        for brick in plan.bricks(region):
+        assert list(plan.bricks(region)) == [brick for brick, _ in plan.completions(region)]
+        for brick, expected in plan.completions(region):
             part = stream.source_box(brick)
             view = stream.source_view(brick)
             assert view.shape[1:] == part.size
@@ -140,7 +141,7 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
                 completed = stream.push_chunks(brick, _chunks(plan, source, part, chunk_shape, sparse=sparse), chunk_shape)
             for found in completed:
                 level = plan.levels[found.level]
-                order.append(found.level)
+                order.append((found.level, found.index))
                 seen[found.level][found.index] += 1
                 inside = cell_box(found.index, level.brick_shape, level.box).intersection(level.box)
                 assert found.topleft == inside.topleft
@@ -153,7 +154,7 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None
                 else:
                     assert found.voxels.shape == target.shape
                     target[...] = found.voxels
-            assert order == sorted(order)  # finest first
+            assert order == expected  # finest first
         stream.close()
     return levels, seen, nothing
 

@@ -17,11 +17,13 @@ from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests l
 from wkwdask.plans import apply, chunks, pyramid, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.store import files, locks, remote
+from wkwdask.verbs import pyramid as pyramid_jobs
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.viewer import preview as slices
 
 _LIMITS = {
+    "brick_source_nbytes": [(pyramid, "_BRICK_SOURCE_NBYTES")],  # that a pyramid makes a brick from
     "brick_nbytes": [(apply, "BRICK_NBYTES")],  # what a task of `apply` holds at once
     "card_nbytes": [(layers, "_MOST_NBYTES")],  # read for a picture in a notebook
     "card_seconds": [(layers, "_MOST_SECONDS")],
@@ -41,6 +43,7 @@ _LIMITS = {
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
     "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],
     "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],
+    "tile_nbytes": [(pyramid_jobs, "_TILE_NBYTES")],  # that a pyramid reads at once
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
     "shard_nbytes": [(target_array, "SORT_BUFFER_NBYTES")],  # of a shard that is written in pieces

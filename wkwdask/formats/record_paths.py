@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError
@@ -15,12 +16,12 @@ from wkwdask.store import files
 from wkwdask.store.paths import dirname, is_below, is_remote, join, normpath, relpath, split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
 _FOLDER_PREFIX = ".wkwdask-job-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordPaths:
     """Paths in the records of one job.
 
@@ -32,7 +33,7 @@ class RecordPaths:
     datasets: tuple[str, ...] = ()
     """Further datasets that the running call writes, as its options allow."""
 
-    @property
+    @cached_property
     def parent(self) -> str:
         """Folder in which the job works; if a link leads to it from another dataset, the real folder, to which records are relative."""
         folder = dirname(self.root)
@@ -54,7 +55,7 @@ class RecordPaths:
         path = self.parse_path(text)
         above, name = split(path)
         real = join(files.realpath(above), name)  # a target that is itself a link is rejected or replaced, never followed
-        if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots()):
+        if is_below(files.realpath(self.root), real) or not any(real.startswith(f"{root}/") for root in self._roots):
             self._raise_outside(path, record)
         return path
 
@@ -62,7 +63,7 @@ class RecordPaths:
         """Return the folder of a document to change; raises CorruptError if it lies outside the dataset."""
         path = self.parse_path(text)
         real = files.realpath(path)
-        if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
+        if not any(real == root or real.startswith(f"{root}/") for root in self._roots) and not self._is_new_dataset(real):
             self._raise_outside(path, record)
         return path
 
@@ -73,8 +74,9 @@ class RecordPaths:
             self._raise_outside(path, record)
         return path
 
-    def _roots(self) -> Iterable[str]:
-        """Return the real folders below which files may be changed."""
+    @cached_property
+    def _roots(self) -> Sequence[str]:
+        """Real folders below which files may be changed."""
         return [f"{files.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
 
     def _is_new_dataset(self, real: str) -> bool:

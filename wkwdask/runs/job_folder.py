@@ -34,9 +34,9 @@ from wkwdask.runs.job_records import OWNER_NAME, PLAN_NAME, JobState, can_resume
 from wkwdask.store import files, locks
 from wkwdask.store.json_record import format_job_record
 from wkwdask.store.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, write_owner
-from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.new_files import NewFiles, publish_bytes
 from wkwdask.store.paths import basename, dirname
-from wkwdask.store.records import read_provenance, write_provenance
+from wkwdask.store.records import FILE_RECORD_NAME, PROVENANCE_NAME, format_provenance, read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,8 @@ class NewMag:
     """Final folder."""
     box: tuple[int, ...] | None = None
     """Box of its data for the provenance: topleft and size [voxels of the mag]."""
+    file_record: bytes | None = None
+    """Record of its files, see ``wkwdask.store.records``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,21 @@ class Publisher:
         """Complete the mags, flush them, and write the publish record."""
         # A repeated publish() skips the mags whose final folders contain this id in their provenance.
         publication_id = secrets.token_hex(8)
+        records = NewFiles(self.paths.root, self.paths.root)
+        try:
+            for mag in mags:
+                own = {"job": job, "publication": publication_id, **provenance, **({} if mag.box is None else {"box": mag.box})}
+                records.write(f"{mag.staged}/{PROVENANCE_NAME}", format_provenance(own))
+                if mag.file_record is not None:
+                    records.write(f"{mag.staged}/{FILE_RECORD_NAME}", mag.file_record)
+            records.publish()
+        except BaseException:
+            records.discard()
+            raise
         for mag in mags:
-            staged = f"{self.paths.root}/{mag.staged}"
-            write_provenance(staged, {"job": job, "publication": publication_id, **provenance, **({} if mag.box is None else {"box": mag.box})})
-            inherit_tree_permissions(staged, mag.folder)
-            for folder, _, _ in files.walk(staged, topdown=False):
-                files.fsync(folder)  # the files were flushed when they were written, but not their names, which the record relies on
+            inherit_tree_permissions(f"{self.paths.root}/{mag.staged}", mag.folder)
+        for folder, _, _ in (walked for mag in mags for walked in files.walk(f"{self.paths.root}/{mag.staged}", topdown=False)):
+            files.fsync(folder)  # the files were flushed when they were written, but not their names, which the record relies on
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(self._record, format_publication(self.paths, job, publication_id, listed, edit))
 
@@ -102,6 +113,8 @@ class Publisher:
         for staged, folder in publication.mags:
             if read_provenance(folder).get("publication") != publication.publication_id:
                 files.publish_folder(staged, folder)
+        for parent in dict.fromkeys(dirname(folder) for _, folder in publication.mags):
+            files.fsync(parent)
         if publication.removed is None and publication.edit is not None:
             _apply(publication.edit, self._record)
         with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time

@@ -22,7 +22,7 @@ from wkwdask.runs.report import Report
 from wkwdask.store import files
 from wkwdask.store.locks import Owner, lock_holder, locks_of
 from wkwdask.store.paths import basename
-from wkwdask.store.records import FILE_RECORD_NAME, PROVENANCE_NAME, read_provenance, write_file_record
+from wkwdask.store.records import PROVENANCE_NAME, format_file_record, read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,10 +188,6 @@ class StagedMags:
         if self.edit is not None:
             self.edit.check_current()
         rows_of_all = pyramid_records(tallies) if self.is_pyramid else [tally.shards for tally in tallies]
-        for tally, rows in zip(tallies, rows_of_all, strict=True):
-            for name in (FILE_RECORD_NAME, PROVENANCE_NAME):  # an earlier attempt may have been killed while it wrote one
-                files.remove_temporaries(tally.target.folder, name)
-            write_file_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = time.time() - job_folder.started_at()
@@ -201,7 +197,8 @@ class StagedMags:
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
-            NewMag(basename(target.folder), folder, (*box.topleft, *box.size)) for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
+            NewMag(basename(target.folder), folder, (*box.topleft, *box.size), format_file_record(rows))
+            for target, folder, box, rows in zip(self.targets, self.folders, boxes, rows_of_all, strict=True)
         ]
         provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.voxel_provenance} if self.voxel_provenance else {})}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)

@@ -346,19 +346,17 @@ def guarded(path: str) -> contextlib.AbstractContextManager[None]:
 
 
 def publish_folder(staged: str, target: str) -> None:
-    """Move a complete folder to its final path, replacing the folder there."""
+    """Move a complete folder to its final path, replacing the folder there; the caller flushes the folder above."""
     # If two names cannot be swapped, the old folder is parked while the new one takes its name. A process may be killed after each rename. The parked
     # folder has a fixed name, so that a repeated call finds it and continues with the next rename.
     parked = f"{staged}.old"
     if lexists(target) and not lexists(parked):
         if exchange(staged, target):
-            fsync(dirname(target))
             return
         rename(target, parked)
     rename(staged, target)
     if lexists(parked):
         rename(parked, staged)
-    fsync(dirname(target))
 
 
 def remove_file(path: str) -> None:

@@ -51,7 +51,11 @@ def read_box(folder: str, mag: Mag) -> BoundingBox | None:
 
 
 def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
-    publish_bytes(f"{folder}/{PROVENANCE_NAME}", json.dumps(provenance, indent=1).encode())
+    publish_bytes(f"{folder}/{PROVENANCE_NAME}", format_provenance(provenance))
+
+
+def format_provenance(provenance: dict[str, Any]) -> bytes:
+    return json.dumps(provenance, indent=1).encode()
 
 
 FILE_RECORD_NAME = ".wkwdask-files.npy"
@@ -60,9 +64,13 @@ FILE_RECORD_COLUMNS = 6
 
 
 def write_file_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+    publish_bytes(f"{folder}/{FILE_RECORD_NAME}", format_file_record(rows))
+
+
+def format_file_record(rows: npt.NDArray[np.int64]) -> bytes:
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
-    publish_bytes(f"{folder}/{FILE_RECORD_NAME}", memory.getvalue())
+    return memory.getvalue()
 
 
 def read_file_record(folder: str) -> npt.NDArray[np.int64] | None:

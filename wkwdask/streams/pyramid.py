@@ -139,20 +139,19 @@ class PyramidStream:
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
         """Add a source brick chunk by chunk, and yield every brick that it completes. Each chunk is reduced while it is in the cache of the core."""
         plan_level, box, index = self._plan.levels[0], self.source_box(brick), self._plan.parent(0, brick)
-        low, high, target_corner = box.topleft, box.bottomright, times(index, plan_level.brick_shape)
+        target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
         num_chunks = len(missing)
         for topleft, voxels in chunks:
             memory = self._memory_of(pending, 0, index)
             missing.discard(topleft)
-            is_whole = voxels.shape[1:] == chunk_shape and all(a <= t and t + n <= b for a, t, n, b in zip(low, topleft, chunk_shape, high, strict=True))
-            if is_whole and all(channel.flags.f_contiguous for channel in voxels):
-                self._reduce_channels(voxels, None, topleft, memory, target_corner, plan_level.factor)
+            inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
+            if voxels.shape[1:] == chunk_shape and all(channel.flags.f_contiguous for channel in voxels):
+                self._reduce_channels(voxels, inside, topleft, memory, target_corner, plan_level.factor)
                 continue
             # A chunk cut by the border of the volume may end inside a window, so it is padded to its full shape. Only voxels inside the box count.
             padded = self._acquire(chunk_shape)
-            inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
             part_of_array(padded, inside, topleft)[...] = part_of_array(voxels, inside, topleft)
             self._reduce_channels(padded, inside, topleft, memory, target_corner, plan_level.factor)
             _free_bricks.add(padded)
@@ -213,12 +212,10 @@ class PyramidStream:
         if memory is not None:
             _free_bricks.add(memory)
 
-    def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox | None, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
-        """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count; without a box, all do."""
-        low = high = None
-        if box is not None:
-            low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
-            high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
+    def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
+        """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count."""
+        low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
+        high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
         at = [a // f - b for a, f, b in zip(corner, factor, out_corner, strict=True)]
         for channel in range(self._channels):
             reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.verbs.rechunk import Rechunk
 
 _SAMPLED_REGIONS = 3
+_FEWEST_PLACES = 6  # that a pyramid samples in all regions together
 _FEWEST_BRICKS, _MOST_BRICKS = 2, 16  # that a pyramid samples in a region
 _BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
 _OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
@@ -164,7 +165,8 @@ def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
             shards = int(plan.levels[level].occupied_shards(target.shard_shape, occupied).sum())
             chunks = count_cells(target.box, target.chunk_shape)
             files = target.max_files(shards, math.ceil(chunks * occupied.mean()))
-            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
+            compression = sample.ratio_of(len(mags)) or ratio or 1.0
+            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), compression)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
             if shards and not plan.writes_whole_shards(level, target.shard_shape):
                 joins += shards
@@ -214,6 +216,13 @@ class _Sample:
     """Bytes of the voxels that were encoded."""
     stored_nbytes: int = 0
     """Size of their chunks."""
+    coarser: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The same two numbers of coarser mags, by their index, where whole bricks of them were sampled."""
+
+    def ratio_of(self, level: int) -> float | None:
+        """Return the ratio of a mag, or that of the first one."""
+        encoded, stored = self.coarser.get(level, (0, 0))
+        return stored / encoded if encoded else self.ratio
 
     @property
     def ratio(self) -> float | None:
@@ -232,10 +241,11 @@ def _sample_pyramid(pyramid: Pyramid) -> _Sample:
     source = pyramid.source.moved(plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
+    places = -(-_FEWEST_PLACES // max(1, len(regions)))  # few regions are sampled in several places
     source_bricks = [
         brick
         for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]
-        for brick in _middle_bricks(list(plan.bricks(region)), plan.source_bricks_per_brick)
+        for brick in _spread_bricks(list(plan.bricks(region)), plan.source_bricks_per_brick, places)
     ]
     sample, is_first = _Sample(), True  # the first brick compiles kernels and is not timed
     for source_brick in source_bricks:
@@ -252,17 +262,22 @@ def _sample_pyramid(pyramid: Pyramid) -> _Sample:
             sample.seconds += time.perf_counter() - started
             sample.nbytes_in += stream.source_box(source_brick).volume * _voxel_nbytes(source)
         is_first = False
-        sample.stored_nbytes += sum(stored for stored, _, level in encoded if level == 0)
-        sample.encoded_nbytes += sum(nbytes for _, nbytes, level in encoded if level == 0)
+        for stored, nbytes, level in encoded:
+            if level:
+                before = sample.coarser.get(level, (0, 0))
+                sample.coarser[level] = before[0] + nbytes, before[1] + stored
+                continue
+            sample.stored_nbytes += stored
+            sample.encoded_nbytes += nbytes
     stream.close()
     return sample
 
 
-def _middle_bricks(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
-    """Return a few neighbouring source bricks from the middle: those that make one brick of the first mag, within limits."""
+def _spread_bricks(bricks: Sequence[Vec3], group: int, places: int) -> Sequence[Vec3]:
+    """Return a few neighbouring source bricks from each of some places: those that make one brick of the first mag, within limits."""
     count = max(_FEWEST_BRICKS, min(group, _MOST_BRICKS))
-    first = max(0, (len(bricks) - count) // 2) // group * group
-    return bricks[first : first + count]
+    starts = (max(0, (2 * place + 1) * len(bricks) // places - count) // 2 // group * group for place in range(places))
+    return list(dict.fromkeys(brick for first in starts for brick in bricks[first : first + count]))
 
 
 def _voxel_nbytes(volume: Volume) -> int:

@@ -214,6 +214,7 @@ class Export(Work[Report]):
         nbytes, num_files = _flush(self.staged)
         if files.isdir(self.staged):
             files.publish_folder(self.staged, self.target)
+            files.fsync(dirname(self.target))
         else:
             files.rename(self.staged, self.target)
             files.fsync(dirname(self.target))

@@ -16,7 +16,8 @@ import numpy as np
 
 from wkwdask.errors import ResumeError, UnsupportedError
 from wkwdask.formats.opening import aligned_mags, default_method, image_box, target_in
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.bounding_box import part_of_array
+from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.vectors import divide, times
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.file_buffer import MEMORY_NBYTES
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from wkwdask.streams.pyramid import Brick
 
 
+_TILE_NBYTES = 4 << 20  # of source voxels: they are reduced while they are in the cache
+
+
 @dataclass(frozen=True, slots=True)
 class RegionSpec(SourceSpec):
     """Task that streams one region of a pass and writes its part of every mag."""
@@ -85,7 +89,7 @@ class RegionSpec(SourceSpec):
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         with contextlib.closing(stream), contextlib.ExitStack() as open_writers:
             writers = [open_writers.enter_context(self._writer(level)) for level in range(len(self.targets))]
-            self._write_bricks(self._chunk_pusher(stream) or self._brick_pusher(stream), writers)
+            self._write_bricks(self._chunk_pusher(stream) or self._tile_pusher(stream), writers)
             written: list[list[Receipt]] = [[] for _ in writers]
             share(range(len(writers)), lambda level: written[level].extend(writers[level].close()))
             receipts = [(self.first_level + level, receipt) for level, its_receipts in enumerate(written) for receipt in its_receipts]
@@ -112,14 +116,36 @@ class RegionSpec(SourceSpec):
 
         share(ordered.expecting(self.plan.completions(self.region)), work)
 
-    def _brick_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
-        """Return a function that reads a brick at once and pushes it into the stream."""
+    def _tile_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
+        """Return a function that pushes a brick tile by tile."""
+        shape = self._tile_shape()
+
+        def tiles(box: BoundingBox) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+            memory = stream.chunk_memory(shape)
+            for cell in cells(box, shape):
+                tile = cell_box(cell, shape, box)
+                inside = tile.intersection(box)
+                if self.source.read_into(part_of_array(memory, inside, tile.topleft), inside.topleft, fill_zeros=False):
+                    yield tile.topleft, memory
 
         def push(brick: Vec3) -> Iterator[Brick]:
-            nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
-            return stream.push(brick, nonzero == 0)
+            return stream.push_chunks(brick, tiles(stream.source_box(brick)), shape)
 
         return push
+
+    def _tile_shape(self) -> Vec3:
+        """Return the shape of one read: that of a source brick, or for local files a part of it that fits the cache of a core and is whole chunks."""
+        source, shape = self.source, list(self.plan.source_brick_shape)
+        steps = [math.lcm(*edges) for edges in zip(source.chunk_shape, self.plan.levels[0].factor, strict=True)]
+        is_aligned = all(shift % step == 0 for shift, step in zip(source.origin, steps, strict=True))
+        if isinstance(source, StoredArray) and source.store.is_local and is_aligned:
+            nbytes_per_voxel = source.dtype.itemsize * source.num_channels
+            while math.prod(shape) * nbytes_per_voxel > _TILE_NBYTES:
+                axes = [axis for axis in range(3) if shape[axis] % (2 * steps[axis]) == 0]
+                if not axes:
+                    break
+                shape[max(axes, key=lambda axis: (shape[axis], axis))] //= 2
+        return shape[0], shape[1], shape[2]
 
     def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
         """Return a function that pushes a brick chunk by chunk, without a copy of the brick; None if chunks do not fit windows and bricks."""
