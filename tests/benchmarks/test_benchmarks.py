@@ -12,7 +12,7 @@ import dask.config
 import numpy as np
 import pytest
 
-from . import against_command, command
+from . import against_command, command, levels_command
 from .cases import all_cases
 from .client import Worker
 from .data import Data, prepare
@@ -347,3 +347,14 @@ def test_this_tree_beside_another(data):
     assert not [row.cells() for row in rows if "FAILED" in "".join(row.cells())]
     assert all(row.note.startswith("same voxels") for row in rows if row.note and row.tool.digests)
     assert f"of {len(rows)} rows" in against_command.summary(rows)
+
+
+def test_levels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = np.asfortranarray(np.random.default_rng(0).integers(0, 256, (_SIZE,) * 3, dtype=np.uint8))
+    monkeypatch.setattr(levels_command, "real_data", lambda size: {"EM noise": noise[:size, :size, :size], "segmentation one": np.ones_like(noise)})
+    levels_command.main(["--repeat", "1", "--size", str(_SIZE), "--edge", str(_SIZE)])
+    encoded, built = [[line.split(" | ") for line in part.splitlines() if line.startswith("| ")][2:] for part in capsys.readouterr().out.split("Pyramids")]
+    assert [row[0].strip("| ") for row in encoded] == ["LZ4", "`auto`", *(f"level {level}" for level in range(1, 13))]
+    assert [row[0].strip("| ") for row in built] == ["LZ4", "`auto`", "level 5"]
+    assert encoded[1][1].split()[1] == encoded[0][1].split()[1]  # bytes of noise, auto and LZ4
+    assert encoded[1][2].split()[1] == encoded[6][2].split()[1]  # bytes of one label, auto and level 5
