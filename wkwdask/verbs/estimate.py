@@ -128,14 +128,12 @@ class PyramidPlan(_Totals):
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
         for entry in self.passes:
             shape = " x ".join(map(str, entry.region_shape))
-            lines.append(
-                f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels, up to {counted(entry.joins, 'join')}"
-            )
+            joins = f", up to {counted(entry.joins, 'join')}" if entry.joins else ""
+            lines.append(f"  mag {entry.reads} -> {', '.join(entry.makes)}: {counted(entry.regions, 'region')} of {shape} voxels{joins}")
         lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
         lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
-        lines.append(
-            f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
-        )
+        scratch = f"; sets aside up to about {format_nbytes(self.scratch_nbytes)}" if self.scratch_nbytes else ""
+        lines.append(f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}{scratch}")
         lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
         lines.append(
             f"time     about {_format_duration(self.seconds)} in {counted(self.tasks, 'task')} on {counted(self.workers, 'worker')} like this machine's cores"
