@@ -99,13 +99,17 @@ class SpanNaming(KeyNaming):
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box; of several for one chunk, the first in the order of lookup."""
         del folder_filter
+        if 0 not in ranges[0]:
+            return
         files = self.files(store)
+        low, high = ([getattr(part, end) for part in ranges[1:]] for end in ("start", "stop"))
+        inside = np.flatnonzero(((files.cells >= low) & (files.cells < high)).all(axis=1))
+        inside = inside[np.argsort(files.suffixes[inside], kind="stable")]
         seen = set()
-        for n in np.argsort(files.suffixes, kind="stable").tolist():
-            x, y, z = files.cells[n].tolist()
-            if (x, y, z) not in seen and _is_in((0, x, y, z), ranges):
+        for n, (x, y, z), suffix in zip(inside.tolist(), files.cells[inside].tolist(), files.suffixes[inside].tolist(), strict=True):
+            if (x, y, z) not in seen:
                 seen.add((x, y, z))
-                yield ListedFile((0, x, y, z), files.entries[n], int(files.suffixes[n]))
+                yield ListedFile((0, x, y, z), files.entries[n], suffix)
 
     def files(self, store: Store) -> ChunkFiles:
         """List all chunk files of a folder, without names that match no chunk of the grid."""
