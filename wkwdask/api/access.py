@@ -267,6 +267,9 @@ def _are_inside(corners: npt.NDArray[np.int64], box: BoundingBox) -> bool:
 
 
 def _read_boxes(volume: StoredArray, corners: npt.NDArray[np.int64], threads: int | None) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+    if len(corners) == 1:
+        low, high = corners[0].tolist()
+        return _read_box(volume, BoundingBox.from_corners(low, high, volume.box.mag), threads)[np.newaxis]
     shapes = (corners[:, 1] - corners[:, 0]).tolist() or [[0, 0, 0]]
     out: npt.NDArray[Any] | list[npt.NDArray[Any]]
     try:

@@ -17,11 +17,10 @@ import numpy as np
 
 from wkwdask.errors import FormatError
 from wkwdask.geometry import morton
-from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.arrays import copy_into
 from wkwdask.model.codec import clip
 from wkwdask.model.stored_array import BoxCodec, ChunkPairs
-from wkwdask.streams.threads import for_each, num_parts, read_on_threads
+from wkwdask.streams.threads import for_each, num_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 def read_boxes(array: StoredArray, corners: npt.NDArray[np.int64], outs: Sequence[npt.NDArray[Any]], threads: int) -> None:
     """Fill zeroed Fortran arrays (c, x, y, z), one for each box, with the voxels from absolute ``corners``, shape (n, 3), on."""
-    if len(outs) == 1:
-        read_on_threads(array, outs[0], vec3(corners[0].tolist()), threads)
-        return
     pairs = _list_pairs(array, corners, outs)
     count = len(pairs.cells)
     parts = min(count, num_parts(threads, count * math.prod(array.grid.chunk) * array.dtype.itemsize))
