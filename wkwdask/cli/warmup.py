@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,7 +39,7 @@ def warmup(types: tuple[str, ...], everything: bool, workers: int | None) -> Non
     from wkwdask.kernels.compiler import CACHE_VARIABLE, cache_folder
 
     folder, chosen = cache_folder(), os.environ.get(CACHE_VARIABLE)
-    if folder is None or (chosen and str(folder.parent) != chosen.rstrip("/")):
+    if folder is None or (chosen and folder.parent != Path(chosen)):
         raise PermissionError(f"{chosen or CACHE_VARIABLE}: no folder for machine code, which must belong to you and not be writable by everybody")
     started = time.monotonic()
     compile_kernels([job for dtype in types or _UNSIGNED for job in _jobs(dtype, everything)], workers)
