@@ -13,7 +13,7 @@ from wkwdask.formats.wkw.file import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks.batch import ZeroFill
-from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
+from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.levels import AUTO_LEVEL, USUAL_LEVEL
 from wkwdask.kernels.blocks.repeats import has_repeats
 
@@ -540,7 +540,7 @@ def test_clear(path_name, data):
 
 def test_clear_an_array_that_is_not_plain(path):
     whole = np.full((1, 4, 5, 6), 7, np.uint8)
-    blocks.clear_into(cube_table((1, 2, 3)), 2, whole[:, ::-1])
+    blocks.clear_into(cubes_table((1, 2, 3), 2), 2, whole[:, ::-1])
     expected = np.full((1, 4, 5, 6), 7, np.uint8)
     expected[:, 1:3, 2:4, 3:5] = 0
     np.testing.assert_array_equal(whole, expected)
@@ -556,7 +556,7 @@ def test_zeros_wait_for_something_else(data):
     seen = 0
     for corner in data.draw(st.lists(vectors(0, 3), unique=True, max_size=6)):
         corner = tuple(2 * n for n in corner)
-        table, place = cube_table(corner), (slice(None), *(slice(n, n + 2) for n in corner))
+        table, place = cubes_table(corner, 2), (slice(None), *(slice(n, n + 2) for n in corner))
         kind = data.draw(st.sampled_from(["absent", "zero block", "block"]))
         expected[place] = kind == "block"
         if kind == "absent":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
-from wkwdask.kernels.blocks.locate import locate_blocks, read_ranges
+from wkwdask.kernels.blocks.locate import locate_blocks
 
 
 def _check(sizes, low, high, block_len, origin, gap_nbytes, batch_nbytes, start=100):
@@ -89,42 +88,3 @@ def test_offsets_beyond_32_bits():
     found = locate_blocks(bounds, (1, 0, 0), (2, 1, 1), 4, (0, 0, 0), 0, 100)
     assert found.blocks.tolist() == [[1, 1 << 40, 5, 0, 4, 0, 0]]
     assert found.ranges.tolist() == [[1 << 40, 0, 5]]
-
-
-class TestReadRanges:
-    """Several ranges of an open file in one call."""
-
-    @pytest.fixture
-    def descriptor(self, tmp_path):
-        (tmp_path / "file").write_bytes(bytes(range(200)))
-        fd = os.open(tmp_path / "file", os.O_RDONLY)
-        yield fd
-        os.close(fd)
-
-    def test_ranges(self, descriptor):
-        memory = np.zeros(10, np.uint8)
-        assert read_ranges(descriptor, np.array([[100, 0, 3], [7, 5, 5], [0, 3, 0]], np.int64), memory) == -1
-        assert memory.tolist() == [100, 101, 102, 0, 0, 7, 8, 9, 10, 11]
-
-    @pytest.mark.parametrize(
-        "bad",
-        [
-            [198, 0, 5],  # beyond the end of the file
-            [500, 0, 1],
-            [0, 8, 3],  # beyond the memory
-            [0, -1, 3],
-            [0, 0, -1],
-            [0, 5, (1 << 63) - 1],
-            [0, (1 << 63) - 1, 5],
-            [-1, 0, 5],  # before the file
-        ],
-    )
-    def test_a_range_that_is_not_filled(self, descriptor, bad):
-        memory = np.zeros(10, np.uint8)
-        assert read_ranges(descriptor, np.array([[1, 0, 3], bad, [1, 0, 3]], np.int64), memory) == 1
-
-    def test_a_closed_file(self):
-        assert read_ranges(-1, np.array([[0, 0, 1]], np.int64), np.zeros(4, np.uint8)) == 0
-
-    def test_no_ranges(self, descriptor):
-        assert read_ranges(descriptor, np.zeros((0, 3), np.int64), np.zeros(4, np.uint8)) == -1

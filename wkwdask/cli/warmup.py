@@ -119,12 +119,12 @@ def _use_blocks(dtype: str) -> None:
     import numpy as np
 
     from wkwdask.kernels.blocks import batch
-    from wkwdask.kernels.blocks.layout import LZ4, cube_table
+    from wkwdask.kernels.blocks.layout import LZ4, cubes_table
 
     corners, memory, array = np.zeros((1, 3), np.int64), np.zeros(1 << 12, np.uint8), np.ones((1, 4, 4, 4), dtype)
     for store_zero in (True, False):
         batch.encode_from(array, corners, memory, block_len=4, block_type=LZ4, level=5, store_zero=store_zero)
-    batch.clear_into(np.concatenate([cube_table((0, 0, 0))] * 2), 2, array)
+    batch.clear_into(cubes_table((0, 0, 0), 2, high=(2, 1, 1)), 2, array)
 
 
 def _use_windows(dtype: str, factor: tuple[int, int, int]) -> None:

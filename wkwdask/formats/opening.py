@@ -90,7 +90,8 @@ class _CachedVolume(NamedTuple):
     def is_fresh(self) -> bool:
         """Return whether no record has changed; records of remote volumes are trusted for a minute."""
         if self.stamps:
-            return all(_stamp(record) == stamp for record, stamp in self.stamps.items())
+            # Whether a missing record exists now is asked without the cost of an exception.
+            return all(_stamp(record) == stamp if stamp is not None else not files.exists(record) for record, stamp in self.stamps.items())
         return time.monotonic() - self.opened < _REMOTE_SECONDS if is_remote(self.volume.name) else self.volume.identity.is_unchanged()
 
 

@@ -147,7 +147,7 @@ def _mode(path: str, *, follow: bool = True) -> int:
 
 def exists(path: str) -> bool:
     """Check whether a path exists; false for a dangling symbolic link."""
-    return bool(_mode(path))
+    return bool(_mode(path)) if is_memory(path) or "\0" in path else os.access(path, os.F_OK)
 
 
 def lexists(path: str) -> bool:

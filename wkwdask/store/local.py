@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
-from wkwdask.kernels.blocks.locate import read_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -124,12 +123,6 @@ class LocalFile(OpenFile):
                 raise TruncatedError(f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more bytes")
             done += count
         return True
-
-    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
-        """Read many ranges in one compiled call."""
-        missed = read_ranges(self._fd, ranges, memory)
-        if missed >= 0:  # read again in Python, which raises an error with all details
-            super().read_ranges(ranges[missed:], memory)
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -106,7 +106,7 @@ def abspath(path: str) -> str:
 
 def anchored(path: str) -> str:
     """Return the absolute form of a path or URL, keeping ``..``, which may follow a symbolic link."""
-    return path if "://" in path else os.path.join(os.getcwd(), path)
+    return path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path)
 
 
 def is_absolute(path: str) -> bool:

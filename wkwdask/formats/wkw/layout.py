@@ -23,8 +23,8 @@ from wkwdask.formats.wkw.folder import HEADER_NAME, file_path
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, BoxRead, WkwFile, check_links_of, has_small_files, open_if_stored, read_small_files
 from wkwdask.geometry import morton
-from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, encode_from, zero_encoding
-from wkwdask.kernels.blocks.layout import cube_table
+from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
+from wkwdask.kernels.blocks.layout import cubes_table
 from wkwdask.model.codec import ChunkCodec
 from wkwdask.model.layout import Shards
 from wkwdask.model.stored_array import BoxCodec, StoredArray
@@ -111,15 +111,22 @@ class WkwFiles(Shards, BoxCodec):
 
     def read_box(self, array: StoredArray, out: npt.NDArray[Any], low: Vec4, *, fill_zeros: bool) -> int:
         """Fill an array with voxels, file by file; each batch of blocks is decoded in one compiled call."""
-        header, folder, (channel, *topleft), edge = self.header, array.store.url, low, self.header.file_len_vx
-        x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
-        reading = BoxRead(out, low[1:], channel, ZeroFill(out, at_once=fill_zeros))
-        if has_small_files(header) and len(x_files) * len(y_files) * len(z_files) > 1:
+        header, folder, edge = self.header, array.store.url, self.header.file_len_vx
+        (channel, x, y, z), (_, width, height, depth) = low, out.shape
+        x_files, y_files, z_files = (
+            range(x // edge, -(-(x + width) // edge)),
+            range(y // edge, -(-(y + height) // edge)),
+            range(z // edge, -(-(z + depth) // edge)),
+        )
+        reading = BoxRead(out, (x, y, z), channel, fill_zeros=fill_zeros)
+        if len(x_files) * len(y_files) * len(z_files) > 1 and has_small_files(header):
             read_one = partial(_read_file, folder, header)
             nonzero = read_small_files(f"{folder}/{HEADER_NAME}", header, (x_files, y_files, z_files), reading, read_one)
         else:
-            nonzero = sum(_read_file(folder, header, reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
-        if reading.has_absent:
+            nonzero = 0
+            for index in product(z_files, y_files, x_files):
+                nonzero += _read_file(folder, header, reading, index[::-1])
+        if reading.absent:
             # An absent file means zeros only if the mag itself is still in place and no folder above the file is a broken link.
             array.identity.check(has_absent=True)
             check_links_of(reading.absent.values())
@@ -235,27 +242,18 @@ def _read_file(folder: str, header: WkwHeader, reading: BoxRead, index: Vec3) ->
     path = file_path(folder, index)
     file = open_if_stored(path, header)
     if file is None:
-        reading.has_absent = True
         reading.absent[index[1], index[2]] = path
-        reading.zeros.add(cube_table(corner), edge)
+        reading.zeros.add(cubes_table(corner, edge), edge)
         return 0
-    # Pages are cubes of at most 32^3 blocks: visit those that the array covers, and read their covered blocks in one call each.
-    step = header.block_len
-    page_len = min(header.file_len, PAGE_LEN)
-    page_edge = page_len * step
-    # Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and max(0, -at) the part of the file before the array.
+    if header.file_len <= PAGE_LEN:
+        return file.read_into(reading, 0, corner)
+    # Pages are cubes of 32^3 blocks: visit those that the array covers. Negative numbers round towards minus infinity: -(-n // edge) is the ceiling, and
+    # max(0, -at) the part of the file before the array.
+    page_edge = PAGE_LEN * header.block_len
     x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
     nonzero = 0
     for z, y, x in product(z_pages, y_pages, x_pages):
-        # Corner of the page's cube as seen from the array, and the blocks of the cube that the array covers.
-        origin = (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge)
-        low = (max(0, -origin[0]) // step, max(0, -origin[1]) // step, max(0, -origin[2]) // step)
-        high = (
-            min(page_len, -(-(shape[1] - origin[0]) // step)),
-            min(page_len, -(-(shape[2] - origin[1]) // step)),
-            min(page_len, -(-(shape[3] - origin[2]) // step)),
-        )
-        nonzero += file.read_into(reading, _page_number(x, y, z), low, high, origin)
+        nonzero += file.read_into(reading, _page_number(x, y, z), (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge))
     return nonzero
 
 

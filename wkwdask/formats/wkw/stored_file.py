@@ -10,7 +10,6 @@ import itertools
 import math
 import stat
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,10 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.wkw.file import MAX_LZ4_RATIO, parse_jump_table, raw_block_bounds, table_range
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
-from wkwdask.kernels.blocks.batch import compress_bound, decode_into, zero_encoding
-from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
+from wkwdask.kernels.blocks.batch import ZeroFill, compress_bound, decode_into, zero_encoding
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z, cubes_table
 from wkwdask.kernels.blocks.locate import BlockLocations, locate_blocks
+from wkwdask.kernels.blocks.read import BlockFile, array_memory, read_blocks
 from wkwdask.store import files
 from wkwdask.store.local import ABSENT
 from wkwdask.store.lru import LruCache
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.blocks.batch import ZeroFill
 
 PAGE_LEN = 32
 PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, or that of an aligned cube of blocks in a larger file
@@ -44,22 +43,22 @@ GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second c
 _buffers = threading.local()
 
 
-@dataclass(slots=True)
 class BoxRead:
-    """State of one read of a box into an array."""
+    """State of one read of a box into an array (c, x, y, z)."""
 
-    out: npt.NDArray[Any]
-    """Array to fill, shape (c, x, y, z)."""
-    topleft: Vec3
-    """Voxel of the mag at voxel 0 of the array."""
-    first_channel: int
-    """Stored channel at channel 0 of the array."""
-    zeros: ZeroFill
-    """Regions of the array without stored voxels, filled with zeros."""
-    has_absent: bool = False
-    """Whether any file was absent."""
-    absent: dict[tuple[int, int], str] = field(default_factory=dict)
-    """One absent file for each row along x, by (y, z); their folders are checked for broken links after the read."""
+    __slots__ = ("absent", "first_channel", "memory", "out", "topleft", "zeros")
+
+    def __init__(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int, *, fill_zeros: bool) -> None:
+        self.out = out
+        self.topleft = topleft
+        """Voxel of the mag at voxel 0 of the array."""
+        self.first_channel = first_channel
+        """Stored channel at channel 0 of the array."""
+        self.zeros = ZeroFill(out, at_once=fill_zeros)
+        """Regions of the array without stored voxels, filled with zeros."""
+        self.absent: dict[tuple[int, int], str] = {}
+        """One absent file for each row along x, by (y, z); their folders are checked for broken links after the read."""
+        self.memory = array_memory(out, first_channel)
 
 
 class WkwFile:
@@ -73,11 +72,36 @@ class WkwFile:
         self.header = parse_header(file.read_some(HEADER_NBYTES, 0), file.name, is_data_file=True)
         mag_header.check_same_mag(self.header, file.name)
         self._pages: LruCache[npt.NDArray[np.int64]] = LruCache(_PAGES_PER_FILE)
+        header, descriptor = self.header, file.descriptor
+        self._blocks = None if descriptor is None else BlockFile(descriptor, header.block_len, header.num_channels, header.is_compressed)
 
-    def read_into(self, reading: BoxRead, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
-        """Read and decode the blocks of a box within one page of the jump table."""
+    def read_into(self, reading: BoxRead, page: int, corner: Vec3) -> int:
+        """Read and decode the blocks of one page of the jump table that an array covers, and return how many are not all zero.
+
+        ``corner`` is the first voxel of the page's cube of blocks, counted from the array.
+        """
+        header, zeros, nonzero = self.header, reading.zeros, -1
+        cube_len = min(header.file_len, PAGE_LEN)
+        if self._blocks is not None and reading.memory is not None:
+            nonzero = read_blocks(self._blocks, self.page(page), cube_len, corner, reading.memory, fill_zeros=zeros.at_once)
+            if nonzero >= 0 and zeros.at_once:
+                return nonzero
+        step, shape = header.block_len, reading.out.shape
+        low = (max(0, -corner[0]) // step, max(0, -corner[1]) // step, max(0, -corner[2]) // step)
+        high = (
+            min(cube_len, -(-(shape[1] - corner[0]) // step)),
+            min(cube_len, -(-(shape[2] - corner[1]) // step)),
+            min(cube_len, -(-(shape[3] - corner[2]) // step)),
+        )
+        if nonzero < 0:
+            return self._read_in_steps(reading, page, (low, high), corner)
+        zeros.add_decoded(cubes_table(corner, step, low, high), step, nonzero)
+        return nonzero
+
+    def _read_in_steps(self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3) -> int:
+        """Read and decode blocks of any file in batches, and raise an error that names what is broken."""
         header = self.header
-        located = locate_blocks(self.page(page), low, high, header.block_len, origin, GAP_NBYTES, _BATCH_NBYTES)
+        located = locate_blocks(self.page(page), *cells, header.block_len, corner, GAP_NBYTES, _BATCH_NBYTES)
         self._check_sizes(located, page)
         nonzero = 0
         batches = located.batches.tolist()
@@ -254,7 +278,6 @@ def read_small_files(header_path: str, header: WkwHeader, grid: tuple[range, ran
         decoded, broken = _decode(memory, table[is_valid], header, reading)
         nonzero += decoded
         if absent.any():
-            reading.has_absent = True
             reading.absent.update({(y, z): f"{dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
             reading.zeros.add(table[absent], header.block_len)
         for x, y, z in broken + index[~is_valid & ~absent].tolist():  # after the batch, because read_one uses the same buffer

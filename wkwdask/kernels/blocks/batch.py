@@ -85,9 +85,7 @@ def decode_into(
         flat, strides = flat_memory(out)
         block = scratch_block(nbytes, out.itemsize)
         decoded = DecodeResult(
-            *compiled.decode_into(
-                source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, block.view(np.uint8), flat, out.shape, strides
-            )
+            *compiled.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, flat, out.shape, strides)
         )
     if decoded.broken_nbytes == OUTSIDE:
         raise ValueError("a stored block lies outside the memory that was read")

@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from wkwdask.kernels.blocks.batch_compiled import _decompress, _decompress_partial, _is_zero_lz4
-from wkwdask.kernels.blocks.locate_compiled import _pread
+from wkwdask.kernels.blocks.batch_compiled import decode, is_zero_lz4
+from wkwdask.kernels.blocks.locate_compiled import pread
+from wkwdask.kernels.blocks.vectors_compiled import move_row
 from wkwdask.kernels.compiler import helper, kernel
 
-_memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -38,7 +37,7 @@ def _decode_block(
     row, plane = edge * voxel_nbytes, edge * edge * voxel_nbytes
     block_at = np.intp(block.ctypes.data) if compressed else np.intp(source.ctypes.data) + start
     if compressed:
-        if _is_zero_lz4(source, start, size, nbytes):
+        if is_zero_lz4(source, start, size, nbytes):
             return True  # the boxes are zero
         needed = 0
         for n in boxes:
@@ -46,11 +45,8 @@ def _decode_block(
             _, _, _, x1, y1, z1 = _overlap(corner, edge, (shapes[n, 0], shapes[n, 1], shapes[n, 2]))
             needed = max(needed, ((z1 - 1) * edge + y1 - 1) * row + x1 * voxel_nbytes)
         source_at = np.intp(source.ctypes.data) + start
-        # Decoding may stop after the last voxel that is needed. That is slower for blocks of long matches, which are short.
-        if needed < nbytes and size > nbytes // 2:
-            if _decompress_partial(source_at, block_at, np.int32(size), np.int32(needed), np.int32(nbytes)) != needed:
-                return False
-        elif _decompress(source_at, block_at, np.int32(size), np.int32(nbytes)) != nbytes:
+        is_complete, _ = decode(source_at, size, block_at, needed, nbytes)
+        if not is_complete:
             return False
     for n in boxes:
         corner = (cell[0] * edge - lows[n, 0], cell[1] * edge - lows[n, 1], cell[2] * edge - lows[n, 2])
@@ -63,7 +59,7 @@ def _decode_block(
             to = addresses[n] + (corner[0] + x0) * voxel_nbytes + (corner[1] + y0) * out_row + (corner[2] + z) * out_plane
             at = block_at + x0 * voxel_nbytes + y0 * row + z * plane
             for _ in range(y0, y1):
-                _memcpy(np.intp(to), np.intp(at), np.intp(count))
+                move_row(to, at, count)
                 to += out_row
                 at += row
     return True
@@ -100,7 +96,7 @@ def decode_file(
         while last < codes.size and bounds[codes[last]] - end <= gap_nbytes and bounds[codes[last] + 1] - begin <= memory.size:
             end = bounds[codes[last] + 1]
             last += 1
-        if last == first or _pread(np.int32(fd), memory_at, np.intp(end - begin), np.int64(begin)) != end - begin:
+        if last == first or pread(np.int32(fd), memory_at, np.intp(end - begin), np.int64(begin)) != end - begin:
             return first
         for n in range(first, last):
             start, size = bounds[codes[n]] - begin, bounds[codes[n] + 1] - bounds[codes[n]]

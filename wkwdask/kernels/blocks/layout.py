@@ -31,10 +31,11 @@ CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
 _Slices = tuple[slice, slice, slice]
 
 
-def cube_table(corner: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return a block table with one cube that has no stored bytes."""
-    table = np.zeros((1, Z + 1), np.int64)
-    table[0, X : Z + 1] = corner
+def cubes_table(corner: Sequence[int], edge: int, low: Sequence[int] = (0, 0, 0), high: Sequence[int] = (1, 1, 1)) -> npt.NDArray[np.int64]:
+    """Return a block table without stored bytes: some cubes of a grid that starts at ``corner``, by default the first one."""
+    cubes = np.indices([b - a for a, b in zip(low, high, strict=True)]).reshape(3, -1).T
+    table = np.zeros((len(cubes), Z + 1), np.int64)
+    table[:, X : Z + 1] = (cubes + low) * edge + corner
     return table
 
 
@@ -57,8 +58,7 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
     """View the memory of an array from its first element to its last as unsigned integers, and return it with the strides in elements."""
     itemsize = array.itemsize
     if array.flags.forc and array.size > 1:  # the common case of small reads, and cheaper than the general one
-        flat = array.ravel("K").view(UNSIGNED[itemsize])
-        return flat, tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
+        return array.ravel("K").view(UNSIGNED[itemsize]), tuple([stride // itemsize for stride in array.strides])
     strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
     span = 1 + sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True))
     flat = np.lib.stride_tricks.as_strided(array.view(UNSIGNED[itemsize]), (span,), (itemsize,))
@@ -67,4 +67,6 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
 
 def is_plain(array: npt.NDArray[Any]) -> bool:
     """Return whether :func:`flat_memory` accepts the array."""
-    return array.dtype.isnative and all(n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True))
+    return array.dtype.isnative and (
+        array.flags.forc or all(n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True))
+    )

@@ -49,8 +49,3 @@ def locate_blocks(
 ) -> BlockLocations:
     """Locate the blocks of a box inside an aligned cube of blocks. ``bounds`` are the byte offsets of the blocks of the cube in Morton order, and the end."""
     return BlockLocations(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
-
-
-def read_ranges(fd: int, ranges: Table, memory: npt.NDArray[np.uint8]) -> int:
-    """Read byte ranges of an open file in one call without the GIL. Return the first range that was not read whole, -1 if all were."""
-    return int(_kernels().read_ranges(fd, ranges, memory))

@@ -11,11 +11,12 @@ from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
 _MAX_DEPTH = 21  # a Morton code of 63 bits has 21 bits for each axis
-_pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
+
+pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
 
 
 @helper
-def _fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any) -> None:
+def fill_in_order(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any, table: Any) -> None:
     """Write a row for each block of the box, in Morton order."""
     # Walk the octree of the cube depth first and skip subtrees outside the box. This visits only the blocks of the box and needs no sort of Morton codes:
     # the 8 children of a cube cover 8 consecutive ranges of codes (webknossos-wrap README, "High-level description"). The children at z = 0:
@@ -63,7 +64,7 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
     table = np.empty((count, 7), np.int64)
     ranges = np.empty((count, 3), np.int64)
     batches = np.empty((count + 1, 3), np.int64)
-    _fill_in_order(bounds, low, high, block_len, origin, table)
+    fill_in_order(bounds, low, high, block_len, origin, table)
     num_ranges, num_batches = 0, 0
     nbytes, end = 0, 0
     smallest, largest = 0, 0
@@ -93,17 +94,3 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
         end = offset + size
     batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = count, num_ranges, 0
     return table, ranges[:num_ranges], batches[: num_batches + 1], smallest, largest
-
-
-@kernel
-def read_ranges(fd: Any, ranges: Any, memory: Any) -> Any:
-    """Read byte ranges into memory. Return the first range that one ``pread`` did not fill, -1 if all are filled."""
-    address = np.intp(memory.ctypes.data)
-    for n in range(ranges.shape[0]):
-        offset, start, nbytes = ranges[n, 0], ranges[n, 1], ranges[n, 2]
-        # Written as a difference: ``start + nbytes`` of a damaged table could overflow and pass the check.
-        if start < 0 or nbytes < 0 or nbytes > memory.size - start:
-            return n
-        if _pread(np.int32(fd), address + start, np.intp(nbytes), np.int64(offset)) != nbytes:
-            return n
-    return -1
