@@ -14,8 +14,6 @@ from wkwdask.kernels.blocks.layout import UNSIGNED, flat_memory, is_plain
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from wkwdask.geometry.mag import Vec3
-
 _BATCH_NBYTES = 64 << 10  # read at once: stays in the cache until it is decoded
 _MOST_NBYTES = 8 << 20  # of one block
 _MOST_KINDS = 8  # sizes of blocks whose memory a thread keeps
@@ -51,7 +49,7 @@ def array_memory(out: npt.NDArray[Any], first_channel: int) -> ArrayMemory | Non
     return ArrayMemory(flat, out.shape, strides, first_channel)
 
 
-def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, corner: Vec3, out: ArrayMemory, *, fill_zeros: bool) -> int:
+def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, corner: tuple[int, int, int], out: ArrayMemory, *, fill_zeros: bool) -> int:
     """Read the blocks of an aligned cube of blocks that an array covers.
 
     ``bounds`` are the byte offsets of all blocks of the cube in Morton order, and the end. ``corner`` is the first voxel of the cube, counted from the array.
