@@ -140,17 +140,20 @@ def test_a_job_resumes_after_its_source_is_repaired(folder, undisturbed):
     undisturbed.check(folder)
 
 
+SMALL_TASKS = {"region_vx": 16, "smallest_region_vx": 16, "small_task_nbytes": 0}
+
+
 @pytest.mark.parametrize(("first", "then"), [(1, 9), (9, 1)])
 def test_a_resumed_job_keeps_its_regions(folder, undisturbed, first, then):
     """The number of workers differs."""
-    log, small = folder.parent / "first.log", {"region_vx": 16, "smallest_region_vx": 16, "small_task_nbytes": 0}
-    with limited(**small), workers_of(first), stopping(log, 12, StopError), pytest.raises(StopError):
+    log = folder.parent / "first.log"
+    with limited(**SMALL_TASKS), workers_of(first), stopping(log, 12, StopError), pytest.raises(StopError):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     (root,) = job_folders(folder)
     regions = json.loads((root / "plan.json").read_text())["plan"]["regions"]
     assert regions[0] == ([32] * 3 if first == 1 else [16] * 3)
     done = journaled(folder)
-    with limited(**small), workers_of(then), logged(log):
+    with limited(**SMALL_TASKS), workers_of(then), logged(log):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     assert len(done) == 12
     assert set(runs(log).values()) == {1}
@@ -386,12 +389,12 @@ def test_jobs_on_other_mags_leave_an_interrupted_job_alone(folder, undisturbed):
 def test_two_interrupted_jobs_are_resumed_independently(folder, undisturbed):
     other = ("32-32-16", "64-64-32")
     done = interrupt(folder)
-    with stopping(folder.parent / "other.log", 1, StopError), pytest.raises(StopError):
-        wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
+    with regions_of(2), stopping(folder.parent / "other.log", 1, StopError), pytest.raises(StopError):
+        wkwdask.build_pyramid(folder, "seg", mags=other, block_len=2, file_len=1)
     assert len(job_folders(folder)) == 2
     assert resume(folder)[1] == undisturbed.tasks - done
     assert len(job_folders(folder)) == 1
-    report = wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
+    report = wkwdask.build_pyramid(folder, "seg", mags=other, block_len=2, file_len=1)
     assert len(report.mags) == 2
     assert leftovers(folder) == []
 

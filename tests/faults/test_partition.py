@@ -49,7 +49,7 @@ def test_network_is_cut(tmp_path):
                 known.build(folder, log, 0.1)
             assert meanwhile.done
             assert not any(network.address in address for address in meanwhile.found)  # it was given up
-            inner.wait(timeout=30)  # it notices, and ends
+            inner.wait(timeout=90)  # it notices, and ends
     known.check(folder)
     assert set(runs(log)) == known.tasks
     assert 1 <= num_repeated(log) <= 9

@@ -105,7 +105,7 @@ def last_jobs_of(num_tasks):
 
 def workers_of(number):
     """Let a plan be made for so many workers."""
-    return mock.patch.object(runners, "num_workers", return_value=number)
+    return mock.patch.multiple(runners, num_workers=lambda: number, num_sharing_workers=lambda: number)
 
 
 def impatient():
