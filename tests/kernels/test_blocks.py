@@ -223,9 +223,6 @@ def _textured(data, dtype, size):
     return np.asfortranarray(array[None])
 
 
-CHOICES = set()
-
-
 @pytest.mark.parametrize("path_name", PATHS)
 @given(st.data())
 def test_auto_is_lz4_or_lz4hc_by_the_voxels_of_each_block(path_name, data):
@@ -241,12 +238,18 @@ def test_auto_is_lz4_or_lz4hc_by_the_voxels_of_each_block(path_name, data):
             chosen = has_repeats(block.tobytes(order="F"))
             assert auto[n] == (high if chosen or not block.any() else fast)[n]
             assert decode_block(auto[n], header, "out", n, 0).tobytes(order="F") == block.tobytes(order="F")
-            CHOICES.add((path_name, chosen))
 
 
-def test_auto_chose_both():
-    """The test before has seen both choices on each path that it ran on."""
-    assert {chosen for _, chosen in CHOICES} in (set(), {False, True})
+def test_auto_chooses_both(path):
+    """Noise has no repeats that LZ4HC finds and LZ4 does not, labels have many."""
+    rng = np.random.default_rng(4)
+    noise = np.asfortranarray(rng.integers(0, 256, (1, 32, 32, 32), np.uint8))
+    labels = np.asfortranarray(np.kron(rng.integers(1, 50, (1, 8, 8, 8)), np.ones((1, 4, 4, 4))).astype(np.uint8))
+    assert _encoded(noise, [(0, 0, 0)], 32, 3, AUTO_LEVEL) == _encoded(noise, [(0, 0, 0)], 32, 2, 0)
+    assert not has_repeats(noise.tobytes(order="F"))
+    auto, fast, high = (_encoded(labels, [(0, 0, 0)], 32, *how) for how in ((3, AUTO_LEVEL), (2, 0), (3, USUAL_LEVEL)))
+    assert auto == high != fast
+    assert has_repeats(labels.tobytes(order="F"))
 
 
 @pytest.mark.parametrize("width", [3, 5, 7, 8, 9, 10, 15, 30])
