@@ -1,7 +1,7 @@
 """Compiled loops of ``boxes``. Import only after :func:`wkwdask.kernels.blocks.lz4_symbols.register` returned True.
 
 Each block is decoded once and copied to all boxes that it touches. Boxes are Fortran arrays (c, x, y, z) in separate memory, given by their addresses, so a
-row along x with all its channels is contiguous in a block and in each box, and the loops move bytes, whatever the type. Callers have checked all addresses.
+row along x with all its channels is contiguous in a block and in each box, and the loops move bytes of any type. Callers have checked all addresses.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def read_blocks(file: BlockFile, bounds: npt.NDArray[np.int64], cube_len: int, c
     """Read the blocks of an aligned cube of blocks that an array covers.
 
     ``bounds`` are the byte offsets of all blocks of the cube in Morton order, and the end. ``corner`` is the first voxel of the cube, counted from the array.
-    With ``fill_zeros`` false, the array may be left as it is if all blocks are zero.
+    With ``fill_zeros`` false, the array may stay unchanged if all blocks are zero.
 
     Returns how many blocks are not all-zero; -1 where anything is not as expected. Then the caller reads again in small steps, which name the damage.
     """
