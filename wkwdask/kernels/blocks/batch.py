@@ -129,6 +129,7 @@ def encode_from(
         end, nonzero = batch_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
     else:
         flat, strides = flat_memory(array)
+        flat.flags.writeable = False  # one compiled version for arrays that may be written and those that may not
         block = scratch_block(nbytes, array.itemsize)
         end, nonzero = compiled.encode_from(  # int: numba takes long to find the type of an enumeration
             flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
