@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import CorruptError, LockedError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.store import archive, files, paths
+from wkwdask.store import archive, files, new_files, paths
 from wkwdask.store.locks import guarded, locked_file
 from wkwdask.store.new_files import NewFile, NewFiles, copy_file, create_whole, move, publish_bytes
 from wkwdask.store.store import FolderStore, open_store
@@ -216,11 +216,33 @@ def test_new_files(folder):
         copy.publish()
     assert files.read_bytes(f"{folder}/copy") == b"ne"
     assert sorted(files.listdir(folder)) == ["copy", "file"]
+
+
+@pytest.mark.parametrize("patience", [0, 1000], ids=["threads", "one thread"])
+def test_many_files_are_flushed_before_any_is_renamed(folder, monkeypatch, patience):
+    monkeypatch.setattr(new_files, "_PATIENCE_S", patience)
+    steps, sync, rename = [], NewFile.sync, files.rename
+    monkeypatch.setattr(NewFile, "sync", lambda file: (steps.append("sync"), sync(file)))
+    monkeypatch.setattr(files, "rename", lambda *paths: (steps.append("rename"), rename(*paths)))
     many = NewFiles(folder, folder)
     for n in range(5):
-        many.write(f"{n}", bytes([n]))
+        many.write(f"{n}", memoryview(bytes([n])))
     many.publish()
+    assert steps == ["sync"] * 5 + ["rename"] * 5
     assert [files.read_bytes(f"{folder}/{n}") for n in range(5)] == [bytes([n]) for n in range(5)]
+
+
+def test_whole_files(folder):
+    store = FolderStore(folder)
+    put(f"{folder}/file", b"data")
+    put(f"{folder}/empty", b"")
+    assert store.read_whole(["file", "absent", "empty", "file/below"], 4) == [b"data", None, b"", None]
+    with pytest.raises(CorruptError, match=r"file: has 4 bytes, expected at most 3"):
+        store.read_whole(["file"], 3)
+    files.makedirs(f"{folder}/folder")
+    with pytest.raises(CorruptError, match="folder: not a regular file"):
+        store.read_whole(["folder"], 100)
+    assert store.states(["file", "absent", "folder", "file/below"]) == [files.state_of(f"{folder}/file"), None, None, None]
 
 
 def test_appended_lines(folder):

@@ -144,9 +144,11 @@ class BoundingBox:
     def intersection(self, other: BoundingBox) -> BoundingBox:
         """Return the voxels that lie in both boxes; the result may be empty."""
         self._same_mag(other)
-        low = tuple(max(a, b) for a, b in zip(self.topleft, other.topleft, strict=True))
-        high = tuple(min(a, b) for a, b in zip(self.bottomright, other.bottomright, strict=True))
-        return BoundingBox.from_corners(low, [max(a, b) for a, b in zip(low, high, strict=True)], self.mag)
+        (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright  # without loops: this is called for every chunk
+        (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
+        low = max(x, a), max(y, b), max(z, c)
+        size = max(0, min(to_x, to_a) - low[0]), max(0, min(to_y, to_b) - low[1]), max(0, min(to_z, to_c) - low[2])
+        return BoundingBox(low, size, self.mag)
 
     def union(self, other: BoundingBox) -> BoundingBox:
         """Return the smallest box around both boxes; an empty box adds nothing."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.model.file_buffer import FileBuffer
+    from wkwdask.model.file_buffer import EncodedPieces, FileBuffer
 
 Reframe = Callable[[bytes, Vec4, str, int], bytes]
 """Converts the stored bytes of a chunk to those of another codec, given its shape, its file and its offset there."""
@@ -82,6 +82,11 @@ class ChunkCodec(ABC):
     @abstractmethod
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk (c, x, y, z): a whole one, or its part inside the array if the grid truncates chunks; ``source`` names the file in errors."""
+
+    def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
+        """Encode a chunk as :meth:`encode` does, perhaps into ``pieces``: then the result is valid until these are released."""
+        del pieces
+        return self.encode(voxels, source)
 
     def check_packages(self, source: str) -> None:  # noqa: B027  # most codecs need no package of an extra
         """Raise ModuleNotFoundError if encoding needs a package that is not installed. A job asks before it writes anything."""

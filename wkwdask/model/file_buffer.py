@@ -18,6 +18,7 @@ MEMORY_NBYTES = 8 << 20  # buffer of an open file
 
 _REPEATED_NBYTES = 1 << 18
 _DIRECT_NBYTES = 1 << 20  # larger data are written without a copy in the buffer
+_ALIGNMENT = 64  # of pieces: a cache line
 _MAX_FREE = 16  # buffers that are kept for the next files: fresh memory costs page faults
 _free: list[npt.NDArray[np.uint8]] = []
 
@@ -122,8 +123,7 @@ class FileBuffer:
 
     def release(self) -> None:
         """Keep the memory for the next files."""
-        if self._memory.size == MEMORY_NBYTES and len(_free) < _MAX_FREE:
-            _free.append(self._memory)
+        _return_memory(self._memory)
         self._memory = np.empty(0, np.uint8)
 
 
@@ -149,6 +149,35 @@ class EncodedBytes(FileBuffer):
 
     def flush(self) -> None:
         """Keep the bytes."""
+
+
+class EncodedPieces:
+    """Memory for the encoded chunks of a box, each of which becomes a file."""
+
+    def __init__(self) -> None:
+        self._memories: list[npt.NDArray[np.uint8]] = []
+        self._used = 0
+
+    def reserve(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return memory for a chunk, valid until :meth:`release`."""
+        if nbytes > MEMORY_NBYTES:
+            return np.empty(nbytes, np.uint8)
+        if not self._memories or self._used + nbytes > MEMORY_NBYTES:
+            self._memories.append(_borrow_memory())
+            self._used = 0
+        piece = self._memories[-1][self._used : self._used + nbytes]
+        self._used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return piece
+
+    def release(self) -> None:
+        """Keep the memory for the next files."""
+        while self._memories:
+            _return_memory(self._memories.pop())
+
+
+def _return_memory(memory: npt.NDArray[np.uint8]) -> None:
+    if memory.size == MEMORY_NBYTES and len(_free) < _MAX_FREE:
+        _free.append(memory)
 
 
 def _borrow_memory() -> npt.NDArray[np.uint8]:

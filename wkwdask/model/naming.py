@@ -102,6 +102,10 @@ class KeyNaming(ABC):
             if state is not None:
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
 
+    def states_of_files(self, store: Store, files: Sequence[Vec4]) -> Iterator[tuple[Vec4, FileVariant]]:
+        """Yield the existing variants of some files with their states."""
+        return ((file, variant) for file in files for variant in self.file_states(store, file))
+
 
 @dataclass(frozen=True, slots=True)
 class GridNaming(KeyNaming):

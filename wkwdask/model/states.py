@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -65,15 +65,14 @@ def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint:
     return {(x, y, z): total & _DIGEST_MASK for (x, y, z), total in zip(cells[starts].tolist(), sums.tolist(), strict=True)}
 
 
-def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
-    """Combine the rows of files into one row per index: total size, and a digest of all values of its files."""
-    table = np.array(rows, np.int64) if rows else np.zeros((0, 10), np.int64)
-    indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
-    out = np.zeros((len(indices), 5), np.int64)
-    out[:, :3] = indices
-    np.add.at(out[:, 3], members.ravel(), table[:, -2])
-    sums = np.zeros(len(indices), np.uint64)
-    np.add.at(sums, members.ravel(), digests(table[:, 3:]))
+def summed_states(indices: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> States:
+    """Combine files into one row per index, shape (n, 3): total size, and a digest of all values of its files; ``rows`` end with size and time."""
+    places, members = np.unique(indices, axis=0, return_inverse=True)
+    out = np.zeros((len(places), 5), np.int64)
+    out[:, :3] = places
+    np.add.at(out[:, 3], members.ravel(), rows[:, -2])
+    sums = np.zeros(len(places), np.uint64)
+    np.add.at(sums, members.ravel(), digests(rows))
     out[:, 4] = (sums & np.uint64(_DIGEST_MASK)).astype(np.int64)
     return out
 

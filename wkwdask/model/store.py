@@ -105,7 +105,7 @@ class NewFiles(Protocol):
     count: int
     nbytes: int
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         """Write a file."""
 
     def publish(self) -> None:

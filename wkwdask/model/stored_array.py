@@ -419,12 +419,6 @@ class StoredArray(RandomAccessVolume):
         low, high = zip(*((part.start * edge + o, part.stop * edge + o) for part, edge, o in edges), strict=True)
         return self._files(BoundingBox.from_corners(low, high, self.mag))
 
-    def _unit_of(self, file: Vec4) -> Vec3:
-        if self.grid.file is None:
-            return 0, 0, 0
-        x, y, z = (n * edge // unit for n, edge, unit in zip(file[1:], self.grid.file[1:], self.grid.unit, strict=True))
-        return x, y, z
-
     def _file_states(self, files: Ranges) -> Iterator[tuple[Vec4, FileVariant]]:
         """Yield the states of files, asking for each by name."""
         if self.grid.file is None:
@@ -437,9 +431,7 @@ class StoredArray(RandomAccessVolume):
             states = self.store.states(map(naming.key, indices))
             yield from ((file, FileVariant(0, *state)) for file, state in zip(indices, states, strict=True) if state is not None)
             return
-        for file in indices:
-            for variant in naming.file_states(self.store, file):
-                yield file, variant
+        yield from naming.states_of_files(self.store, indices)
 
     @property
     def has_single_file_shards(self) -> bool:
@@ -464,9 +456,13 @@ class StoredArray(RandomAccessVolume):
 
     def _states(self, file_states: Iterator[tuple[Vec4, FileVariant]]) -> States:
         """Return one row per shard: size and time of its file, or a digest of the states of its files."""
+        rows = np.array([(*file, *variant) for file, variant in file_states], np.int64).reshape(-1, 7)
         if self.has_single_file_shards:
-            return self._moved(np.array([(*file[1:], variant.nbytes, variant.mtime_ns) for file, variant in file_states], np.int64).reshape(-1, 5))
-        return self._moved(summed_states([(*self._unit_of(file), *file, *variant) for file, variant in file_states]))
+            return self._moved(rows[:, [1, 2, 3, 5, 6]])
+        units: npt.NDArray[np.int64] = np.zeros_like(rows[:, 1:4])
+        if self.grid.file is not None:
+            units[...] = rows[:, 1:4] * self.grid.file[1:] // self.grid.unit
+        return self._moved(summed_states(units, rows))
 
     def group_state(self, unit: Vec3) -> tuple[int, int, int]:
         """Return number, size and digest of the files of a group, as :meth:`stored_states` combines them."""

@@ -27,7 +27,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays import is_zero
-from wkwdask.model.file_buffer import EncodedBytes, FileBuffer
+from wkwdask.model.file_buffer import EncodedBytes, EncodedPieces, FileBuffer
 from wkwdask.model.layout import Shards, box_cells
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import Run, RunTable, close_part, copy_runs, is_whole_part, open_run, publish_shard
@@ -349,13 +349,14 @@ class TargetArray:
 
     def _encoded_files(self, voxels: npt.NDArray[Any], topleft: Vec3, stats: Stats) -> EncodedBox:
         nx, ny, nz = self.chunk_shape
-        files: list[tuple[Vec4, bytes | None]] = []
+        files: list[tuple[Vec4, bytes | memoryview | None]] = []
+        pieces = EncodedPieces()
         for cell_x, cell_y, cell_z in cells(BoundingBox(topleft, voxels.shape[1:], self.mag), self.chunk_shape):
             x, y, z = cell_x * nx - topleft[0], cell_y * ny - topleft[1], cell_z * nz - topleft[2]
             chunk, cell = voxels[:, x : x + nx, y : y + ny, z : z + nz], (0, cell_x, cell_y, cell_z)
             path = self.array.store.path_of(self.naming.key(cell))
-            files.append((cell, None if is_zero(chunk) else self.array.codec.encode(chunk, path)))
-        return EncodedBox(stats, files=files)
+            files.append((cell, None if is_zero(chunk) else self.array.codec.encode_piece(chunk, pieces, path)))
+        return EncodedBox(stats, files=files, pieces=pieces)
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> Writer:
         """Start a part of a shard, or a whole shard if ``part`` is None."""
@@ -535,8 +536,10 @@ class EncodedBox:
     """Number of chunks that are not all zero."""
     output: EncodedBytes | None = None
     """Bytes of these chunks, one after another."""
-    files: list[tuple[Vec4, bytes | None]] = field(default_factory=list)
+    files: list[tuple[Vec4, bytes | memoryview | None]] = field(default_factory=list)
     """Chunks that are each a file, None for chunks of zeros."""
+    pieces: EncodedPieces | None = None
+    """Memory of these chunks."""
 
     def take(self) -> Iterator[npt.NDArray[np.uint8]]:
         """Yield all bytes, and release their memory afterwards."""
@@ -697,8 +700,10 @@ class FilesWriter(Writer):
             if not (target.is_in_place and self._is_stored(key, data)):  # equal files keep their time, so that nothing above is rebuilt
                 self._files.write(key, data)
             target.remove_file(cell, others=True)
+        if encoded.pieces is not None:
+            encoded.pieces.release()
 
-    def _is_stored(self, key: str, data: bytes) -> bool:
+    def _is_stored(self, key: str, data: bytes | memoryview) -> bool:
         """Return whether a file has this content already; then it is not written, and keeps its time."""
         store = self._target.array.store
         (state,) = store.states([key])

@@ -57,6 +57,11 @@ def open_file(path: str) -> OpenFile:
     return _system(path).open(path)
 
 
+def read_whole(path: str, largest: int) -> bytes:
+    """Read a regular file of at most ``largest`` bytes; raises the errors of ``os.open``."""
+    return _system(path).read_whole(path, largest)
+
+
 def open_stream(path: str) -> BinaryIO:
     return MEMORY_FILES.open_stream(path) if is_memory(path) else open(path, "rb")
 
@@ -122,6 +127,22 @@ def state_of(path: str) -> FileState | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return FileState(status.st_size, status.st_mtime_ns) if modes.S_ISREG(status.st_mode) else None
+
+
+def states_in(folder: str, names: Iterable[str]) -> list[FileState | None]:
+    """Return the states of files of a folder as :func:`state_of` does."""
+    if is_memory(folder):
+        return [state_of(f"{folder}/{name}") for name in names]
+    prefix, status_of = f"{folder}/", os.stat
+    states: list[FileState | None] = []
+    for name in names:  # without calls: there may be millions of names
+        try:
+            status = status_of(prefix + name)
+        except (FileNotFoundError, NotADirectoryError):
+            states.append(None)
+        else:
+            states.append(FileState(status.st_size, status.st_mtime_ns) if modes.S_ISREG(status.st_mode) else None)
+    return states
 
 
 def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:

@@ -101,6 +101,12 @@ class OpenFile(ABC):
     def close(self) -> None: ...
 
 
+def check_size(file: OpenFile, largest: int) -> None:
+    """Raise CorruptError for a file larger than ``largest`` bytes."""
+    if file.nbytes > largest:
+        raise CorruptError(f"{file.name}: has {file.nbytes} bytes, expected at most {largest}")
+
+
 class LocalFile(OpenFile):
     __slots__ = ("_fd",)
 
@@ -208,6 +214,22 @@ class LocalFileSystem:
             file.close()
             raise CorruptError(f"{path}: not a regular file")
         return file
+
+    def read_whole(self, path: str, largest: int) -> bytes:
+        """Read a whole file with as few calls as possible; other errors than those of ``os.open`` are those of :class:`LocalFile`."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(fd)
+            nbytes = status.st_size
+            if stat.S_ISREG(status.st_mode) and nbytes <= largest:
+                data = os.pread(fd, nbytes, 0)
+                if len(data) == nbytes:
+                    return data
+        finally:
+            os.close(fd)
+        with self.open(path) as file:
+            check_size(file, largest)
+            return file.read([(0, file.nbytes)])[0]
 
     def create(self, path: str, *, exclusive: bool = True, append: bool = False) -> LocalOutput:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)

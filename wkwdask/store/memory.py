@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
-from wkwdask.store.local import ABSENT, OpenFile
+from wkwdask.store.local import ABSENT, OpenFile, check_size
 from wkwdask.store.paths import MEMORY, is_memory
 
 if TYPE_CHECKING:
@@ -159,6 +159,11 @@ class MemoryFileSystem:
         if node.is_folder:
             raise CorruptError(f"{path}: not a regular file")
         return MemoryFile(path, node)
+
+    def read_whole(self, path: str, largest: int) -> bytes:
+        file = self.open(path)
+        check_size(file, largest)
+        return file.read([(0, file.nbytes)])[0]
 
     def open_stream(self, path: str) -> BinaryIO:
         node = self._find(path)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _COMPARED_NBYTES = 1 << 20
 _OPEN_AT_ONCE = 64  # far below the limit of open files, for any number of threads
+_PATIENCE_S = 0.002  # of one thread that flushes files
 _FLUSHED_AT_ONCE = 4  # file systems commit their journal once for all flushes that wait for it
 
 
@@ -202,7 +204,7 @@ class NewFiles:
         self.count = 0
         self.nbytes = 0
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes | memoryview) -> None:
         path = f"{self._folder}/{name}"
         parent = dirname(path)
         if parent not in self._known_folders:
@@ -220,10 +222,14 @@ class NewFiles:
     def publish(self) -> None:
         """Flush and rename the files written so far."""
         # All flushes come before all renames: each flush commits the journal of the file system, which takes longer with renames in it.
-        if len(self._pending) > 1:
-            with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
-                for _ in pool.map(NewFile.sync, self._pending):
-                    pass
+        start = time.perf_counter()
+        for n, file in enumerate(self._pending):
+            file.sync()
+            if time.perf_counter() - start > _PATIENCE_S:  # a disk that flushes slowly: several flushes at once share a commit
+                with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+                    for _ in pool.map(NewFile.sync, self._pending[n + 1 :]):
+                        pass
+                break
         while self._pending:
             self._pending[0].publish(flush_folder=False)
             del self._pending[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from wkwdask.errors import CorruptError, FormatError, MissingError
 from wkwdask.store import files
@@ -16,10 +16,13 @@ from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from wkwdask.model.store import FileState, Store, StoredEntry
     from wkwdask.store.files import OpenFile
+
+
+T = TypeVar("T")
 
 
 def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
@@ -65,9 +68,13 @@ class FolderStore:
         return f"{self.url}/{name}"
 
     def open(self, name: str) -> OpenFile | None:
+        return self._existing(name, files.open_file)
+
+    def _existing(self, name: str, read: Callable[[str], T]) -> T | None:
+        """Return what a function makes of the path of a file; None if the file is absent."""
         path = f"{self.url}/{name}"
         try:
-            return files.open_file(path)
+            return read(path)
         except (FileNotFoundError, NotADirectoryError):
             if files.islink(path):
                 raise MissingError(f"{path}: a symbolic link to a missing file") from None
@@ -78,16 +85,7 @@ class FolderStore:
             raise CorruptError(f"{self.url}: no file can have the name {name!r}: {error}") from None
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        return [self._read_one(name, largest) for name in names]
-
-    def _read_one(self, name: str, largest: int) -> bytes | None:
-        file = self.open(name)
-        if file is None:
-            return None
-        with file:
-            if file.nbytes > largest:
-                raise CorruptError(f"{file.name}: has {file.nbytes} bytes, expected at most {largest}")
-            return file.read([(0, file.nbytes)])[0]
+        return [self._existing(name, lambda path: files.read_whole(path, largest)) for name in names]
 
     def entries(self, folder: str = "") -> Iterator[StoredEntry]:
         try:
@@ -99,7 +97,7 @@ class FolderStore:
                 raise MissingError(f"{path}: a symbolic link to a missing folder") from None
 
     def states(self, names: Iterable[str]) -> list[FileState | None]:
-        return [files.state_of(self.path_of(name)) for name in names]
+        return files.states_in(self.url, names)
 
     def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
         path = self.path_of(name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -38,7 +38,7 @@ from wkwdask.runs.staged import settings_of, stage
 from wkwdask.store.records import FILE_RECORD_COLUMNS, read_file_record
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.region_job import SourceSpec
-from wkwdask.verbs.sources import box_setting, check_not_replaced, occupancy_digest, open_base_level, source_fingerprint
+from wkwdask.verbs.sources import box_setting, check_not_replaced, digest_of_cells, open_base_level, source_fingerprint
 
 if TYPE_CHECKING:
     import os
@@ -186,7 +186,9 @@ class RegionSpec(SourceSpec):
 class PyramidJob:
     """Job that makes all coarser mags of one mag, pass by pass."""
 
-    def __init__(self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
+    def __init__(
+        self, source: Volume, targets: Sequence[TargetArray], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False, occupied: CellMap | None = None
+    ) -> None:
         self.source = source
         self.targets = tuple(targets)
         self._collector = ReceiptCollector(targets)
@@ -196,6 +198,7 @@ class PyramidJob:
         self._passes = list(passes)
         self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
         self._occupied: list[CellMap] = []  # of the passes that have started
+        self._first_occupied = occupied
         self._num_started = 0
 
     @property
@@ -225,7 +228,7 @@ class PyramidJob:
                 break
             # Coordinates of a pass count from the corner of its first target, so that windows, bricks and shards begin at multiples of their shapes.
             source = (self.source if p == 0 else self.targets[first - 1].as_volume()).moved(plan.source_shift)
-            occupied = source.occupied(plan.source_region_shape)
+            occupied = source.occupied(plan.source_region_shape) if p or self._first_occupied is None else self._first_occupied
             self._occupied.append(occupied)
             for level in range(len(plan.levels)):
                 self.tallies[first + level].expected = int(plan.levels[level].occupied_shards(self._target(p, level).shard_shape, occupied).sum())
@@ -352,9 +355,11 @@ class Pyramid(Plan):
     """Description of the storage of the new mags, for people."""
     notes: tuple[str, ...] = ()
     """Warnings about properties of the mags that a viewer displays incorrectly."""
+    occupied: CellMap | None = field(default=None, compare=False, repr=False)
+    """Regions of the first pass with a stored file, None if unknown."""
 
     def job(self) -> PyramidJob:
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
+        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero, occupied=self.occupied)
 
     def accepting_finished(self) -> Self:
         """Return the plan with an equal finished pyramid accepted as its result."""
@@ -418,10 +423,12 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     tilings = [Tiling(target.chunk_shape, target.shard_shape, voxel_nbytes) for target in targets]
     passes = tuple(plan_offset_passes(source.box, mags, origins, tilings, workers, draft.shapes()))
     regions = [plan.levels[0].region_shape for plan in passes]
-    record = {"regions": regions, "presence": occupancy_digest(source, [plan.source_region_shape for plan in passes[:1]])}
+    occupied = [source.occupied(plan.source_region_shape) for plan in passes[:1]]
+    record = {"regions": regions, "presence": digest_of_cells(occupied)}
     task_nbytes = max((plan.memory_nbytes(voxel_nbytes) + len(plan.levels) * MEMORY_NBYTES for plan in passes), default=0)
     staged = draft.mags(targets, LevelSpec.like(source).nbytes, levels.edit, record, is_pyramid=True, task_nbytes=task_nbytes)
-    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings)
+    known = occupied[0] if passes and not any(passes[0].source_shift) else None  # a job moves its source, and with it the regions
+    return Pyramid(source, method, options.ignore_zero, passes, staged, levels.stored_as, levels.warnings, known)
 
 
 def choose_method(image: Image, source: Volume, options: PyramidOptions) -> str:

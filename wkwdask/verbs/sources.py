@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.model.target_array import TargetArray
     from wkwdask.model.target_image import NewLevels, TargetImage
     from wkwdask.model.volume import Volume
+    from wkwdask.plans.cells import CellMap
     from wkwdask.runs.staged import Draft
 
 
@@ -130,10 +131,14 @@ def box_setting(box: BoundingBox) -> str:
 
 def occupancy_digest(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Return a digest of the cells of some grids that touch a stored file."""
+    return digest_of_cells(map(source.occupied, cell_shapes))
+
+
+def digest_of_cells(cells: Iterable[CellMap]) -> str:
+    """Return a digest of occupied cells."""
     # A region without a stored file has no task, so no task would notice a file that appears there later. This digest does.
     state = hashlib.blake2b(digest_size=8)
-    for shape in cell_shapes:
-        occupied = source.occupied(shape)
+    for occupied in cells:
         state.update(occupied.indices().tobytes() if isinstance(occupied, SparseCells) else np.packbits(occupied).tobytes())
     return state.hexdigest()
 

@@ -20,6 +20,8 @@ from support.precomputed_volumes import labels, scale_entry, split_shard, write_
 import wkwdask
 from wkwdask import BoundingBox, Mag, Sharding
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, TruncatedError
+from wkwdask.formats.opening import open_stored
+from wkwdask.formats.precomputed.naming import SUFFIXES
 
 ARRAY = labels()
 SHARDINGS = {
@@ -101,6 +103,24 @@ def test_compressed_files(tmp_path, suffix):
     path.write_bytes(pack(bytes(1 << 24)))
     with pytest.raises(FormatError, match=f"{path.name}: byte 0: (expected )?a .* stream of .* decompresses to"):
         wkwdask.read(tmp_path)
+
+
+def test_states_of_chunks_with_several_suffixes(tmp_path):
+    """Files asked for by name have the states that a listing has; that without a suffix comes first."""
+    write_volume(tmp_path, ARRAY + 1, "segmentation")
+    _, source = open_stored(tmp_path)
+    ranges = source._files(source.box)
+    paths = {cell[1]: tmp_path / scale_of(tmp_path).key / key for cell, key in source.naming.keys(ranges) if cell[2:] == (0, 0)}
+    for n, suffix in ((1, ".gz"), (2, ".bz2")):
+        paths[n].rename(f"{paths[n]}{suffix}")
+    for suffix in (".gz", ".zstd"):
+        paths[0].with_name(paths[0].name + suffix).write_bytes(b"a second file of this chunk")
+    paths[3].unlink()
+    by_name = dict(source._file_states(ranges))
+    assert by_name == dict(source._listed_file_states(ranges))
+    assert {n: by_name[0, n, 0, 0].variant for n in range(3)} == {0: 0, 1: 1, 2: SUFFIXES.index(".bz2")}
+    assert (0, 3, 0, 0) not in by_name
+    assert by_name[0, 0, 1, 0].nbytes > 0
 
 
 @pytest.mark.parametrize("suffix", [".br", ".zstd"])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.chunk_grid import Vec4
     from wkwdask.model.codec import Reframe
+    from wkwdask.model.file_buffer import EncodedPieces
 
 _SEGMENTATION = "compressed_segmentation"  # the one encoding that decodes directly into the caller's array
 
@@ -117,6 +118,14 @@ class PrecomputedCodec(ChunkCodec):
 
     def encode(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         return self._packed(self._encoded(voxels.astype(self.dtype, copy=False), source))
+
+    def encode_piece(self, voxels: npt.NDArray[Any], pieces: EncodedPieces, source: str) -> bytes | memoryview:
+        if self.encoding != "raw" or self.packing:
+            return self.encode(voxels, source)
+        memory = pieces.reserve(voxels.size * self.dtype.itemsize)
+        c, x, y, z = voxels.shape
+        copy_into(voxels, memory.view(self.dtype.newbyteorder("<")).reshape(c, z, y, x).transpose(0, 3, 2, 1))
+        return memory.data
 
     def _encoded(self, voxels: npt.NDArray[Any], source: str) -> bytes:
         if self.encoding == "raw":

@@ -83,12 +83,28 @@ class SpanFiles(SingleFiles):
         store, codec = array.store, array.codec
         assert isinstance(codec, PrecomputedCodec)
         largest = codec.largest_nbytes(array.grid.chunk)
-        batch_size = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
-        while batch := list(islice(stems, batch_size)):
-            for (cell, _), (name, data) in zip(batch, _read_files(store, [stem for _, stem in batch], largest), strict=True):
-                if data is not None:
-                    path = store.path_of(name)
-                    yield StoredChunk(cell, decompress_file(data, name, path, largest, codec, array.grid.shape_at(cell)), path, 0)
+        for cell, name, data in _read_one_by_one(store, stems, largest) if store.is_local else _read_in_batches(store, stems, largest):
+            if data is not None:
+                path = store.path_of(name)
+                yield StoredChunk(cell, decompress_file(data, name, path, largest, codec, array.grid.shape_at(cell)), path, 0)
+
+
+def _read_one_by_one(store: Store, stems: Iterator[tuple[Vec4, str]], largest: int) -> Iterator[tuple[Vec4, str, bytes | None]]:
+    """Read files with the suffix that was found last; only those that do not have it are looked for under other names."""
+    suffix, most = _suffixes.get((store.opening, store.url)) or "", largest_file(largest)
+    for cell, stem in stems:
+        name = stem + suffix
+        (data,) = store.read_whole((name,), most)
+        if data is None:
+            ((name, data),) = _read_files(store, [stem], largest)
+        yield cell, name, data
+
+
+def _read_in_batches(store: Store, stems: Iterator[tuple[Vec4, str]], largest: int) -> Iterator[tuple[Vec4, str, bytes | None]]:
+    batch_size = max(1, min(store.files_at_once, READ_AHEAD_NBYTES // largest))
+    while batch := list(islice(stems, batch_size)):
+        for (cell, _), (name, data) in zip(batch, _read_files(store, [stem for _, stem in batch], largest), strict=True):
+            yield cell, name, data
 
 
 def _read_files(store: Store, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:

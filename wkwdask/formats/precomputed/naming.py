@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from wkwdask.model.naming import FileVariant, KeyNaming, ListedFile
 from wkwdask.store import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -35,6 +36,11 @@ _NUMBER = r"(0|-?[1-9]\d{0,17})"  # no leading zeros, and within 64 bits
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _KINDS = ("shard", "index", "data")
+
+
+@lru_cache(maxsize=1 << 14)  # the names of a volume are made of few spans
+def _span(n: int, edge: int, first: int, size: int) -> str:
+    return f"{first + n * edge}-{first + min((n + 1) * edge, size)}"
 
 
 class ChunkFiles(NamedTuple):
@@ -59,8 +65,7 @@ class SpanNaming(KeyNaming):
     """Suffix of new files; existing files are found with any suffix."""
 
     def _span(self, n: int, axis: int) -> str:
-        edge, first = self.chunk[axis], self.offset[axis]
-        return f"{first + n * edge}-{first + min((n + 1) * edge, self.size[axis])}"
+        return _span(n, self.chunk[axis], self.offset[axis], self.size[axis])
 
     def stems(self, ranges: Ranges) -> Iterator[tuple[Vec4, str]]:
         """Yield cells and names without suffix of the files in a box, x fastest."""
@@ -68,7 +73,8 @@ class SpanNaming(KeyNaming):
         return (((0, x, y, z), f"{x_names[x]}_{y_names[y]}_{z_names[z]}") for z, y, x in product(z_names, y_names, x_names))
 
     def stem(self, file: Vec4) -> str:
-        return "_".join(self._span(n, axis) for axis, n in enumerate(file[1:]))
+        _, x, y, z = file
+        return f"{self._span(x, 0)}_{self._span(y, 1)}_{self._span(z, 2)}"
 
     def key(self, file: Vec4) -> str:
         """Return the name of a file.
@@ -95,6 +101,14 @@ class SpanNaming(KeyNaming):
             if state is not None:
                 yield FileVariant(variant, state.nbytes, state.mtime_ns)
                 return
+
+    def states_of_files(self, store: Store, files: Sequence[Vec4]) -> Iterator[tuple[Vec4, FileVariant]]:
+        plain = store.states(map(self.stem, files))  # mostly all files have the first suffix, which is none
+        for file, state in zip(files, plain, strict=True):
+            if state is not None:
+                yield file, FileVariant(0, *state)
+            else:
+                yield from ((file, variant) for variant in self.file_states(store, file))
 
     def list_files(self, store: Store, ranges: Ranges, folder_filter: FolderFilter | None = None) -> Iterator[ListedFile]:
         """List the stored files of a box; of several for one chunk, the first in the order of lookup."""
