@@ -103,6 +103,10 @@ def external_location(dataset: str, folder: str) -> str | None:
     """Return the real path of a folder that lies outside its dataset, else None."""
     if is_remote(folder):
         return folder
+    names = folder.removeprefix(f"{dataset}/").split("/") if folder.startswith(f"{dataset}/") else [".."]
+    below = itertools.accumulate(names, join, initial=dataset)
+    if ".." not in names and not any(map(files.islink, itertools.islice(below, 1, None))):
+        return None  # no link below the dataset: its own path need not be resolved
     real, inside = files.realpath(folder), files.realpath(dataset)
     return None if real == inside or real.startswith(f"{inside}/") else real
 

@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
@@ -131,6 +132,7 @@ class Owner:
         return f"{self.command} by {self.user}, {', '.join(where)}, since {self.since}"
 
 
+@cache
 def _boot() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -140,8 +142,13 @@ def _boot() -> str:
 
 
 def _namespace() -> str:
+    return _namespace_of(os.getpid())  # a forked process may be in another one
+
+
+@lru_cache(maxsize=1)
+def _namespace_of(pid: int) -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
         return ""
 
