@@ -12,10 +12,10 @@ from wkwdask.formats.opening import open_cached
 from wkwdask.formats.wkw import stored_file
 from wkwdask.kernels.blocks import read as blocks
 
-EDGE, FILE_LEN = 16, 4
+EDGE, FILE_LEN = 32, 2
 SIZE = EDGE * FILE_LEN
 CASES = [("uint8", 1, "lz4"), ("uint8", 3, "lz4hc"), ("uint16", 1, "raw"), ("uint32", 1, "lz4"), ("float32", 2, "lz4hc"), ("uint64", 1, "lz4hc")]
-ORDERS = ("cxyz", "czyx", "xyzc", "cyxz")
+ORDERS = ("cxyz", "czyx", "xyzc", "cyxz", "cxzy", "cyzx")
 
 
 def _voxels(dtype, channels):

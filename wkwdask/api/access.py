@@ -11,6 +11,7 @@ from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.opening import check_names_format, open_cached, open_stored
 from wkwdask.formats.registry import default_format, format_of
 from wkwdask.geometry.bounding_box import BoundingBox, voxel_box
+from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.model.image import check_inside, mag_or_key, parse_box_of
 from wkwdask.store.cores import reading_threads
 from wkwdask.streams.boxes import read_boxes
@@ -173,7 +174,7 @@ def read(
 
 def _read_box(volume: Volume, box: BoundingBox, threads: int | None) -> npt.NDArray[Any]:
     try:
-        out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+        out = empty_aligned((volume.num_channels, *box.size), volume.dtype, "F")
     except (MemoryError, ValueError):
         count = volume.num_channels * box.volume
         raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; choose a smaller box") from None

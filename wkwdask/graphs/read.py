@@ -16,6 +16,7 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
+from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class BoxReader:
     def _read(self, spans: Sequence[slice]) -> npt.NDArray[Any]:
         """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of another order many times slower."""
         span = dict(zip(self.axes, spans, strict=True))
-        out = np.empty([s.stop - s.start for s in spans], self.dtype)
+        out = empty_aligned([s.stop - s.start for s in spans], self.dtype, "C")
         first_channel = span["c"].start if "c" in span else (self.channel or 0)
         view = out if "c" in span else out[np.newaxis]
         order = self.axes if "c" in span else f"c{self.axes}"

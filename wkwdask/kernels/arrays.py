@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
@@ -57,6 +60,28 @@ def quick_hash(array: npt.NDArray[Any]) -> bytes:
     state = np.arange(1, _STRIPE_NBYTES // 8 + 1, dtype=np.uint64)
     arrays_compiled.fold_words(words, state)
     return state.tobytes() + raw[whole:].tobytes()
+
+
+_LINE_NBYTES = 64
+_ALIGNED_NBYTES = 1 << 20
+
+
+def empty_aligned(shape: Sequence[int], dtype: np.dtype[Any], order: Literal["C", "F"]) -> npt.NDArray[Any]:
+    """Return an uninitialised array. A large one begins with a line of the cache, so that rows of blocks do not cross lines; numpy aligns to 16 bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> large = empty_aligned((1, 200, 100, 100), np.dtype(np.uint16), "F")
+    >>> large.shape, large.flags.f_contiguous, large.ctypes.data % 64
+    ((1, 200, 100, 100), True, 0)
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _ALIGNED_NBYTES:
+        return np.empty(shape, dtype, order)
+    memory = np.empty(nbytes + _LINE_NBYTES, np.uint8)
+    first = -memory.ctypes.data % _LINE_NBYTES
+    return np.ndarray(shape, dtype, memory, first, order=order)
 
 
 _SMALL_SIZE = 4096  # below this many values, the copy of numpy is faster than the call of a compiled loop

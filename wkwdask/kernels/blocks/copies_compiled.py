@@ -10,12 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks.vectors_compiled import move_row, move_value, transpose_tile
+from wkwdask.kernels.blocks.vectors_compiled import LINE_NBYTES, bypass_row, fence, move_row, move_value, transposition
 from wkwdask.kernels.compiler import helper
 
 _TILE = 16  # voxels along z that are moved before the next x
-_TILE_NBYTES = 16  # a row of a transposed tile
+_MIN_NBYTES = 32 << 20  # arrays of this size do not stay in the cache until they are used
 _unsigned = np.uint64  # a signed index could be negative, and the code for that keeps loops from being vectorised
+
+
+def _long_len(itemsize: int) -> int:
+    """Return the length of a transposed tile along the axis that is contiguous in the array [voxels]."""
+    return min(32, LINE_NBYTES // itemsize)
+
+
+def _short_len(itemsize: int) -> int:
+    """Return that of a tile for small parts of blocks."""
+    return max(4, 16 // itemsize)
+
+
+def _x_len(itemsize: int) -> int:
+    """Return the length of a tile along x, the axis that is contiguous in a block: short, so that the lines of the array fit into the cache."""
+    return 4
+
+
+_long, _short, _narrow = helper(_long_len), helper(_short_len), helper(_x_len)
+_scatter_long, _scatter_short = transposition(_long_len, _x_len), transposition(_short_len, _x_len)
+_scatter_past_cache = transposition(_long_len, _x_len, bypasses=True)
+_gather_long, _gather_short = transposition(_x_len, _long_len), transposition(_x_len, _short_len)
 
 
 @helper
@@ -32,11 +53,9 @@ def _rows_match(channels: Any, shape: Any, strides: Any) -> Any:
 
 
 @helper
-def is_in_place(corner: Any, edge: Any, channels: Any, shape: Any, strides: Any) -> Any:
-    """Return whether a block lies inside the array and has the same layout there."""
-    low, high = _inside(corner, edge, shape)
-    is_whole = min(high[0] - low[0], high[1] - low[1], high[2] - low[2]) == edge
-    return is_whole and _rows_match(channels, shape, strides) and strides[2] == channels * edge and strides[3] == channels * edge * edge
+def _bypasses(array: Any, first: Any, step: Any, row_nbytes: Any) -> Any:
+    """Return whether rows of an array are written past the cache: they are some whole lines, and the array is larger than the cache."""
+    return array.size * array.itemsize >= _MIN_NBYTES and row_nbytes >= 2 * LINE_NBYTES and (first | step | row_nbytes) % LINE_NBYTES == 0
 
 
 @helper
@@ -50,32 +69,54 @@ def _copy(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any,
     base = np.intp(array.ctypes.data) + corner[0] * sx + corner[1] * sy + corner[2] * sz
     bx, by, bz = channels * size, channels * edge * size, channels * edge * edge * size
     if _rows_match(channels, shape, strides):
+        row_nbytes = (x1 - x0) * bx
+        bypasses = is_scatter and _bypasses(array, base + x0 * sx, sy | sz, row_nbytes)
         for z in range(z0, z1):
             for y in range(y0, y1):
                 inside, stored = base + x0 * sx + y * sy + z * sz, block + x0 * bx + y * by + z * bz
-                if is_scatter:
-                    move_row(inside, stored, (x1 - x0) * bx)
+                if bypasses:
+                    bypass_row(inside, stored, row_nbytes)
+                elif is_scatter:
+                    move_row(inside, stored, row_nbytes)
                 else:
-                    move_row(stored, inside, (x1 - x0) * bx)
+                    move_row(stored, inside, row_nbytes)
+        if bypasses:
+            fence()
         return
-    tile = _TILE_NBYTES // size
-    is_tiled = channels == 1 and strides[3] == 1 and min(x1 - x0, z1 - z0) >= tile
+    if sy == size and sz != size:  # y and z change places, so that z is contiguous in the array
+        y0, y1, sy, by, z0, z1, sz, bz = z0, z1, sz, bz, y0, y1, sy, by
+    long, short, narrow = _long(size), _short(size), _narrow(size)
+    is_tiled = channels == 1 and sz == size and x1 - x0 >= narrow and z1 - z0 >= short
     for c in range(shape[0]):
         first, stored_first = base + c * sc, block + (first_channel + c) * size
-        for y in range(y0, y1):
-            if is_tiled:
-                # z is contiguous in the array, x in the block, so this is a transposition. The last tile of a row overlaps the one before it.
-                for x_tile in range(x0, x1, tile):
-                    x = min(x_tile, x1 - tile)
-                    for z_tile in range(z0, z1, tile):
-                        z = min(z_tile, z1 - tile)
+        if is_tiled:
+            # z is contiguous in the array, x in the block, so this is a transposition. Few values along x and all along y at a time: rows of the array with
+            # the same y are often a power of two of bytes apart, so that their lines evict each other from the cache. The last tile along an axis overlaps
+            # the one before it.
+            is_long = z1 - z0 >= long
+            depth = long if is_long else short
+            bypasses = is_scatter and is_long and _bypasses(array, first + x0 * sx + z0 * sz, sx | sy | long * size, (z1 - z0) * size)
+            for x_tile in range(x0, x1, narrow):
+                x = min(x_tile, x1 - narrow)
+                for y in range(y0, y1):
+                    for z_tile in range(z0, z1, depth):
+                        z = min(z_tile, z1 - depth)
                         inside, stored = first + x * sx + y * sy + z * sz, stored_first + x * bx + y * by + z * bz
-                        if is_scatter:
-                            transpose_tile(array, inside, sx, stored, bz)
+                        if bypasses:
+                            _scatter_past_cache(array, inside, sx, stored, bz)
+                        elif is_scatter and is_long:
+                            _scatter_long(array, inside, sx, stored, bz)
+                        elif is_scatter:
+                            _scatter_short(array, inside, sx, stored, bz)
+                        elif is_long:
+                            _gather_long(array, stored, bz, inside, sx)
                         else:
-                            transpose_tile(array, stored, bz, inside, sx)
-                continue
-            # Whichever axis is contiguous in the array, the cache lines of 16 voxels along z stay in the cache until they are used up.
+                            _gather_short(array, stored, bz, inside, sx)
+            if bypasses:
+                fence()
+            continue
+        # Whichever axis is contiguous in the array, the cache lines of 16 voxels along z stay in the cache until they are used up.
+        for y in range(y0, y1):
             for z_tile in range(z0, z1, _TILE):
                 for x in range(x0, x1):
                     inside, stored = first + x * sx + y * sy + z_tile * sz, stored_first + x * bx + y * by + z_tile * bz

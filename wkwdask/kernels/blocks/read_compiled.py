@@ -22,8 +22,8 @@ def _corner(table: Any, n: Any) -> Any:
 
 @helper
 def _stored_needed(size: Any, needed: Any, nbytes: Any) -> Any:
-    """Estimate how many stored bytes decode to the bytes that are needed."""
-    return size if needed == nbytes else min(size, np.int64(np.float64(size) * needed / nbytes) + size // 16 + 256)
+    """Estimate how many stored bytes decode to the bytes that are needed; all of a small block, which may be all zero."""
+    return size if needed == nbytes or size <= nbytes // 128 else min(size, np.int64(np.float64(size) * needed / nbytes) + size // 16 + 256)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Moves of 1 to 32 bytes and transposed tiles, as single instructions of the CPU.
+"""Moves of 1 to 64 bytes, past the cache if asked, and transposed tiles, as single instructions of the CPU.
 
 Addresses are integers and need no alignment. numba would check for overlap before each short loop, and would move the ends of a row byte by byte.
 """
@@ -16,7 +16,9 @@ from wkwdask.kernels.compiler import helper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_VECTOR_NBYTES = 16
+LINE_NBYTES = 64
+"""Length of a line of the cache."""
+
 _inlined: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic  # callers do not pass the context
 
 
@@ -24,15 +26,21 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _move(nbytes: int) -> Any:
-    """Return a function (to, at) that moves so many bytes."""
+def _bypass_cache(builder: Any, store: Any) -> None:
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
+def _move(nbytes: int, *, bypasses: bool = False) -> Any:
+    """Return a function (to, at) that moves so many bytes; past the cache, ``to`` must be a multiple of their number."""
 
     @_inlined
     def move(typing_context: Any, to: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(8) if nbytes == 1 else ir.VectorType(ir.IntType(8), nbytes)
             value = builder.load(_pointer(builder, arguments[1], kind), align=1)
-            builder.store(value, _pointer(builder, arguments[0], kind), align=1)
+            store = builder.store(value, _pointer(builder, arguments[0], kind), align=nbytes if bypasses else 1)
+            if bypasses:
+                _bypass_cache(builder, store)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp), generate
@@ -41,6 +49,7 @@ def _move(nbytes: int) -> Any:
 
 
 _move_1, _move_2, _move_4, _move_8, _move_16, _move_32 = (_move(nbytes) for nbytes in (1, 2, 4, 8, 16, 32))
+_bypass_64 = _move(LINE_NBYTES, bypasses=True)
 
 
 @helper
@@ -78,32 +87,64 @@ def move_value(typing_context: Any, values: Any, to: Any, at: Any) -> Any:
     return types.void(values, types.intp, types.intp), generate
 
 
-@_inlined
-def transpose_tile(typing_context: Any, values: Any, to: Any, to_step: Any, at: Any, at_step: Any) -> Any:
-    """Transpose a square of 16 x 16 bytes, or as many values of the type of an array as 16 bytes hold; the steps are bytes between its rows."""
-    bits = values.dtype.bitwidth
-    count = 8 * _VECTOR_NBYTES // bits
-    kind = ir.VectorType(ir.IntType(bits), count)
+@helper
+def bypass_row(to: Any, at: Any, nbytes: Any) -> None:
+    """Move whole lines of the cache to memory, without reading the lines first. Call ``fence`` afterwards."""
+    for i in range(0, nbytes, LINE_NBYTES):
+        _bypass_64(to + i, at + i)
 
-    def mask(first: int) -> Any:
-        lanes = [lane for n in range(first, first + count // 2) for lane in (n, count + n)]
-        return ir.Constant(ir.VectorType(ir.IntType(32), count), [ir.Constant(ir.IntType(32), lane) for lane in lanes])
+
+@_inlined
+def fence(typing_context: Any) -> Any:
+    """Let other threads see what was moved past the cache before anything that this thread does next."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, target, target_step, source, source_step = arguments
-        step = ir.Constant(source.type, 0)
-        rows = []
-        for _ in range(count):
-            rows.append(builder.load(_pointer(builder, builder.add(source, step), kind), align=1))
-            step = builder.add(step, source_step)
-        # Interleaving row n with row n + count / 2 shifts the bits of every value's place by one; after log2(count) rounds, row and column have changed places.
-        for _ in range(count.bit_length() - 1):
-            pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
-            rows = [builder.shuffle_vector(first, second, mask(part)) for first, second in pairs for part in (0, count // 2)]
-        step = ir.Constant(target.type, 0)
-        for row in rows:
-            builder.store(row, _pointer(builder, builder.add(target, step), kind), align=1)
-            step = builder.add(step, target_step)
+        builder.fence("seq_cst")
         return context.get_dummy_value()
 
-    return types.void(values, types.intp, types.intp, types.intp, types.intp), generate
+    return types.void(), generate
+
+
+def _shuffled(builder: Any, first: Any, second: Any, lanes: list[int]) -> Any:
+    return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [ir.Constant(ir.IntType(32), n) for n in lanes]))
+
+
+def transposition(num_rows: Callable[[int], int], row_len: Callable[[int], int], *, bypasses: bool = False) -> Any:
+    """Return a function (values, to, to_step, at, at_step) that transposes a tile of values of the type of an array.
+
+    The size of the tile depends on the size of a value [bytes]; both lengths are powers of two. The steps are bytes between rows.
+    """
+
+    @_inlined
+    def transpose(typing_context: Any, values: Any, to: Any, to_step: Any, at: Any, at_step: Any) -> Any:
+        bits = values.dtype.bitwidth
+        height, width = num_rows(bits // 8), row_len(bits // 8)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            _, target, target_step, source, source_step = arguments
+            kind = ir.VectorType(ir.IntType(bits), width)
+            step = ir.Constant(source.type, 0)
+            rows = []
+            for _ in range(height):
+                rows.append(builder.load(_pointer(builder, builder.add(source, step), kind), align=1))
+                step = builder.add(step, source_step)
+            # The bits of a value's place are those of its row, then those of its column. Interleaving the first half of the rows with the second half moves
+            # the highest bit to the end. After log2(height) rounds, row and column have changed places. Vectors shorter than a new row are joined, others cut.
+            for _ in range(height.bit_length() - 1):
+                half, count = len(rows) // 2, rows[0].type.count
+                lanes = [lane for n in range(count) for lane in (n, count + n)]
+                parts = [lanes] if count < height else [lanes[:count], lanes[count:]]
+                rows = [_shuffled(builder, *pair, part) for pair in zip(rows[:half], rows[half:], strict=True) for part in parts]
+            if width > height:
+                rows = [_shuffled(builder, row, row, list(range(n, n + height))) for row in rows for n in range(0, width, height)]
+            step = ir.Constant(target.type, 0)
+            for row in rows:
+                store = builder.store(row, _pointer(builder, builder.add(target, step), row.type), align=height * bits // 8 if bypasses else 1)
+                if bypasses:
+                    _bypass_cache(builder, store)
+                step = builder.add(step, target_step)
+            return context.get_dummy_value()
+
+        return types.void(values, types.intp, types.intp, types.intp, types.intp), generate
+
+    return transpose
