@@ -13,6 +13,7 @@ worker costs only the tasks that it was running. Faults, and how the run handles
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
@@ -23,6 +24,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
+from wkwdask.graphs.packing import Packer, run_packed
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.runs.job import Result
 from wkwdask.runs.retries import FailedAttempt
@@ -178,6 +180,7 @@ class ClientRun:
         self._job = job
         self._client = client
         self._queue = TaskQueue(job)
+        self._packer = Packer()
         self._attempts: dict[str, _Attempt] = {}
         self._ended: SimpleQueue[Any] = SimpleQueue()
         self._window = 0
@@ -247,7 +250,8 @@ class ClientRun:
 
     def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **workers: Any) -> None:
         workers = workers or self._workers.avoiding()
-        futures = self._client.map(self._job.attempt_remotely, tasks, pure=False, retries=0, key="run_task", **workers)
+        packed = [self._packer.pack(self._job.attempt_remotely, task) for task in tasks]
+        futures = self._client.map(run_packed, packed, pure=False, retries=0, key="run_task", **workers)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
@@ -267,9 +271,9 @@ class ClientRun:
             return {}
         try:
             results = self._client.sync(self._gather, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            return {future.key: pickle.loads(result) for future, result in zip(futures, results, strict=True)}
         except Exception:  # fetching one by one shows which future failed
             return {}
-        return {future.key: result for future, result in zip(futures, results, strict=True)}
 
     async def _gather(self, futures: Sequence[Any]) -> Any:
         return await self._client.gather(futures, asynchronous=True)
@@ -300,7 +304,7 @@ class ClientRun:
         if future.status in ("cancelled", "lost"):
             return None
         try:
-            outcome: Result | FailedAttempt = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            outcome: Result | FailedAttempt = pickle.loads(future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS)))
         except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
         except Exception as error:  # lost together with the workers that computed it again, or not unpicklable in this process
