@@ -51,8 +51,8 @@ class ChunkGrid:
 
     def clipped_shape_at(self, cell: Sequence[int]) -> Vec4:
         """Return the shape of the part of a chunk inside the array."""
-        c, x, y, z = (min(edge, size - n * edge) for n, edge, size in zip(cell, self.chunk, self.size, strict=True))
-        return c, x, y, z
+        (c, x, y, z), (c_edge, x_edge, y_edge, z_edge), (channels, width, height, depth) = cell, self.chunk, self.size
+        return min(c_edge, channels - c * c_edge), min(x_edge, width - x * x_edge), min(y_edge, height - y * y_edge), min(z_edge, depth - z * z_edge)
 
     @property
     def counts(self) -> Vec4:

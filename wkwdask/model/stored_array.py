@@ -18,7 +18,7 @@ import numpy as np
 from wkwdask.errors import FormatError, MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox, counted_from, moved
 from wkwdask.geometry.grid import cell_range
-from wkwdask.geometry.vectors import plus
+from wkwdask.geometry.vectors import plus, times
 from wkwdask.model.codec import clip
 from wkwdask.model.naming import FileVariant
 from wkwdask.model.states import summed_states
@@ -286,8 +286,7 @@ class StoredArray(RandomAccessVolume):
             num_stored += 1
             voxels = codec.decode_chunk(data, grid.shape_at(cell), memory, self.source_of(path, cell), offset)
             if voxels is not None:
-                a, b, d = (o + n * edge for o, n, edge in zip(grid.origin, cell[1:], grid.chunk[1:], strict=True))
-                yield (a, b, d), voxels
+                yield plus(grid.origin, times(cell[1:], grid.chunk[1:])), voxels
         self.identity.check(has_absent=num_stored < math.prod(map(len, ranges)))
 
     @property

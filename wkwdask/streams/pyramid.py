@@ -23,7 +23,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox, part_of_array
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.vectors import divide, times
+from wkwdask.geometry.vectors import divide, minus, times
 from wkwdask.kernels.window.reduce import reduce_windows
 
 if TYPE_CHECKING:
@@ -142,9 +142,10 @@ class PyramidStream:
         target_corner = times(index, plan_level.brick_shape)
         pending = self._pending_brick(0, index)
         missing = {times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
-        num_chunks = len(missing)
+        num_chunks, memory = len(missing), None
         for topleft, voxels in chunks:
-            memory = self._memory_of(pending, 0, index)
+            if memory is None:
+                memory = self._memory_of(pending, 0, index)
             missing.discard(topleft)
             inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
             if voxels.shape[1:] == chunk_shape and all(channel.flags.f_contiguous for channel in voxels):
@@ -214,9 +215,8 @@ class PyramidStream:
 
     def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
         """Reduce the windows of ``memory``, channel by channel. Only voxels of the box count."""
-        low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
-        high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
-        at = [a // f - b for a, f, b in zip(corner, factor, out_corner, strict=True)]
+        low, high = minus(box.topleft, corner), minus(box.bottomright, corner)
+        at = minus(divide(corner, factor), out_corner)
         for channel in range(self._channels):
             reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)
 

@@ -70,13 +70,12 @@ def reduce_windows(
     >>> out.item()
     2
     """
-    fx, fy, fz = (int(n) for n in factor)
+    fx, fy, fz = map(int, factor)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
         raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
-    is_misfit = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
-    if any(is_misfit) or min(at) < 0 or source.dtype != out.dtype:
+    if not _fits(source.shape, (fx, fy, fz), tuple(at), out.shape) or source.dtype != out.dtype:
         raise ValueError(
             f"source {source.dtype}{source.shape}, reduced by windows of {(fx, fy, fz)} voxels, does not fit into out {out.dtype}{out.shape} at {tuple(at)}"
         )
@@ -89,6 +88,12 @@ def reduce_windows(
             out[_window_slices(part, at)] = _extreme(source, np.minimum if method == "min" else np.maximum, part)
         else:
             _compiled(source, method, part, out, at, ignore_zero=ignore_zero)
+
+
+@lru_cache(maxsize=1024)
+def _fits(shape: _Vec3, factor: _Vec3, at: _Vec3, out_shape: _Vec3) -> bool:
+    """Return whether the results of whole windows lie inside an array."""
+    return min(at) >= 0 and all(n % f == 0 and a + n // f <= m for n, f, a, m in zip(shape, factor, at, out_shape, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
