@@ -222,10 +222,10 @@ def test_many_chunks_warn():
 
 
 def reads_of(array):
-    """Compute an array, and return the boxes that were read."""
+    """Compute an array by its tasks, and return the boxes that were read."""
     store = store_of("read")
     store.reads.clear()
-    array.compute()
+    dask.compute(array)
     return list(store.reads)
 
 

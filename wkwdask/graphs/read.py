@@ -16,8 +16,10 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox, moved, part_of_array
+from wkwdask.graphs.volume_array import volume_array
 from wkwdask.kernels.arrays import empty_aligned
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
+from wkwdask.streams.threads import read_on_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,11 +84,15 @@ class BoxReader:
             everything: Any = self._read([slice(0, n) for n in self.shape])
             selected: npt.NDArray[Any] = everything[index]
             return selected
+        return self.read(items)
+
+    def read(self, items: Sequence[slice | int | np.integer[Any]], threads: int = 1) -> npt.NDArray[Any]:
+        """Read the selection of a basic index with an item for each axis."""
         spans, rest = zip(*(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True)
-        voxels = self._read(spans)
+        voxels = self._read(spans, threads)
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
 
-    def _read(self, spans: Sequence[slice]) -> npt.NDArray[Any]:
+    def _read(self, spans: Sequence[slice], threads: int = 1) -> npt.NDArray[Any]:
         """Read a box as a C-contiguous array in the order of the axes: dask concatenates chunks of another order many times slower."""
         span = dict(zip(self.axes, spans, strict=True))
         out = empty_aligned([s.stop - s.start for s in spans], self.dtype, "C")
@@ -98,11 +104,11 @@ class BoxReader:
         selected = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
         inside = selected.intersection(self.box)
         if inside == selected:
-            self.volume.read_into(view, selected.topleft, first_channel)
+            read_on_threads(self.volume, view, selected.topleft, threads, first_channel)
             return out
         view[...] = 0
         if not inside.is_empty:
-            self.volume.read_into(part_of_array(view, inside, selected.topleft), inside.topleft, first_channel)
+            read_on_threads(self.volume, part_of_array(view, inside, selected.topleft), inside.topleft, threads, first_channel)
         return out
 
 
@@ -140,7 +146,7 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
         inline_array=True,
         meta=np.empty((0,) * reader.ndim, volume.dtype),
     )
-    return array
+    return volume_array(array, reader)
 
 
 def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> BoxReader:

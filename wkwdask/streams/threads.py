@@ -25,14 +25,14 @@ _PARTS_PER_THREAD = 4
 _MIN_PART_NBYTES = 1 << 20
 
 
-def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int) -> None:
+def read_on_threads(volume: Volume, out: npt.NDArray[Any], topleft: Vec3, threads: int, first_channel: int = 0) -> None:
     """Fill an array, see :meth:`wkwdask.model.volume.Volume.read_into`. No chunk is decoded twice."""
     parts = num_parts(threads, out.nbytes)
     if parts == 1:
-        volume.read_into(out, topleft)
+        volume.read_into(out, topleft, first_channel)
         return
     boxes = split_box(BoundingBox(topleft, out.shape[1:], volume.box.mag), volume.origin, volume.chunk_shape, volume.shard_shape, parts)
-    for_each(lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft), boxes, threads)
+    for_each(lambda box: volume.read_into(part_of_array(out, box, topleft), box.topleft, first_channel), boxes, threads)
 
 
 def num_parts(threads: int, nbytes: int) -> int:
