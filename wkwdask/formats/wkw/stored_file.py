@@ -40,6 +40,7 @@ _OPEN_FILES = 64
 _BATCH_NBYTES = 8 << 20
 _MAX_STORED_NBYTES = (1 << 31) - 1  # the functions of LZ4 take sizes as int
 GAP_NBYTES = 16 << 10  # reading across a smaller gap is cheaper than a second call
+_NO_CUBES = np.zeros((0, Z + 1), np.int64)
 _buffers = threading.local()
 
 
@@ -95,7 +96,7 @@ class WkwFile:
         )
         if nonzero < 0:
             return self._read_in_steps(reading, page, (low, high), corner)
-        zeros.add_decoded(cubes_table(corner, step, low, high), step, nonzero)
+        zeros.add_decoded(_NO_CUBES if nonzero else cubes_table(corner, step, low, high), step, nonzero)  # the table is of cubes without data
         return nonzero
 
     def _read_in_steps(self, reading: BoxRead, page: int, cells: tuple[Vec3, Vec3], corner: Vec3) -> int:
