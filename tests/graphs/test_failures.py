@@ -20,7 +20,7 @@ import wkwdask
 from wkwdask import cli
 from wkwdask.errors import CorruptError, MissingError, TaskFailedError, TruncatedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.graphs import client_run, local_run
+from wkwdask.graphs import client_run, local_run, packing
 from wkwdask.graphs.runners import run_job
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.runs import retries
@@ -165,12 +165,29 @@ def test_task_whose_result_is_lost_runs_again(folders, on, monkeypatch):
 
     monkeypatch.setattr(distributed.Future, "result", lose)
     monkeypatch.setattr(client_run.ClientRun, "_fetch", lambda self, futures: {})
+    monkeypatch.setattr(client_run, "_keep_sent", lambda attempts, event: None)
     with on("cluster"):
         job, error = start(folders, ["fine"] * 4)
     assert error is None
     assert not errors
     assert len(job.done) == 6
     assert sum(attempts(folders[0]).values()) == 6 + 3
+
+
+@pytest.mark.parametrize(("most_sent", "is_fetched"), [(1 << 13, False), (0, True)])
+def test_only_large_results_are_fetched(monkeypatch, most_sent, is_fetched):
+    fetched = []
+    outcome, fetch = client_run.ClientRun._outcome, client_run.ClientRun._fetch
+    monkeypatch.setattr(client_run.ClientRun, "_outcome", lambda self, future, sent: (sent is None and fetched.append(future)) or outcome(self, future, sent))
+    monkeypatch.setattr(client_run.ClientRun, "_fetch", lambda self, futures: fetched.extend(futures) or fetch(self, futures))
+    monkeypatch.setattr(packing, "_MOST_SENT_NBYTES", most_sent)  # of the worker too, which is a thread
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
+    with distributed.LocalCluster(**options) as cluster, cluster.get_client():
+        for _ in range(2):  # one job after another of the same client
+            done, error = run_all(20, lambda number: None)
+            assert error is None
+            assert sorted(done) == list(range(20))
+    assert bool(fetched) == is_fetched
 
 
 @pytest.mark.parametrize("runner", ["synchronous", "threads", "cluster"])

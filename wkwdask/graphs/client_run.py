@@ -19,6 +19,7 @@ from collections import Counter
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,7 @@ class _Suspect:
     """Workers that died while they ran the task alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Attempt:
     """A submitted task."""
 
@@ -171,6 +172,17 @@ class _Attempt:
     """Time of submission, by ``time.monotonic``."""
     suspect: _Suspect | None
     """Set if the task runs alone."""
+    sent: bytes | None = None
+    """Its result, if the worker has sent it."""
+
+
+def _keep_sent(attempts: Mapping[str, _Attempt], event: tuple[float, Any]) -> None:
+    """Keep the result that a worker sent. Each comes before its future ends, so that no round trip fetches it."""
+    message = event[1]
+    if not isinstance(message, dict):  # those of the scheduler, which are about this client, too
+        key, result = message
+        if key in attempts:
+            attempts[key].sent = result
 
 
 class ClientRun:
@@ -194,7 +206,9 @@ class ClientRun:
 
     def run(self) -> None:
         """Keep a window of tasks in flight until nothing is left."""
+        # The scheduler forgets the topic that has the client's name when the client is gone.
         try:
+            self._client.subscribe_topic(self._client.id, partial(_keep_sent, self._attempts))
             self._fill()
             while self._attempts or self._queue.has_more() or self._suspects:
                 try:
@@ -208,6 +222,9 @@ class ClientRun:
             if not self._is_gone():
                 self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
             raise
+        finally:
+            if not self._is_gone():
+                self._client.unsubscribe_topic(self._client.id)
 
     def _timeout(self) -> float:
         pause = self._queue.retry_delay()
@@ -251,17 +268,18 @@ class ClientRun:
     def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **workers: Any) -> None:
         workers = workers or self._workers.avoiding()
         packed = [self._packer.pack(self._job.attempt_remotely, task) for task in tasks]
-        futures = self._client.map(run_packed, packed, pure=False, retries=0, key="run_task", **workers)
+        futures = self._client.map(run_packed, packed, [self._client.id] * len(packed), pure=False, retries=0, key="run_task", **workers)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
 
     def _collect(self, first: Any) -> None:
-        """Handle all futures that have ended so far. Their results are fetched together, since each round trip takes milliseconds."""
+        """Handle all futures that have ended so far. Results that were not sent are fetched together, since each round trip takes milliseconds."""
         futures = [first]
         while not self._ended.empty():
             futures.append(self._ended.get())
-        fetched = self._fetch([future for future in futures if future.status == "finished" and future.key in self._attempts])
+        finished = [future for future in futures if future.status == "finished" and future.key in self._attempts]
+        fetched = self._fetch([future for future in finished if self._attempts[future.key].sent is None])
         for future in futures:
             self._handle(future, fetched.get(future.key))
 
@@ -284,7 +302,7 @@ class ClientRun:
         if attempt is None:  # a copy of the task finished first
             return
         copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
-        outcome = fetched if fetched is not None else self._outcome(future)
+        outcome = fetched if fetched is not None else self._outcome(future, attempt.sent)
         if isinstance(outcome, Result):
             self._handle_result(attempt, outcome, copies)
         elif copies:  # a copy may still succeed
@@ -296,7 +314,7 @@ class ClientRun:
         else:
             self._handle_error(attempt, outcome)
 
-    def _outcome(self, future: Any) -> Result | FailedAttempt | Exception | None:
+    def _outcome(self, future: Any, sent: bytes | None) -> Result | FailedAttempt | Exception | None:
         """Return the outcome of a task, or the error of the cluster; None if the scheduler lost it."""
         if future.status == "error":
             error: Exception = future.exception()
@@ -304,7 +322,7 @@ class ClientRun:
         if future.status in ("cancelled", "lost"):
             return None
         try:
-            outcome: Result | FailedAttempt = pickle.loads(future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS)))
+            outcome: Result | FailedAttempt = pickle.loads(sent or future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS)))
         except (OSError, CancelledError):  # timeouts, broken connections, a worker lost meanwhile
             return None
         except Exception as error:  # lost together with the workers that computed it again, or not unpicklable in this process

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHARED = (StoredArray, TargetArray, Pass)
 _MOST_SHARED = 256
+_MOST_SENT_NBYTES = 1 << 13  # the scheduler keeps the last 1000 messages of a topic
 
 
 class Packer:
@@ -67,7 +68,13 @@ def _dumps(value: Any) -> bytes:
     return data
 
 
-def run_packed(data: bytes) -> bytes:
-    """Run a packed call, and return its packed result."""
+def run_packed(data: bytes, topic: str = "") -> bytes:
+    """Run a packed call, and return its packed result. On a worker, also send a small one to the subscribers of a topic of the scheduler."""
     function, task = pickle.loads(data)
-    return _dumps(function(task))
+    result = _dumps(function(task))
+    if topic and len(result) <= _MOST_SENT_NBYTES:
+        from distributed import get_worker
+
+        worker = get_worker()
+        worker.log_event(topic, (worker.get_current_task(), result))
+    return result
