@@ -152,7 +152,7 @@ class EncodedBytes(FileBuffer):
 
 
 class EncodedPieces:
-    """Memory for the encoded chunks of a box, each of which becomes a file."""
+    """Memory for the encoded chunks of a box. Each chunk becomes a file."""
 
     def __init__(self) -> None:
         self._memories: list[npt.NDArray[np.uint8]] = []
