@@ -51,7 +51,7 @@ def array():
 @pytest.fixture(scope="module")
 def cluster():
     """Two workers in this process, which start fast and share its memory; tests/faults and tests/api run jobs on worker processes."""
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options, silence_logs="ERROR") as running:
         yield running
 

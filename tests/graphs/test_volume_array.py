@@ -149,7 +149,7 @@ def test_other_schedulers_and_observers_get_tasks(volume, array):
 def test_a_cluster_computes_tasks(volume, array):
     distributed = pytest.importorskip("distributed")
     lazy = opened(volume)
-    with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+    with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=":0") as client:
         assert _reads(lazy.compute)[1] == lazy.npartitions
         assert (client.compute(lazy).result() == array).all()
         assert (client.submit(lambda part: part.compute(scheduler="threads"), lazy[0]).result() == array[0]).all()
