@@ -67,6 +67,16 @@ def test_reads_are_equal(data, name):
     assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
 
 
+@pytest.mark.parametrize("name", ["slices/em/xy", "slices/seg/xz", "slices/em/yz"])
+def test_slices_are_equal(data, name):
+    _needs("wkw")
+    _needs("tensorstore")
+    outcomes = run_units(_race(data, name).units, 1)
+    assert [outcome.problem for outcome in outcomes] == [""] * 4
+    assert len(outcomes[0].digests) == 50
+    assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
+
+
 @pytest.mark.parametrize(("name", "package"), [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")])
 def test_analyses_are_equal(data, name, package):
     _needs("wkw")

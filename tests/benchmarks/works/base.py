@@ -44,6 +44,13 @@ def boxes(size: int, edge: int, count: int) -> list[tuple[tuple[int, int, int], 
     return [((x, y, z), (x + edge, y + edge, z + edge)) for x, y, z in corners]
 
 
+def slices(size: int, plane: str, count: int) -> list[tuple[list[int], list[int]]]:
+    """Draw slices of one voxel along the axis that ``plane`` does not name, as pairs of corners."""
+    axis = next(n for n, name in enumerate("xyz") if name not in plane)
+    at = np.random.default_rng(7).integers(0, size, count).tolist()
+    return [([n if a == axis else 0 for a in range(3)], [n + 1 if a == axis else size for a in range(3)]) for n in at]
+
+
 def arranged_boxes(size: int, edge: int, arrangement: str) -> np.ndarray:
     """Return boxes as pairs of corners, shape (n, 2, 3): 64 ``near`` each other at any voxel, ``half`` an edge apart, or ``apart`` by an edge."""
     if arrangement == "near":

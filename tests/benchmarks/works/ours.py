@@ -12,7 +12,7 @@ import numpy as np
 
 import wkwdask
 
-from .base import DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag
+from .base import DatasetCopy, Work, arranged_boxes, boxes, digest, folder_nbytes, read_mag, slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +136,42 @@ class OpenCompute(Work):
     def digests(self) -> list[str]:
         """Hash the result."""
         return [digest(self._result.transpose([self._axes.index(axis) for axis in "cxyz"]))]
+
+
+class Slices(Work):
+    """Slices of one voxel, by ``wkwdask.read`` or from an array of ``wkwdask.open``.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size, count : int
+        Edge of the volume [voxels] and how many slices.
+    plane : str
+        Their axes.
+    is_open : bool
+        Whether the array is opened once, and each slice of it computed.
+    """
+
+    def __init__(self, path: str, size: int, plane: str, count: int, is_open: bool = False) -> None:
+        dask.config.set(scheduler="synchronous")
+        self._path, self._boxes = path, slices(size, plane, count)
+        self._array = wkwdask.open(path) if is_open else None
+        self._results = self._read()
+        self.nbytes = sum(result.nbytes for result in self._results)
+
+    def _read(self) -> list[np.ndarray]:
+        if self._array is None:
+            return [wkwdask.read(self._path, box) for box in self._boxes]
+        return [self._array[:, a[0] : b[0], a[1] : b[1], a[2] : b[2]].compute() for a, b in self._boxes]
+
+    def run(self) -> None:
+        """Read."""
+        self._results = self._read()
+
+    def digests(self) -> list[str]:
+        """Hash every slice."""
+        return [digest(result) for result in self._results]
 
 
 class Pyramid(Work):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Work, boxes, digest
+from .base import Work, boxes, digest, slices
 
 REQUIRES = ("wkw",)
 
@@ -46,3 +46,12 @@ class Read(Work):
     def digests(self) -> list[str]:
         """Hash every result."""
         return [digest(result) for result in self._results]
+
+
+class Slices(Read):
+    """Slices of one voxel, see ``slices``."""
+
+    def __init__(self, path: str, size: int, plane: str, count: int) -> None:
+        super().__init__(path, size)
+        self._boxes = [(low, [b - a for a, b in zip(low, high, strict=True)]) for low, high in slices(size, plane, count)]
+        self.nbytes = sum(result.nbytes for result in self._read_all())
